@@ -28,7 +28,8 @@ cmake --build $build
 results=$PWD/$build/test-results.xml
 rm -f "$results"
 code=0
-ctest --test-dir $build -j "$(nproc)" --output-on-failure --output-junit "$results" "${selection[@]}" || code=$?
+# One more than the cores: tests of ranks wait for each other.
+ctest --test-dir $build -j "$(($(nproc) + 1))" --output-on-failure --output-junit "$results" "${selection[@]}" || code=$?
 
 # Each test is one <testcase ... status="run|fail|disabled|notrun">. "notrun" with a message SKIP_... is a
 # test that skipped itself; any other "notrun" is a test that could not start, which is a failure.

@@ -26,6 +26,10 @@ target_compile_options(espalier_warnings INTERFACE
 add_library(espalier_quick INTERFACE)
 target_compile_options(espalier_quick INTERFACE $<$<CONFIG:Release>:-O1>)
 
+# GCC would collect garbage several times a source, in its copies of the precompiled headers: a tenth
+# of the time.
+add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param ggc-min-heapsize=1000000>")
+
 function(espalier_layer name)
   cmake_parse_arguments(layer "" "EXCLUDE" "SOURCES;DEPENDS;LINKS;PRECOMPILE" ${ARGN})
   file(GLOB_RECURSE found CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *.cpp)

@@ -1,16 +1,10 @@
-# Sets native_isa to the first of avx512bf16, avx512, avx2 and portable that this machine supports, by the
-# rule of src/kernels/cpu/tables_x86.cpp.
+# Sets native_isa to the best of the instruction sets that this machine supports.
 set(native_isa portable)
 set(source ${CMAKE_BINARY_DIR}/native_isa.cpp)
-file(WRITE ${source} [[
-int main() {
-  const bool v4 = __builtin_cpu_supports("x86-64-v4") != 0;
-  if (v4 && __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512vbmi2") != 0) {
-    return 3;
-  }
-  return v4 ? 2 : __builtin_cpu_supports("x86-64-v3") != 0 ? 1 : 0;
-}
-]])
+file(WRITE ${source} "
+#include \"${CMAKE_SOURCE_DIR}/src/kernels/cpu/instruction_set.h\"
+int main() { return static_cast<int>(espalier::kernels::best_instruction_set()); }
+")
 try_run(isa_number isa_compiled ${CMAKE_BINARY_DIR}/native_isa ${source})
 if(isa_compiled AND isa_number MATCHES "^[0-3]$")
   list(GET instruction_sets ${isa_number} native_isa)

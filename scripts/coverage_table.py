@@ -13,11 +13,11 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = ("src", "sparse", "pruning", "parallel", "io")
+FOLDERS = ("src", "sparse", "pruning", "parallel", "io")
 
 
 def lines_of(build):
-    """{file: {line: runs}} of sources below ROOMS."""
+    """{file: {line: runs}} of sources below FOLDERS."""
     runs = collections.defaultdict(lambda: collections.defaultdict(int))
     data = sorted(build.rglob("*.gcda"))
     for start in range(0, len(data), 50):
@@ -27,7 +27,7 @@ def lines_of(build):
             found = json.loads(text)
             for file in found["files"]:
                 path = pathlib.Path(os.path.normpath(os.path.join(found["current_working_directory"], file["file"])))
-                if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] not in ROOMS:
+                if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] not in FOLDERS:
                     continue
                 for line in file["lines"]:
                     runs[str(path.relative_to(ROOT))][line["line_number"]] += line["count"]

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-rooms="core kernels sparse pruning io config optim model parallel communication_cost report"
+folders="core kernels sparse pruning io config optim model parallel communication_cost report"
 jobs=$(nproc)
 # -O1 compiles in half the time of -O2; the checks cost more run time than the difference.
 flags=(-DESPALIER_BENCHMARKS=OFF "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1")
@@ -17,10 +17,10 @@ case "${1-}" in
 unit)
   cmake --preset asan "${flags[@]}" -DESPALIER_CPU_TABLES=native
   targets=() selection=""
-  for room in $rooms; do
-    [ -n "$(find "tests/$room" -name '*_test.cpp' -print -quit 2>/dev/null)" ] || continue
-    targets+=("${room}_tests")
-    selection="$selection${selection:+|}$room"
+  for folder in $folders; do
+    [ -n "$(find "tests/$folder" -name '*_test.cpp' -print -quit 2>/dev/null)" ] || continue
+    targets+=("${folder}_tests")
+    selection="$selection${selection:+|}$folder"
   done
   cmake --build build-asan --target "${targets[@]}"
   ctest --preset asan -j "$jobs" -R "^($selection)\\." -LE 'slow|mpi'

@@ -13,7 +13,7 @@
 // - blocks of 64x64 in 4096x4096 with 8,192 tokens;
 // - `ell_ms` of spmm: cuSPARSE's product of the same blocks as blocked-ELL, where supported.
 //
-// Names: verb/type/block/rows x cols/tokens; the density is 0.1 unless named. One thread.
+// Names: product/type/block/rows x cols/tokens; the density is 0.1 unless named. One thread.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -28,13 +28,15 @@
 namespace espalier::kernels {
 namespace {
 
-enum class Verb : uint8_t { apply, transposed, gradient };
-const char* name_of(Verb verb) {
-  return verb == Verb::apply ? "spmm" : verb == Verb::transposed ? "spmm_transposed" : "sddmm";
+enum class Product : uint8_t { apply, transposed, gradient };
+const char* name_of(Product product) {
+  return product == Product::apply        ? "spmm"
+         : product == Product::transposed ? "spmm_transposed"
+                                          : "sddmm";
 }
 
 struct Setting {
-  Verb verb;
+  Product product;
   DType dtype;
   int64_t height, width, rows, cols, tokens;
   double density;
@@ -74,23 +76,23 @@ struct Loaded {
       write(spread.host(), pattern.positions[static_cast<size_t>(k)], read(packed.host(), k));
     }
     spread.write();
-    const Shape result = s.verb == Verb::apply        ? Shape{s.tokens, s.rows}
-                         : s.verb == Verb::transposed ? Shape{s.tokens, s.cols}
-                                                      : Shape{s.rows, s.cols};
+    const Shape result = s.product == Product::apply        ? Shape{s.tokens, s.rows}
+                         : s.product == Product::transposed ? Shape{s.tokens, s.cols}
+                                                            : Shape{s.rows, s.cols};
     y_dense = arena.allocate(Memory::scratch, "y", s.dtype, result);
   }
 
   void run_dense() {
     const Kernels& kernels = backend.kernels();
     Stream& stream = backend.stream();
-    switch (set.verb) {
-      case Verb::apply:
+    switch (set.product) {
+      case Product::apply:
         return kernels.gemm(
             stream,
             {.a = x.tensor(), .b = dense.tensor(), .c = y_dense.tensor(), .transpose_b = true});
-      case Verb::transposed:
+      case Product::transposed:
         return kernels.gemm(stream, {.a = y.tensor(), .b = dense.tensor(), .c = y_dense.tensor()});
-      case Verb::gradient:
+      case Product::gradient:
         return kernels.gemm(
             stream, {.a = y.tensor(), .b = x.tensor(), .c = y_dense.tensor(), .transpose_a = true});
     }
@@ -100,13 +102,13 @@ struct Loaded {
     const Kernels& kernels = backend.kernels();
     Stream& stream = backend.stream();
     const BlockMatrix weight = pattern.view(stream, values.tensor());
-    switch (set.verb) {
-      case Verb::apply:
+    switch (set.product) {
+      case Product::apply:
         return kernels.block_spmm(stream, {.weight = weight, .x = x.tensor(), .y = y.tensor()});
-      case Verb::transposed:
+      case Product::transposed:
         return kernels.block_spmm_transposed(
             stream, {.weight = weight, .dy = y.tensor(), .dx = x.tensor()});
-      case Verb::gradient:
+      case Product::gradient:
         return kernels.block_sddmm(stream, {.weight = weight, .dy = y.tensor(), .x = x.tensor()});
     }
   }
@@ -127,7 +129,7 @@ struct Loaded {
 
   /// cuSPARSE's product of `apply`, written to our products' result; null if unsupported.
   std::unique_ptr<bench::BlockEll> make_rival() {
-    if (set.verb != Verb::apply || !bench::on_device()) {
+    if (set.product != Product::apply || !bench::on_device()) {
       return nullptr;
     }
     return bench::make_block_ell(
@@ -136,9 +138,9 @@ struct Loaded {
 
   /// The largest difference between the two results, relative to the largest value.
   double difference() {
-    const Tensor& made = set.verb == Verb::apply        ? y.tensor()
-                         : set.verb == Verb::transposed ? x.tensor()
-                                                        : values.tensor();
+    const Tensor& made = set.product == Product::apply        ? y.tensor()
+                         : set.product == Product::transposed ? x.tensor()
+                                                              : values.tensor();
     const Mirror got(backend.stream(), made);
     const Mirror want(backend.stream(), y_dense.tensor());
     got.read();
@@ -146,8 +148,9 @@ struct Loaded {
     double most = 0;
     double wrong = 0;
     for (int64_t i = 0; i < made.count(); ++i) {
-      const double right = read(
-          want.host(), set.verb == Verb::gradient ? pattern.positions[static_cast<size_t>(i)] : i);
+      const double right =
+          read(want.host(),
+               set.product == Product::gradient ? pattern.positions[static_cast<size_t>(i)] : i);
       most = std::max(most, std::fabs(right));
       const double off = std::fabs(read(got.host(), i) - right);
       wrong = off <= wrong ? wrong : off;  // also true for NaN
@@ -215,7 +218,7 @@ void measure(benchmark::State& state, const Setting& set) {
 
 void add(const Setting& set) {
   const std::string name =
-      fmt::format("{}/{}/{}x{}/{}x{}/{}tokens{}", name_of(set.verb), text(set.dtype), set.height,
+      fmt::format("{}/{}/{}x{}/{}x{}/{}tokens{}", name_of(set.product), text(set.dtype), set.height,
                   set.width, set.rows, set.cols, set.tokens,
                   set.density == 0.1 ? "" : fmt::format("/density{}", set.density));
   benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& s) { measure(s, set); })
@@ -226,14 +229,14 @@ void add(const Setting& set) {
 
 void add_all() {
   if (bench::on_device()) {
-    for (const Verb verb : {Verb::apply, Verb::transposed, Verb::gradient}) {
-      add({verb, kBf16, 64, 64, 4096, 4096, 8192, 0.1});
+    for (const Product product : {Product::apply, Product::transposed, Product::gradient}) {
+      add({product, kBf16, 64, 64, 4096, 4096, 8192, 0.1});
     }
     for (const int64_t n : {1024, 2048, 4096}) {
-      add({Verb::apply, kBf16, 64, 64, n, n, 576, 0.1});
+      add({Product::apply, kBf16, 64, 64, n, n, 576, 0.1});
     }
   }
-  for (const Verb verb : {Verb::apply, Verb::transposed, Verb::gradient}) {
+  for (const Product product : {Product::apply, Product::transposed, Product::gradient}) {
     for (const DType dtype : {kFp32, kBf16}) {
       for (const auto& [rows, cols, tokens] :
            std::vector<std::array<int64_t, 3>>{{768, 768, 512},
@@ -243,15 +246,15 @@ void add_all() {
                                                {2048, 2048, 1024},
                                                {4096, 4096, 512},
                                                {4096, 4096, 4096}}) {
-        add({verb, dtype, 32, 32, rows, cols, tokens, 0.1});
+        add({product, dtype, 32, 32, rows, cols, tokens, 0.1});
       }
       for (const auto& [height, width] : std::vector<std::array<int64_t, 2>>{
                {64, 64}, {16, 16}, {8, 8}, {4, 4}, {1, 16}, {16, 1}, {4, 1}, {1, 8}}) {
-        add({verb, dtype, height, width, 768, 768, 2048, 0.1});
-        add({verb, dtype, height, width, 4096, 1024, 2048, 0.1});
+        add({product, dtype, height, width, 768, 768, 2048, 0.1});
+        add({product, dtype, height, width, 4096, 1024, 2048, 0.1});
       }
-      add({verb, dtype, 32, 32, 1536, 1536, 2048, 0.05});
-      add({verb, dtype, 32, 32, 1536, 1536, 2048, 0.2});
+      add({product, dtype, 32, 32, 1536, 1536, 2048, 0.05});
+      add({product, dtype, 32, 32, 1536, 1536, 2048, 0.2});
     }
   }
 }

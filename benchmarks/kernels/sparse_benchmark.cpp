@@ -24,18 +24,18 @@
 namespace espalier::kernels {
 namespace {
 
-enum class Verb : uint8_t { spmm, spmm_transposed, sddmm };
+enum class Product : uint8_t { spmm, spmm_transposed, sddmm };
 
 struct Setting {
-  Verb verb;
+  Product product;
   double density;
   Form form;
   DType dtype;
   int64_t n, k, tokens;
 
   std::string text() const {
-    const char* verbs[] = {"spmm", "spmm_transposed", "sddmm"};
-    return fmt::format("{}/{}/{}/{}/{}/{}/{}", verbs[static_cast<int>(verb)], density,
+    const char* products[] = {"spmm", "spmm_transposed", "sddmm"};
+    return fmt::format("{}/{}/{}/{}/{}/{}/{}", products[static_cast<int>(product)], density,
                        name_of(form), name_of(dtype), n, k, tokens);
   }
 };
@@ -61,11 +61,11 @@ class Problem {
     if (bench::on_device()) {
       listed_ = make_lists();
     }
-    const Shape out = s.verb == Verb::spmm              ? Shape{s.tokens, s.n}
-                      : s.verb == Verb::spmm_transposed ? Shape{s.tokens, s.k}
-                                                        : Shape{s.n, s.k};
+    const Shape out = s.product == Product::spmm              ? Shape{s.tokens, s.n}
+                      : s.product == Product::spmm_transposed ? Shape{s.tokens, s.k}
+                                                              : Shape{s.n, s.k};
     want_ = make(s.dtype, out, false);
-    got_ = make(s.dtype, s.verb == Verb::sddmm ? Shape{kept_.count()} : out, false);
+    got_ = make(s.dtype, s.product == Product::sddmm ? Shape{kept_.count()} : out, false);
     expanded_ = make(s.dtype, {s.n, s.k}, false);
   }
 
@@ -87,9 +87,9 @@ class Problem {
   void dense() {
     const Kernels& kernels = backend_.kernels();
     Stream& stream = backend_.stream();
-    if (s_.verb == Verb::spmm) {
+    if (s_.product == Product::spmm) {
       kernels.gemm(stream, {.a = x_, .b = dense_, .c = want_, .transpose_b = true});
-    } else if (s_.verb == Verb::spmm_transposed) {
+    } else if (s_.product == Product::spmm_transposed) {
       kernels.gemm(stream, {.a = dy_, .b = dense_, .c = want_});
     } else {
       kernels.gemm(stream, {.a = dy_, .b = x_, .c = want_, .transpose_a = true});
@@ -102,7 +102,7 @@ class Problem {
     const Mirror got_on_host(stream(), got_);
     const Tensor& wanted = want_on_host.read().host();
     const Tensor& result = got_on_host.read().host();
-    const bool sampled = s_.verb == Verb::sddmm;
+    const bool sampled = s_.product == Product::sddmm;
     const double rounding = s_.dtype == DType::bf16 ? 0x1p-7 : 1e-6;
     const auto terms = static_cast<double>(sampled ? s_.tokens : std::max(s_.n, s_.k));
     double worst = 0;
@@ -125,9 +125,9 @@ class Problem {
  private:
   void multiply(SparseMatrix weight) {
     const Kernels& kernels = backend_.kernels();
-    if (s_.verb == Verb::spmm) {
+    if (s_.product == Product::spmm) {
       kernels.spmm(stream(), {.weight = weight, .x = x_, .y = got_});
-    } else if (s_.verb == Verb::spmm_transposed) {
+    } else if (s_.product == Product::spmm_transposed) {
       kernels.spmm_transposed(stream(), {.weight = weight, .dy = dy_, .dx = got_});
     } else {
       weight.values = got_;
@@ -198,7 +198,7 @@ void run(benchmark::State& state, const Setting& setting) {
   if (bench::on_device()) {
     ways.push_back({"own_ms", &Problem::own});
   }
-  if (bench::on_device() && setting.verb == Verb::spmm) {
+  if (bench::on_device() && setting.product == Product::spmm) {
     ways.push_back({"expanded_ms", &Problem::expanded});
   }
   problem->dense();
@@ -244,23 +244,23 @@ void add(const Setting& setting) {
 void add_all() {
   if (bench::on_device()) {
     for (const int64_t n : {128, 256, 512, 1024, 2048, 4096}) {
-      add({Verb::spmm, 0.1, Form::bitmap, DType::bf16, n, n, 576});
+      add({Product::spmm, 0.1, Form::bitmap, DType::bf16, n, n, 576});
     }
     // Gradients of bf16 on both sides of the density from which slabs are used. The time of slabs
     // does not depend on the density (src/kernels/cuda/sparse/sddmm.cu): both methods cost the same
     // there.
     for (const double density : {0.0005, 0.0009, 0.0011, 0.002}) {
-      add({Verb::sddmm, density, Form::bitmap, DType::bf16, 4096, 4096, 8192});
+      add({Product::sddmm, density, Form::bitmap, DType::bf16, 4096, 4096, 8192});
     }
   }
   const std::pair<int64_t, int64_t> shapes[] = {
       {768, 768}, {3072, 768}, {768, 3072}, {2048, 2048}, {4096, 4096}};
-  for (const Verb verb : {Verb::spmm, Verb::spmm_transposed, Verb::sddmm}) {
+  for (const Product product : {Product::spmm, Product::spmm_transposed, Product::sddmm}) {
     for (const double density : {0.1, 0.2, 0.05}) {
       for (const DType dtype : {DType::fp32, DType::bf16}) {
         for (const auto& [n, k] : shapes) {
           for (const int64_t tokens : {512, 2048, 4096}) {
-            add({verb, density, Form::bitmap, dtype, n, k, tokens});
+            add({product, density, Form::bitmap, dtype, n, k, tokens});
           }
         }
       }

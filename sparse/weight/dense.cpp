@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "sparse/weight/verbs.h"
+#include "sparse/weight/products.h"
 
 namespace espalier::sparse {
 namespace {
@@ -137,7 +137,7 @@ void accumulate_gradient(Stream& stream, const WeightParts& parts,
 }
 
 template <Matrix kMatrix>
-constexpr Verbs kVerbs{apply<kMatrix>, apply_transposed<kMatrix>, accumulate_gradient};
+constexpr Products kProducts{apply<kMatrix>, apply_transposed<kMatrix>, accumulate_gradient};
 
 }  // namespace
 
@@ -146,12 +146,12 @@ constinit const Storage Storage::dense{
     .help = "kept values and a resident dense copy with zeros (SAMO)",
     .dense_products = true,
     .dense_copy = true,
-    .verbs = &kVerbs<resident>};
+    .products = &kProducts<resident>};
 
 constinit const Storage Storage::expanded{
     .name = "expanded",
     .help = "kept values; the dense matrix is rebuilt in scratch before each product",
     .dense_products = true,
-    .verbs = &kVerbs<rebuilt>};
+    .products = &kProducts<rebuilt>};
 
 }  // namespace espalier::sparse

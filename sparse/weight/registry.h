@@ -9,7 +9,7 @@
 
 namespace espalier::sparse {
 
-struct Verbs;
+struct Products;
 
 /// A member of the registry; two are equal when their names are.
 struct Storage {
@@ -20,7 +20,7 @@ struct Storage {
   bool dense_products = false;
   bool dense_copy = false;    ///< a dense copy with zeros is resident
   bool whole_blocks = false;  ///< holds only masks of whole blocks, and keeps a list of them
-  const Verbs* verbs = nullptr;
+  const Products* products = nullptr;
 
   bool operator==(const Storage& other) const { return name == other.name; }
 

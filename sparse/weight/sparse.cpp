@@ -1,6 +1,6 @@
 // Storages "sparse" and "block": products of kept elements, or of whole blocks; no dense weight or
 // gradient exists.
-#include "sparse/weight/verbs.h"
+#include "sparse/weight/products.h"
 
 namespace espalier::sparse {
 namespace {
@@ -70,16 +70,17 @@ void accumulate_gradient(Stream& stream, const WeightParts& parts,
 }
 
 template <class Form>
-constexpr Verbs kVerbs{apply<Form>, apply_transposed<Form>, accumulate_gradient<Form>};
+constexpr Products kProducts{apply<Form>, apply_transposed<Form>, accumulate_gradient<Form>};
 
 }  // namespace
 
-constinit const Storage Storage::sparse{
-    .name = "sparse", .help = "kept values; products of kept elements", .verbs = &kVerbs<Elements>};
+constinit const Storage Storage::sparse{.name = "sparse",
+                                        .help = "kept values; products of kept elements",
+                                        .products = &kProducts<Elements>};
 
 constinit const Storage Storage::block{.name = "block",
                                        .help = "kept values; products of whole blocks",
                                        .whole_blocks = true,
-                                       .verbs = &kVerbs<Blocks>};
+                                       .products = &kProducts<Blocks>};
 
 }  // namespace espalier::sparse

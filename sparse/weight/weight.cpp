@@ -1,6 +1,6 @@
 #include "sparse/weight/weight.h"
 
-#include "sparse/weight/verbs.h"
+#include "sparse/weight/products.h"
 
 namespace espalier::sparse {
 namespace {
@@ -14,7 +14,9 @@ const Storage& effective_storage(const Parameter& parameter) {
   return parameter.storage.whole_blocks && !parameter.blocks ? Storage::sparse : parameter.storage;
 }
 
-const Verbs& verbs_of(const Parameter& parameter) { return *effective_storage(parameter).verbs; }
+const Products& products_of(const Parameter& parameter) {
+  return *effective_storage(parameter).products;
+}
 
 }  // namespace
 
@@ -24,12 +26,12 @@ bool in_fp8(const Store& store, const Parameter& parameter) {
 }
 
 void Weight::apply(Stream& stream, const Apply& args) {
-  verbs_of(parameter_).apply(stream, {store_, kernels_, parameter_}, args);
+  products_of(parameter_).apply(stream, {store_, kernels_, parameter_}, args);
 }
 
 void Weight::apply_transposed(Stream& stream, const ApplyTransposed& args) {
   require(!args.accumulate || !args.preactivation, "the slope multiplies the product alone");
-  verbs_of(parameter_).apply_transposed(stream, {store_, kernels_, parameter_}, args);
+  products_of(parameter_).apply_transposed(stream, {store_, kernels_, parameter_}, args);
 }
 
 void Weight::accumulate_gradient(Stream& stream, const AccumulateGradient& args) {
@@ -44,7 +46,7 @@ void Weight::accumulate_gradient(Stream& stream, const AccumulateGradient& args)
     store_.gradient_probe()(parameter_, gradient);
     return;
   }
-  verbs_of(parameter_).accumulate_gradient(stream, {store_, kernels_, parameter_}, args);
+  products_of(parameter_).accumulate_gradient(stream, {store_, kernels_, parameter_}, args);
 }
 
 }  // namespace espalier::sparse

@@ -67,14 +67,6 @@ int versions(const Drawn& drawn, size_t rank) {
   return drawn.schedule.synchronous ? 1 : drawn.facts.activations[rank];
 }
 
-double idle_share(const Drawn& drawn) {
-  double idle = 0;
-  for (size_t rank = 0; rank < drawn.timeline.ranks.size(); ++rank) {
-    idle += drawn.timeline.idle(rank);
-  }
-  return idle / (drawn.timeline.makespan() * static_cast<double>(drawn.timeline.ranks.size()));
-}
-
 std::string facts_table(const Drawn& drawn) {
   Rows rows{{"rank", "stages", "busy", "idle", "idle share", "own bubble", "activations",
              "weight parts", "weight versions", "delay", "messages"}};
@@ -101,11 +93,14 @@ std::string facts_table(const Drawn& drawn) {
 
 nlohmann::ordered_json to_json(const ScheduleArguments& arguments, const Drawn& drawn) {
   const Schedule& schedule = drawn.schedule;
-  nlohmann::ordered_json json{
-      {"schedule", schedule.name},           {"ranks", schedule.ranks},
-      {"chunks", schedule.chunks},           {"micro_batches", schedule.micro_batches},
-      {"synchronous", schedule.synchronous}, {"makespan", drawn.timeline.makespan()},
-      {"idle_share", idle_share(drawn)},     {"buffers", drawn.buffers}};
+  nlohmann::ordered_json json{{"schedule", schedule.name},
+                              {"ranks", schedule.ranks},
+                              {"chunks", schedule.chunks},
+                              {"micro_batches", schedule.micro_batches},
+                              {"synchronous", schedule.synchronous},
+                              {"makespan", drawn.timeline.makespan()},
+                              {"idle_share", drawn.timeline.idle_share()},
+                              {"buffers", drawn.buffers}};
   if (arguments.in_flight > 0) {
     json["in_flight"] = arguments.in_flight;
   }
@@ -159,7 +154,8 @@ int draw(ScheduleArguments arguments) {
   }
   print(draw_text(drawn.timeline, arguments.columns) + "\n" + facts_table(drawn) +
         fmt::format("\n{}: makespan {:.6g}, idle {}{}; a channel must hold {} message{}\n",
-                    drawn.schedule.name, drawn.timeline.makespan(), percent(idle_share(drawn)),
+                    drawn.schedule.name, drawn.timeline.makespan(),
+                    percent(drawn.timeline.idle_share()),
                     arguments.in_flight > 0
                         ? fmt::format(", at most {} micro-batches in flight", arguments.in_flight)
                         : "",

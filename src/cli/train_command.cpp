@@ -90,11 +90,12 @@ void train_on(parallel::Communicator& comm, const io::Config& config,
   progress.note(describe_run(config, trainer, comm));
   const train::RunResult result = trainer.run();
   progress.finish();
-  const bool asked = g_stop != 0;
+  const bool signalled = g_stop != 0;
   progress.note(
       result.finished ? fmt::format("finished: {}/summary.json", config.run.out)
-      : asked ? fmt::format("stopped at step {} by a signal; --resume auto continues", result.steps)
-              : fmt::format("ended after step {}; --resume auto continues", result.steps));
+      : signalled
+          ? fmt::format("stopped at step {} by a signal; --resume auto continues", result.steps)
+          : fmt::format("ended after step {}; --resume auto continues", result.steps));
 }
 
 /// Waits up to a second for the SIGTERM that a launcher sends after another rank ended the job.

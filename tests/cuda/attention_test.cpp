@@ -27,7 +27,7 @@ class DeviceAttention : public testing::OnDevice {
     run(one, device(), memories);
     EXPECT_EQ(mismatch(one, memories.tensors(), expected(one)), "") << one.name;
   }
-  /// Fills the workspace: results must not depend on its contents. (Too slow for a pretended
+  /// Fills the workspace: results must not depend on its contents. (Too slow for a simulated
   /// device.)
   static void spoil_workspace(int64_t bytes) {
     if (device().kernels->name != "cuda") {

@@ -2,7 +2,7 @@
 // The device under test in this folder. The tests are linked twice:
 // - with a real device, table "cuda" (place_cuda.cpp): each test is skipped with a reason if there
 //   is none;
-// - with a pretended device (tests/device/late_table.h): the tests also run on machines without a
+// - with a simulated device (tests/device/late_table.h): the tests also run on machines without a
 //   GPU.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A pretended device: the CPU's kernels with delayed execution, on memory that the host cannot
+// A simulated device: the CPU's kernels with delayed execution, on memory that the host cannot
 // touch.
 #include <cstdlib>
 

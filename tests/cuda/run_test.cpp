@@ -1,4 +1,4 @@
-// Whole runs on a device: 100 steps (40 on a pretended one) close to the CPU's, in each storage and type; two runs with the
+// Whole runs on a device: 100 steps (40 on a simulated one) close to the CPU's, in each storage and type; two runs with the
 // same bits; resuming a checkpoint on the other device; the arena's bytes.
 #include <algorithm>
 #include <cmath>

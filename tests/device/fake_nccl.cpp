@@ -1,4 +1,4 @@
-// A libnccl for ranks that are threads of one process, with pretended devices: the NCCL functions
+// A libnccl for ranks that are threads of one process, with simulated devices: the NCCL functions
 // that NcclLink calls, over memory.
 // - Work waits in the queue (tests/simt/queue.h) passed as the CUDA stream until messages have
 //   arrived. A send completes when its receive has read it, so a hang in NCCL is a hang here.
@@ -194,7 +194,7 @@ class Group {
 };
 
 thread_local int depth = 0;
-thread_local std::vector<Operation> asked;
+thread_local std::vector<Operation> pending;
 thread_local Comm* asked_of = nullptr;
 thread_local CudaStream asked_on = nullptr;
 
@@ -215,7 +215,7 @@ Status ask(Operation operation, Comm* comm, CudaStream stream) {
   if (operation.kind == Kind::all_reduce || operation.kind == Kind::reduce) {
     operation.round = comm->member->rounds++;
   }
-  asked.push_back(std::move(operation));
+  pending.push_back(std::move(operation));
   return kSuccess;
 }
 
@@ -351,7 +351,7 @@ Status ncclGroupEnd() {
   }
   auto& queue = *static_cast<espalier::simt::Queue*>(asked_on);
   const std::shared_ptr<Member> member = std::exchange(asked_of, nullptr)->member;
-  const std::vector<Operation> operations = std::exchange(asked, {});
+  const std::vector<Operation> operations = std::exchange(pending, {});
   report(operations, member->rank, queue);  // throws where there is a race
   const auto group = std::make_shared<Group>(member, operations);
   queue.enqueue_until([group] { return group->advance(); });

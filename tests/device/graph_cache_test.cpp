@@ -1,4 +1,4 @@
-// Recording and replay of work (stage/graph_cache.h) on a pretended device, and the device's errors
+// Recording and replay of work (stage/graph_cache.h) on a simulated device, and the device's errors
 // for invalid recordings.
 #include "src/train/stage/graph_cache.h"
 
@@ -49,13 +49,13 @@ TEST_F(Recorded, WorkIsEnqueuedThenReplayed) {
   const Buffer one = numbers(1);
   const Buffer sum = numbers(0);
   cache_.invalidate_if(0);
-  int asked = 0;
+  int calls = 0;
   std::vector<bool> recorded;
   const auto work = [&](bool records) {
     recorded.push_back(records);
     add(stream(), one.tensor(), sum.tensor());
     add(stream(), one.tensor(), sum.tensor());
-    return ++asked;
+    return ++calls;
   };
   std::vector<int> results;
   for (int i = 0; i < 6; ++i) {

@@ -101,7 +101,7 @@ std::atomic<size_t> memory = SIZE_MAX;  // of devices that are opened from now o
 std::atomic<size_t> reported_memory = SIZE_MAX;
 
 std::unique_ptr<Device> open_device(int) {
-  return std::make_unique<simt::PretendedDevice>(memory, reported_memory);
+  return std::make_unique<simt::SimulatedDevice>(memory, reported_memory);
 }
 
 constexpr Kernels make_table() {

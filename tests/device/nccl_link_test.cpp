@@ -1,4 +1,4 @@
-// NcclLink between threads with pretended devices: contents, order and waits of messages, and every
+// NcclLink between threads with simulated devices: contents, order and waits of messages, and every
 // fault that ends a run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -103,7 +103,7 @@ TEST_F(Nccl, OnlyFollowOrdersTheQueues) {
     NcclLink link(comm, me.stream());
     const Tensor mine = me.numbers(10, 1);
     const Tensor theirs = me.numbers(10, 0);
-    simt::PretendedDevice& device =
+    simt::SimulatedDevice& device =
         dynamic_cast<simt::GuardedQueue&>(*me.stream().queue()).device();
     device.collect_races();
     link.follow_compute();

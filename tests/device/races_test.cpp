@@ -35,7 +35,7 @@ class Races : public ::testing::Test {
   static std::vector<std::string> none() { return {}; }
   std::vector<std::string> found() { return device_.detector().take_reports(); }
 
-  simt::PretendedDevice device_;
+  simt::SimulatedDevice device_;
   Arena pinned_{device_.pinned()};
   Arena arena_{pinned_, &device_.memory()};
   std::unique_ptr<Queue> side_ = device_.queue().beside();

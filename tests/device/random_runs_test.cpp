@@ -210,7 +210,7 @@ TEST(RandomRuns, HaveTheBitsOfTheCpu) {
   for (uint64_t number = numbers.from; number < numbers.to; ++number) {
     const std::string refusal = compare(number);
     trained += refusal.empty() ? 1 : 0;
-    if (numbers.asked) {
+    if (numbers.from_environment) {
       std::printf("%lu: %s\n", number, refusal.c_str());
     }
   }

@@ -264,7 +264,7 @@ TEST(Expanded, IsRebuiltAhead) {
     }
     // In each pass all but the first; a scatter and a wait each.
     const int64_t passes = 2 * (config.train.steps - 1);
-    EXPECT_GE(side->asked(), 2 * passes * (weights - 1));
+    EXPECT_GE(side->enqueued(), 2 * passes * (weights - 1));
     const size_t largest = static_cast<size_t>(3 * config.model.width * config.model.width) * 4;
     EXPECT_GE(trainer.arena().use(Memory::scratch).now, 2 * largest);
   });

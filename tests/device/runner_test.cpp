@@ -1,4 +1,4 @@
-// The pipeline runner on pretended devices: contents by NCCL, by a transport that accepts device
+// The pipeline runner on simulated devices: contents by NCCL, by a transport that accepts device
 // memory, or through the host. Checks contents, waits, counts, and every fault.
 #include "parallel/pipeline/runner.h"
 

@@ -49,7 +49,7 @@ class OneWeight {
     store_.set_values(parameter(), values);
   }
   /// y, dx and dW, concatenated.
-  std::vector<float> verbs() {
+  std::vector<float> products() {
     Stream& stream = backend_.stream();
     weight_.apply(stream, {.x = x_.tensor(), .y = y_.tensor()});
     weight_.apply_transposed(stream, {.dy = dy_.tensor(), .dx = dx_.tensor()});
@@ -108,8 +108,8 @@ TEST(SparseLists, AreOfThePresentMask) {
       simt.set_mask(mask_of(seed));
       cpu.set_mask(mask_of(seed));
       const int64_t before = simt::library_products();
-      expect_near(simt.verbs(), cpu.verbs(), dtype);
-      simt.verbs();
+      expect_near(simt.products(), cpu.products(), dtype);
+      simt.products();
       EXPECT_EQ(simt::library_products() - before, dtype == DType::fp32 ? 6 : 4)
           << "SDDMM of bf16 is ours";
     }

@@ -26,13 +26,13 @@ std::vector<int64_t> young_waits(const io::Config& config, int ranks, int of_ran
   std::vector<int64_t> waits;
   testing::on_ranks(ranks, [&](parallel::Communicator& comm) {
     train::TrainerOptions options = testing::late_options();
-    simt::PretendedDevice* device = nullptr;
-    std::map<const simt::Queue*, int64_t> asked;  // up to the step before the last
+    simt::SimulatedDevice* device = nullptr;
+    std::map<const simt::Queue*, int64_t> enqueued;  // up to the step before the last
     options.on_step = [&](const train::StepReport& report) {
       int64_t young = 0;
       for (const simt::Queue* queue : device->queues()) {
-        young += std::max<int64_t>(queue->waited_until() - asked[queue], 0);
-        asked[queue] = queue->asked();
+        young += std::max<int64_t>(queue->waited_until() - enqueued[queue], 0);
+        enqueued[queue] = queue->enqueued();
       }
       if (comm.rank() == of_rank && report.step > 2 && report.step < config.train.steps) {
         waits.push_back(young);
@@ -158,7 +158,7 @@ struct Plan {
 thread_local Plan plan;
 
 /// Runs a task in the order of the device's kernels; the task may write device memory.
-void asked(Stream& stream, std::function<void()> task) {
+void enqueue(Stream& stream, std::function<void()> task) {
   if (auto* queue = dynamic_cast<simt::Queue*>(stream.queue()); queue != nullptr) {
     queue->enqueue(std::move(task));
   } else {
@@ -181,14 +181,14 @@ void spoiled(Stream& stream, const kernels::CrossEntropyArgs& args) {
   }
   Plan* const of_rank = &plan;
   // The loss becomes infinite for rows whose target is in this half; their gradients stay finite.
-  asked(stream, [of_rank, half = args.logits.column_range(0, args.logits.cols() / 2)] {
+  enqueue(stream, [of_rank, half = args.logits.column_range(0, args.logits.cols() / 2)] {
     ++of_rank->begun;
     if (of_rank->wrong_now(Wrong::loss)) {
       fill(half, -HUGE_VALF);
     }
   });
   kTable().cross_entropy(stream, args);
-  asked(stream, [of_rank, row = args.dlogits.row_range(0, 1)] {
+  enqueue(stream, [of_rank, row = args.dlogits.row_range(0, 1)] {
     if (of_rank->wrong_now(Wrong::gradient)) {
       fill(row, std::nanf(""));
     }

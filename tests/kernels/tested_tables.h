@@ -4,7 +4,7 @@
 // wire_tables_test.cpp.
 //   kernels_tests    the tables of this CPU (cpu_tables.cpp)
 //   simt_tests       "cuda-simt" (tests/simt/simt_table.cpp)
-//   cuda_tests       a GPU, if there is one; cuda_late_tests: a pretended device
+//   cuda_tests       a GPU, if there is one; cuda_late_tests: a simulated device
 //                    (tests/cuda/tested_device.cpp)
 #include <functional>
 #include <limits>

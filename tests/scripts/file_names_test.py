@@ -16,7 +16,7 @@ OTHERS = set("""
     nccl.h cudnn.h cublasLt.h cusparse.h cuda_bf16.h cuda_fp16.h cuda_fp8.h cuda_runtime.h mpi-ext.h mpi.h H5FDpublic.h
     dnnl-config.cmake my_system.py summary.md docs/coverage.md benchmarks/peers/.venv
 """.split())
-PLACEHOLDERS = {"NAME", "ROOM", "FOLDER", "FILE", "ISA", "SCRIPT"}  # of parts of names
+PLACEHOLDERS = {"NAME", "FOLDER", "FILE", "ISA", "SCRIPT"}  # of parts of names
 SOURCES = {".h": "//", ".cpp": "//", ".cu": "//", ".cuh": "//", ".py": "#", ".sh": "#", ".cmake": "#", ".txt": "#", "": "#"}
 ENDS = r"(?:h|cpp|cu|py|sh|cmake|md)"
 NAME = re.compile(r"(?<![\w./$*{}<>~-])((?:\.\./)*[\w./-]*\w\." + ENDS + r")(?![\w/*(])(?!\.\w)")

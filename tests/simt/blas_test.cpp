@@ -26,11 +26,11 @@ class Products : public testing::Test {
   }
   /// Kernels and library products that the call enqueues.
   int64_t run(const GemmArgs& args) {
-    const int64_t before = queue_.asked();
+    const int64_t before = queue_.enqueued();
     cuda_simt::table().gemm(stream_, args);
-    const int64_t asked = queue_.asked() - before;
+    const int64_t enqueued = queue_.enqueued() - before;
     stream_.synchronize();
-    return asked;
+    return enqueued;
   }
 
   Arena arena_;
@@ -242,7 +242,7 @@ TEST_F(Products, go_on_in_bf16_where_the_library_has_none_in_8_bits) {
   simt::blas::refuses_8_bits = true;
   EXPECT_EQ(run(args), 4);
   simt::blas::refuses_8_bits = false;
-  EXPECT_EQ(run(args), 4) << "it is asked once a shape";
+  EXPECT_EQ(run(args), 4) << "asks the library once for each shape";
   GemmArgs other = args;
   other.c = make(kFp32, {96, 112});
   simt::blas::capability = 80;

@@ -354,14 +354,14 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int asked,
+                                              cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* found) {
   ++handle->choices;
   const Call call{.product = *product, .a_layout = *a, .b_layout = *b, .d_layout = *d};
-  const cublasStatus_t status = c == d && asked > 0 ? judge(call) : CUBLAS_STATUS_INVALID_VALUE;
+  const cublasStatus_t status = c == d && most > 0 ? judge(call) : CUBLAS_STATUS_INVALID_VALUE;
   constexpr double kSeconds[] = {3e-6, 1e-6, 2e-6};  // the first is not the fastest
-  *found = status == CUBLAS_STATUS_SUCCESS ? std::min(asked, 3) : 0;
+  *found = status == CUBLAS_STATUS_SUCCESS ? std::min(most, 3) : 0;
   for (int i = 0; i < *found; ++i) {
     results[i].algo = {
         .seconds = kSeconds[i], .preference = *preference, .epilogue = call.epilogue()};

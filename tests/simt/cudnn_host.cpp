@@ -246,13 +246,13 @@ int64_t bytes_of(const Descriptor& tensor) {
 /// supports all others.
 constexpr int64_t kEngines = 2;
 
-Status get(Object object, Attribute what, Type, int64_t room, int64_t* count, void* to) {
+Status get(Object object, Attribute what, Type, int64_t capacity, int64_t* count, void* to) {
   const Descriptor& of = *own(object);
   *count = 1;
   if (what == heuristics_results) {
     const auto graph = of.values.at(heuristics_graph).objects.front();
     *count = width_of(*graph) == cudnn_host().refused_width ? 0 : kEngines;
-    for (int64_t i = 0; i < std::min(room, *count); ++i) {
+    for (int64_t i = 0; i < std::min(capacity, *count); ++i) {
       Descriptor& config = *own(static_cast<Object*>(to)[i]);
       config.values[heuristics_graph].objects = {graph};
       config.values[engine_index].bytes.assign(8, std::byte(i));

@@ -112,9 +112,9 @@ TEST_F(Cudnn, asks_the_queue) {
   const Case one = attention_case({1, 64, 1, 16}, kBf16);
   const Tensors tensors = memory(one);
   const double before = read(tensors[1], 0);
-  const int64_t asked = queue_.asked();
+  const int64_t enqueued = queue_.enqueued();
   one.run(cuda_simt::table(), stream_, tensors);
-  EXPECT_EQ(queue_.asked() - asked, 1);
+  EXPECT_EQ(queue_.enqueued() - enqueued, 1);
   EXPECT_EQ(read(tensors[1], 0), before);
   stream_.synchronize();
   EXPECT_NE(read(tensors[1], 0), before);
@@ -137,7 +137,7 @@ TEST_F(Cudnn, what_it_refuses_is_ours) {
   expect_runs({1, 70, 1, 16}, 0, 0);
   EXPECT_EQ(cudnn_host().plans, 2);
   expect_runs({1, 70, 1, 16}, 0, 0);
-  EXPECT_EQ(cudnn_host().plans, 2) << "it is asked once";
+  EXPECT_EQ(cudnn_host().plans, 2) << "asks the library once";
   cudnn_host().more_workspace = size_t{2} << 20;
   expect_runs({1, 70, 1, 8}, 0, 0);
   expect_runs({1, 70, 1, 136}, 0, 0);

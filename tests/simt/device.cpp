@@ -38,7 +38,7 @@ std::atomic<int64_t> followed = 0, forgotten = -1;
 /// The devices whose pinned memory is watched.
 struct Watch {
   std::mutex mutex;
-  std::vector<PretendedDevice*> devices;
+  std::vector<SimulatedDevice*> devices;
   struct sigaction before = {};
 };
 Watch& watch() {
@@ -61,7 +61,7 @@ bool is_write([[maybe_unused]] void* context) {
 void on_fault(int, siginfo_t* about, void* context) {
   {
     const std::lock_guard lock(watch().mutex);
-    for (PretendedDevice* device : watch().devices) {
+    for (SimulatedDevice* device : watch().devices) {
       if (device->touched(about->si_addr, is_write(context))) {
         return;
       }
@@ -85,7 +85,7 @@ struct FaultStack {
   ~FaultStack() { sigaltstack(&before, nullptr); }
 };
 
-void add_to_watch(PretendedDevice* device) {
+void add_to_watch(SimulatedDevice* device) {
   const std::lock_guard lock(watch().mutex);
   if (watch().devices.empty()) {
     struct sigaction action = {};
@@ -97,7 +97,7 @@ void add_to_watch(PretendedDevice* device) {
   watch().devices.push_back(device);
 }
 
-void take_from_watch(PretendedDevice* device) {
+void take_from_watch(SimulatedDevice* device) {
   const std::lock_guard lock(watch().mutex);
   std::erase(watch().devices, device);
   if (watch().devices.empty()) {
@@ -110,7 +110,7 @@ void touch_memory(const void* data, size_t bytes, bool writes,
                   const std::function<void()>& access) {
   {
     const std::lock_guard lock(watch().mutex);
-    for (PretendedDevice* device : watch().devices) {
+    for (SimulatedDevice* device : watch().devices) {
       if (device->transport_touches(data, bytes, writes, access)) {
         return;
       }
@@ -270,7 +270,7 @@ bool Pages::let_host(const void* address, bool writes) noexcept {
   return true;
 }
 
-GuardedQueue::GuardedQueue(PretendedDevice& device, Order order)
+GuardedQueue::GuardedQueue(SimulatedDevice& device, Order order)
     : Queue(order), device_(device), actor_(device.add(*this)) {
   queues_of_thread().push_back(this);
 }
@@ -287,7 +287,7 @@ GuardedQueue::~GuardedQueue() {
 
 void drive_queues() {
   for (Queue* queue : queues_of_thread()) {
-    queue->advance(queue->asked());
+    queue->advance(queue->enqueued());
   }
 }
 
@@ -302,7 +302,7 @@ std::unique_ptr<espalier::Queue> GuardedQueue::beside() {
 }
 
 std::string GuardedQueue::device_id() const {
-  return fmt::format("pretended {}", fmt::ptr(&device_));
+  return fmt::format("simulated {}", fmt::ptr(&device_));
 }
 
 void GuardedQueue::operation(const std::string& name, std::vector<Touch> touches) {
@@ -403,12 +403,12 @@ void GuardedQueue::require_known(const void* address, const char* what) const {
 void GuardedQueue::begin_work() { device_.begin_work(); }
 void GuardedQueue::end_work() noexcept { device_.end_work(); }
 
-PretendedDevice::PretendedDevice(Order order)
+SimulatedDevice::SimulatedDevice(Order order)
     : first_(std::make_unique<GuardedQueue>(*this, order)) {
   add_to_watch(this);
 }
 
-PretendedDevice::~PretendedDevice() {
+SimulatedDevice::~SimulatedDevice() {
   take_from_watch(this);
   const std::vector<std::string> untold = detector_.take_reports();
   if (throws_ && !untold.empty()) {
@@ -417,14 +417,14 @@ PretendedDevice::~PretendedDevice() {
   }
 }
 
-RaceDetector::Actor PretendedDevice::add(GuardedQueue& queue) {
+RaceDetector::Actor SimulatedDevice::add(GuardedQueue& queue) {
   queues_.push_back(&queue);
   return detector_.add(++made_ == 1 ? "the first queue" : fmt::format("queue {}", made_));
 }
 
-void PretendedDevice::take_away(GuardedQueue& queue) { std::erase(queues_, &queue); }
+void SimulatedDevice::take_away(GuardedQueue& queue) { std::erase(queues_, &queue); }
 
-void PretendedDevice::zeroed(void* data, size_t bytes) {
+void SimulatedDevice::zeroed(void* data, size_t bytes) {
   const RaceDetector::Actor first = first_->actor();
   detector_.operation(first, "the zeroing of new memory",
                       {{.operand = "it", .data = data, .bytes = bytes, .writes = true}});
@@ -436,7 +436,7 @@ void PretendedDevice::zeroed(void* data, size_t bytes) {
   }
 }
 
-void PretendedDevice::tell_races() {
+void SimulatedDevice::tell_races() {
   if (throws_) {
     const std::vector<std::string> races = detector_.take_reports();
     if (!races.empty()) {
@@ -447,7 +447,7 @@ void PretendedDevice::tell_races() {
   }
 }
 
-bool PretendedDevice::transport_touches(const void* data, size_t bytes, bool writes,
+bool SimulatedDevice::transport_touches(const void* data, size_t bytes, bool writes,
                                         const std::function<void()>& access) {
   if (!memory_.let(data, access)) {
     return false;
@@ -458,7 +458,7 @@ bool PretendedDevice::transport_touches(const void* data, size_t bytes, bool wri
   return true;
 }
 
-bool PretendedDevice::touched(const void* address, bool writes) {
+bool SimulatedDevice::touched(const void* address, bool writes) {
   if (memory_.let_work(address) || pinned_.let_work(address)) {
     return true;  // by a queue's work
   }
@@ -477,7 +477,7 @@ bool PretendedDevice::touched(const void* address, bool writes) {
   return true;
 }
 
-void PretendedDevice::begin_recording() {
+void SimulatedDevice::begin_recording() {
   require(!recording_, "one recording of a device at a time");
   recording_ = true;
   recorder_ = std::this_thread::get_id();
@@ -485,23 +485,23 @@ void PretendedDevice::begin_recording() {
   pinned_.watch_all();
 }
 
-const char* PretendedDevice::end_recording() {
+const char* SimulatedDevice::end_recording() {
   recording_ = false;
   return outside_;
 }
 
-void PretendedDevice::note_outside(const char* what) noexcept {
+void SimulatedDevice::note_outside(const char* what) noexcept {
   if (recording_ && std::this_thread::get_id() == recorder_) {  // other threads read messages
     outside_ = what;
   }
 }
 
-int64_t PretendedDevice::number_of(const void* address) const {
+int64_t SimulatedDevice::number_of(const void* address) const {
   const int64_t number = memory_.number_of(address);
   return number > 0 ? number : -pinned_.number_of(address);
 }
 
-void PretendedDevice::begin_work() {
+void SimulatedDevice::begin_work() {
   thread_local const FaultStack stack;
   if (at_work_++ == 0) {
     memory_.set_open(true);
@@ -509,18 +509,18 @@ void PretendedDevice::begin_work() {
   }
 }
 
-void PretendedDevice::end_work() noexcept {
+void SimulatedDevice::end_work() noexcept {
   if (--at_work_ == 0) {
     memory_.set_open(false);
     pinned_.set_open(false);
   }
 }
 
-void PretendedDevice::finish() noexcept {
+void SimulatedDevice::finish() noexcept {
   for (GuardedQueue* queue : queues_) {
     try {
       if (recording_) {  // a mistake that is reported later
-        queue->run_until(queue->asked());
+        queue->run_until(queue->enqueued());
       } else {
         queue->synchronize();
       }

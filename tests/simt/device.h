@@ -1,5 +1,5 @@
 #pragma once
-// A pretended device for tests of the order of accesses:
+// A simulated device for tests of the order of accesses:
 // - Queues run their work only when the host or another queue waits, or the host polls (queue.h).
 //   Every few polls run one task.
 // - Device memory faults unless a queue is at work; pinned memory is shared with the host.
@@ -37,21 +37,21 @@
 
 namespace espalier::simt {
 
-class PretendedDevice;
+class SimulatedDevice;
 
 /// Allocations by address. Each has its own pages and a guard page behind them.
 class Pages : public MemorySource {
  public:
   enum class Kind : uint8_t { device, pinned };
-  Pages(PretendedDevice& device, Kind kind) : device_(device), kind_(kind) {}
+  Pages(SimulatedDevice& device, Kind kind) : device_(device), kind_(kind) {}
   ~Pages() override;
   void* allocate(size_t bytes) override;
   void free(void* data, size_t bytes) noexcept override;
-  size_t available() override { return told_; }
-  /// Limits the memory to `bytes` and reports `told` bytes of it as free.
-  void limit(size_t bytes, size_t told) {
+  size_t available() override { return reported_; }
+  /// Limits the memory to `bytes` and reports `reported` bytes of it as free.
+  void limit(size_t bytes, size_t reported) {
     most_ = bytes;
-    told_ = told;
+    reported_ = reported;
   }
   /// Whether queues are at work. While they are, an allocation opens at its first access
   /// (let_work); all close together at the end.
@@ -85,19 +85,19 @@ class Pages : public MemorySource {
   /// Null if no allocation holds the address.
   Block* find(const void* address) const;
 
-  PretendedDevice& device_;
+  SimulatedDevice& device_;
   Kind kind_;
   mutable std::mutex mutex_;  ///< other ranks' threads read messages
   bool open_ = false;
   int64_t made_ = 0;
-  size_t most_ = SIZE_MAX, told_ = SIZE_MAX, used_ = 0;  ///< bytes
-  mutable std::map<const void*, Block> blocks_;          ///< by the address returned to the caller
+  size_t most_ = SIZE_MAX, reported_ = SIZE_MAX, used_ = 0;  ///< bytes
+  mutable std::map<const void*, Block> blocks_;  ///< by the address returned to the caller
   std::vector<Block*> opened_;
 };
 
 class GuardedQueue final : public Queue {
  public:
-  GuardedQueue(PretendedDevice& device, Order order);
+  GuardedQueue(SimulatedDevice& device, Order order);
   ~GuardedQueue() override;
   void synchronize() override;
   void copy(void* to, const void* from, size_t bytes) override;
@@ -114,7 +114,7 @@ class GuardedQueue final : public Queue {
   /// Memory that the next task reads and writes. Throws Bug for a race.
   void operation(const std::string& name, std::vector<Touch> touches);
   RaceDetector::Actor actor() const { return actor_; }
-  PretendedDevice& device() { return device_; }
+  SimulatedDevice& device() { return device_; }
   /// Throws Bug unless kernels may use this address; null is allowed.
   void require_known(const void* address, const char* what) const;
 
@@ -123,7 +123,7 @@ class GuardedQueue final : public Queue {
   void begin_work() override;
   void end_work() noexcept override;
 
-  PretendedDevice& device_;
+  SimulatedDevice& device_;
   RaceDetector::Actor actor_;
 };
 
@@ -135,12 +135,14 @@ void drive_queues();
 /// records it as an access of the host.
 void copy_anywhere(void* to, const void* from, size_t bytes);
 
-class PretendedDevice final : public Device {
+class SimulatedDevice final : public Device {
  public:
-  explicit PretendedDevice(Order order = Order::ascending);
-  /// A device with `bytes` of memory that reports `told` of it as free.
-  PretendedDevice(size_t bytes, size_t told) : PretendedDevice() { memory_.limit(bytes, told); }
-  ~PretendedDevice() override;
+  explicit SimulatedDevice(Order order = Order::ascending);
+  /// A device with `bytes` of memory that reports `reported` of it as free.
+  SimulatedDevice(size_t bytes, size_t reported) : SimulatedDevice() {
+    memory_.limit(bytes, reported);
+  }
+  ~SimulatedDevice() override;
   Pages& memory() override { return memory_; }
   Pages& pinned() override { return pinned_; }
   espalier::Queue& queue() override { return *first_; }

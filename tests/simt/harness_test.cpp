@@ -255,7 +255,7 @@ TEST(Launch, needs_a_queue_of_this_device) {
 
 TEST_P(Harness, no_blocks_are_nothing) {
   launch(add_one, {.name = "add_one", .grid = 0}, stream_, nullptr, 0);
-  EXPECT_EQ(queue_.asked(), 0);
+  EXPECT_EQ(queue_.enqueued(), 0);
 }
 
 }  // namespace

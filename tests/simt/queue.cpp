@@ -34,12 +34,12 @@ void Queue::enqueue(std::function<void()> task) {
 
 void Queue::enqueue_until(std::function<bool()> task) {
   if (recording()) {
-    ++script_->asked[this];
+    ++script_->enqueued[this];
     keep([this, again = std::move(task)] { enqueue_until(again); });
     return;
   }
   tasks_.push_back(std::move(task));
-  ++asked_;
+  ++enqueued_;
   calls_ += replayed_ != nullptr ? 0 : 1;
 }
 
@@ -53,23 +53,23 @@ bool Queue::begin_recording() {
   kept_ = std::make_unique<Script>();
   script_ = kept_.get();
   script_->first = this;
-  script_->asked[this] = 0;
+  script_->enqueued[this] = 0;
   return true;
 }
 
 std::unique_ptr<Recording> Queue::end_recording() {
   require(kept_ != nullptr, "a recording of this queue ends");
   std::unique_ptr<Script> script = std::move(kept_);
-  for (const auto& [queue, asked] : script->asked) {
+  for (const auto& [queue, enqueued] : script->enqueued) {
     queue->script_ = nullptr;
   }
   if (refused_call >= 0) {
     return nullptr;
   }
-  for (const auto& [queue, asked] : script->asked) {
-    require(queue == this || script->joined[queue] == asked,
+  for (const auto& [queue, enqueued] : script->enqueued) {
+    require(queue == this || script->joined[queue] == enqueued,
             "queues of a recording are followed again before its end", script->joined[queue],
-            asked);
+            enqueued);
   }
   return script;
 }
@@ -85,7 +85,7 @@ void Queue::replay(Recording& recording) {
     explicit Now(Script& of) : script(of) { set(&of); }
     ~Now() { set(nullptr); }
     void set(Script* to) const {
-      for (const auto& [queue, asked] : script.asked) {
+      for (const auto& [queue, enqueued] : script.enqueued) {
         queue->replayed_ = to;
       }
     }
@@ -97,10 +97,10 @@ void Queue::replay(Recording& recording) {
 
 Mark Queue::mark() {
   if (!recording()) {
-    return asked_;
+    return enqueued_;
   }
   const Mark mark = recorded_marks++;
-  script_->marks[mark] = {.queue = this, .asked = script_->asked[this]};
+  script_->marks[mark] = {.queue = this, .enqueued = script_->enqueued[this]};
   keep([this, mark] { replayed_->marks.at(mark).now = this->mark(); });
   return mark;
 }
@@ -150,8 +150,8 @@ void Queue::run_until(int64_t count) {
 void Queue::synchronize() {
   require(!recording(), "a queue whose calls are recorded cannot be waited for");
   ++synchronized_;
-  waited_until_ = asked_;
-  run_until(asked_);
+  waited_until_ = enqueued_;
+  run_until(enqueued_);
 }
 
 bool Queue::passed(Mark mark) {
@@ -194,13 +194,13 @@ void Queue::follow_recorded(Queue& other, Mark mark) {
   const Script::Place& place = script_->marks.at(mark);
   if (this == script_->first) {
     int64_t& joined = script_->joined[place.queue];
-    joined = std::max(joined, place.asked);
+    joined = std::max(joined, place.enqueued);
   }
-  ++script_->asked[this];
+  ++script_->enqueued[this];
   keep([this, &other, mark] { follow(other, replayed_->marks.at(mark).now); });
 }
 
-std::string Queue::device_id() const { return fmt::format("pretended {}", fmt::ptr(this)); }
+std::string Queue::device_id() const { return fmt::format("simulated {}", fmt::ptr(this)); }
 
 void Queue::copy(void* to, const void* from, size_t bytes) {
   enqueue([=] { std::memcpy(to, from, bytes); });
@@ -213,7 +213,7 @@ void Queue::fill(void* to, int byte, size_t bytes) {
 void Queue::record(Event& event) {
   require(!recording(), "events are not recorded");
   event.queue_ = this;
-  event.until_ = asked_;
+  event.until_ = enqueued_;
 }
 
 void Queue::wait(const Event& event) {

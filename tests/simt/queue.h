@@ -42,14 +42,14 @@ class Event {
 struct Script final : Recording {
   struct Place {
     Queue* queue = nullptr;
-    int64_t asked = 0;  ///< tasks enqueued before
-    Mark now = 0;       ///< mark in the replay under way
+    int64_t enqueued = 0;  ///< tasks enqueued before
+    Mark now = 0;          ///< mark in the replay under way
   };
   Queue* first = nullptr;
   std::vector<std::function<void()>> calls;  ///< each enqueues its work again
   std::map<Mark, Place> marks;
-  std::map<Queue*, int64_t> asked;   ///< tasks, by queue
-  std::map<Queue*, int64_t> joined;  ///< tasks of another queue that the first follows
+  std::map<Queue*, int64_t> enqueued;  ///< tasks, by queue
+  std::map<Queue*, int64_t> joined;    ///< tasks of another queue that the first follows
 };
 
 /// Fault injection for all later recordings: call number `call` (from 0) throws Failure; if the
@@ -94,10 +94,10 @@ class Queue : public espalier::Queue {
 
   Order order() const { return order_; }
   /// Tasks enqueued and not done.
-  int64_t waiting() const { return asked_ - done_; }
+  int64_t waiting() const { return enqueued_ - done_; }
   /// Kernels, copies and fills enqueued.
-  int64_t asked() const { return asked_; }
-  /// As `asked`, but a replay counts once.
+  int64_t enqueued() const { return enqueued_; }
+  /// As `enqueued`, but a replay counts once.
   int64_t calls() const { return calls_; }
   int64_t replays() const { return replays_; }
   /// Kernels only, in order; kernels of a recording count once.
@@ -105,7 +105,7 @@ class Queue : public espalier::Queue {
   /// Host waits for the whole queue, and for marks that had not passed.
   int64_t synchronized() const { return synchronized_; }
   int64_t waited() const { return waited_; }
-  /// Index, counted as in `asked`, of the last task that the host has waited for, done or not.
+  /// Index, counted as in `enqueued`, of the last task that the host has waited for, done or not.
   int64_t waited_until() const { return waited_until_; }
 
   void enqueue(std::function<void()> task);
@@ -132,7 +132,7 @@ class Queue : public espalier::Queue {
   std::deque<std::function<bool()>> tasks_;
   std::vector<Grid> launches_;
   std::map<const void*, std::unique_ptr<std::byte[]>> constants_;
-  int64_t asked_ = 0, done_ = 0, synchronized_ = 0, waited_ = 0, waited_until_ = 0;
+  int64_t enqueued_ = 0, done_ = 0, synchronized_ = 0, waited_ = 0, waited_until_ = 0;
   int64_t polls_ = 0, calls_ = 0, replays_ = 0;
   std::unique_ptr<Script> kept_;  ///< of a recording that this queue began
   Script* script_ = nullptr;      ///< while calls are recorded

@@ -18,7 +18,7 @@
 //
 // A queue of a new kind (communication) is one more actor: `add` it, report its calls as
 // `operation` with their reads and writes, and report its marks and waits. Queue and device of
-// tests/simt/device.h do that for all queues of a pretended device; tests/device/late_table.h for
+// tests/simt/device.h do that for all queues of a simulated device; tests/device/late_table.h for
 // every kernel. Sources: Lamport, CACM 1978; Mattern 1989; the shadow memory is FastTrack's (PLDI
 // 2009) with all reads.
 #include <map>

@@ -127,10 +127,10 @@ TEST_F(SparseLibrary, keeps_an_analysis_with_the_lists) {
   EXPECT_EQ(sum_with(1), count);
   const Prepared* const first = prepared.get();
   EXPECT_NE(first, nullptr);
-  const int64_t asked = queue_.asked();
+  const int64_t enqueued = queue_.enqueued();
   EXPECT_EQ(sum_with(3), 3 * count);
   EXPECT_EQ(prepared.get(), first);
-  EXPECT_EQ(queue_.asked() - asked, 1) << "the product alone";
+  EXPECT_EQ(queue_.enqueued() - enqueued, 1) << "the product alone";
 }
 
 /// Gradients from dense products, a few rows at a time, compared with those over kept elements.

@@ -103,7 +103,7 @@ TEST_P(StoreTest, SurvivorsKeepValueAndMomentsAndTheRestStartsAtZero) {
 TEST_P(StoreTest, GradientLandsInKeptPositions) {
   store_.set_masks(every_third(0));
   Parameter& weight = store_.find("a.weight");
-  Weight verbs(store_, kernels_, weight);
+  Weight products(store_, kernels_, weight);
   const DType dtype = weight.dense.dtype;
   constexpr int64_t kBatch = 5;
   const Buffer dy = arena_.allocate(Memory::scratch, "dy", dtype, Shape{kBatch, kRows});
@@ -119,8 +119,8 @@ TEST_P(StoreTest, GradientLandsInKeptPositions) {
     put(x.tensor(), i, static_cast<float>(i % 5 - 2));
   }
   for (const bool accumulate : {false, true}) {
-    verbs.accumulate_gradient(stream_,
-                              {.dy = dy.tensor(), .x = x.tensor(), .accumulate = accumulate});
+    products.accumulate_gradient(stream_,
+                                 {.dy = dy.tensor(), .x = x.tensor(), .accumulate = accumulate});
   }
   const auto positions = weight.index.positions();
   const auto gradient = store_.part(store_.gradient(), weight).span<float>();
@@ -163,7 +163,7 @@ TEST(StorageRegistry, NamesFindTheirStorage) {
   EXPECT_THAT(names(storages()), ::testing::ElementsAre("dense", "expanded", "sparse", "block"));
   for (const Storage* storage : storages()) {
     EXPECT_EQ(storage_by_name(storage->name), *storage);
-    EXPECT_NE(storage->verbs, nullptr) << storage->name;
+    EXPECT_NE(storage->products, nullptr) << storage->name;
     EXPECT_TRUE(storage->dense_products || !storage->dense_copy) << storage->name;
   }
   EXPECT_THAT(failure_of([] { storage_by_name("auto"); }), ::testing::HasSubstr("expanded"));

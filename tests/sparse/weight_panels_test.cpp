@@ -55,13 +55,13 @@ void expect_exact(const Case& one, Storage storage) {
   const Buffer x = arena.allocate(Memory::activation, "x", one.dtype, Shape{kBatch, one.cols});
   fill(dy.tensor(), dy_at);
   fill(x.tensor(), x_at);
-  Weight verbs(store, kernels, weight);
+  Weight products(store, kernels, weight);
   const Buffer bias = arena.allocate(Memory::gradient, "bias", DType::fp32, Shape{one.rows});
   for (const bool accumulate : {false, true}) {
-    verbs.accumulate_gradient(stream, {.dy = dy.tensor(),
-                                       .x = x.tensor(),
-                                       .accumulate = accumulate,
-                                       .bias_gradient = bias.tensor()});
+    products.accumulate_gradient(stream, {.dy = dy.tensor(),
+                                          .x = x.tensor(),
+                                          .accumulate = accumulate,
+                                          .bias_gradient = bias.tensor()});
   }
   const auto positions = weight.index.positions();
   const auto gradient = store.part(store.gradient(), weight).span<float>();

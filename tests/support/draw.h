@@ -35,15 +35,15 @@ class Draw {
 /// Seeds from `from` to before `to`; ESPALIER_RANDOM=FROM:TO overrides the default.
 struct Numbers {
   uint64_t from, to;
-  bool asked = false;
+  bool from_environment = false;
 
   Numbers(uint64_t first, uint64_t end) : from(first), to(end) {
     if (const char* others = std::getenv("ESPALIER_RANDOM")) {
-      unsigned long asked_from = 0, asked_to = 0;
-      EXPECT_EQ(std::sscanf(others, "%lu:%lu", &asked_from, &asked_to), 2) << others;
-      from = asked_from;
-      to = asked_to;
-      asked = true;
+      unsigned long first_seed = 0, end_seed = 0;
+      EXPECT_EQ(std::sscanf(others, "%lu:%lu", &first_seed, &end_seed), 2) << others;
+      from = first_seed;
+      to = end_seed;
+      from_environment = true;
     }
   }
 };

@@ -98,14 +98,14 @@ TEST(Fp8, LeavesSparseProductsOut) {
   std::string notes;
   const train::TrainerOptions options{
       .on_note = [&](const std::string& text) { notes += text + "\n"; }};
-  const Outcome asked = run(config, 1, options);
+  const Outcome outcome = run(config, 1, options);
   EXPECT_THAT(notes, ::testing::HasSubstr("train.fp8: once pruned, 8 of 8 hidden layers"));
   config.train.fp8 = false;
-  EXPECT_EQ(run(config), asked);
+  EXPECT_EQ(run(config), outcome);
   config.train.fp8 = true;
   config.sparse.storage.fallback = "dense";
   notes.clear();
-  EXPECT_NE(run(config, 1, options), asked);
+  EXPECT_NE(run(config, 1, options), outcome);
   EXPECT_EQ(notes.find("train.fp8"), std::string::npos);
 }
 

@@ -7,7 +7,6 @@
 #include "src/config/parse.h"
 #include "src/train/run/loss_scale.h"
 #include "tests/support/failure.h"
-#include "tests/support/metrics_lines.h"
 #include "tests/support/support.h"
 #include "tests/support/ways.h"
 

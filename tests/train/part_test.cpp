@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "src/core/rng.h"
 #include "src/train/stage/stage.h"
 #include "tests/support/support.h"
 

@@ -9,6 +9,7 @@
 #include "parallel/reduction/sra.h"
 #include "parallel/wire/codec.h"
 #include "src/config/parse.h"
+#include "src/core/rng.h"
 #include "src/train/stage/wire_formats.h"
 #include "tests/support/codec_samples.h"
 #include "tests/support/failure.h"

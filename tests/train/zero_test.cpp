@@ -204,7 +204,7 @@ TEST(ZeroMemory, SendsHalvesOfAnAllReduce) {
 TEST(ZeroErrors, ARankThatFailsEndsTheOthersWithItsMessage) {
   const TempDir dir;
   io::Config config = sharded(clipped(dir));
-  std::atomic<int> told = 0;
+  std::atomic<int> ended = 0;
   const std::string message = failure_of([&] {
     parallel::run_ranks(3, [&](parallel::Communicator& comm) {
       train::TrainerOptions options{.resume = "none"};
@@ -218,13 +218,13 @@ TEST(ZeroErrors, ARankThatFailsEndsTheOthersWithItsMessage) {
         trainer.run();
       } catch (const parallel::PeerLost& lost) {
         EXPECT_THAT(lost.what(), HasSubstr("rank 1 lost its disk"));
-        ++told;
+        ++ended;
         throw;
       }
     });
   });
   EXPECT_THAT(message, HasSubstr("rank 1 lost its disk"));
-  EXPECT_EQ(told, 2);
+  EXPECT_EQ(ended, 2);
 }
 
 /// Replicated state is compared between ranks, and an error names the rank that differs.

@@ -151,6 +151,15 @@ double Timeline::busy(size_t rank) const {
                                [](const TimedAction& a) { return a.end - a.begin; });
 }
 
+double Timeline::idle_share() const {
+  double idle = 0;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    idle += this->idle(rank);
+  }
+  const double all = makespan() * static_cast<double>(ranks.size());
+  return all > 0 ? idle / all : 0;
+}
+
 double Timeline::bubble(size_t rank) const {
   const auto& actions = ranks[rank];
   return actions.empty() ? 0 : actions.back().end - actions.front().begin - busy(rank);

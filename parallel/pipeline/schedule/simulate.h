@@ -71,6 +71,8 @@ struct Timeline {
   double busy(size_t rank) const;
   /// Seconds without work, over the makespan.
   double idle(size_t rank) const { return makespan() - busy(rank); }
+  /// Mean of idle over the ranks, as a share of the makespan; 0 without work.
+  double idle_share() const;
   /// Seconds without work between the rank's own first and last action.
   double bubble(size_t rank) const;
 };

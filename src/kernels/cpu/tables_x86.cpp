@@ -1,4 +1,5 @@
 #include "src/core/error.h"
+#include "src/kernels/cpu/instruction_set.h"
 #include "src/kernels/cpu/tables.h"
 
 namespace espalier::kernels {
@@ -20,20 +21,20 @@ const Kernels& table();
 namespace cpu {
 
 std::vector<const Kernels*> tables() {
+  [[maybe_unused]] const InstructionSet best = best_instruction_set();
   std::vector<const Kernels*> found;
 #ifdef ESPALIER_HAS_avx512bf16
-  if (__builtin_cpu_supports("x86-64-v4") != 0 && __builtin_cpu_supports("avx512bf16") != 0 &&
-      __builtin_cpu_supports("avx512vbmi2") != 0) {
+  if (best >= InstructionSet::kAvx512Bf16) {
     found.push_back(&avx512bf16::table());
   }
 #endif
 #ifdef ESPALIER_HAS_avx512
-  if (__builtin_cpu_supports("x86-64-v4") != 0) {
+  if (best >= InstructionSet::kAvx512) {
     found.push_back(&avx512::table());
   }
 #endif
 #ifdef ESPALIER_HAS_avx2
-  if (__builtin_cpu_supports("x86-64-v3") != 0) {
+  if (best >= InstructionSet::kAvx2) {
     found.push_back(&avx2::table());
   }
 #endif

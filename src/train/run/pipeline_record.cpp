@@ -65,15 +65,6 @@ parallel::Costs mean_costs(const Timeline& timeline, int stages) {
   return costs;
 }
 
-double idle_share(const Timeline& timeline) {
-  double idle = 0;
-  for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
-    idle += timeline.idle(rank);
-  }
-  const double all = timeline.makespan() * static_cast<double>(timeline.ranks.size());
-  return all > 0 ? idle / all : 0;
-}
-
 void write(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path);
   file << text;
@@ -82,7 +73,7 @@ void write(const std::filesystem::path& path, const std::string& text) {
 }
 
 Json numbers_of(const Timeline& timeline) {
-  return {{"makespan", timeline.makespan()}, {"idle_share", idle_share(timeline)}};
+  return {{"makespan", timeline.makespan()}, {"idle_share", timeline.idle_share()}};
 }
 
 /// Numbers by stage; the same on all ranks.

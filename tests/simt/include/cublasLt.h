@@ -62,7 +62,7 @@ enum cublasLtMatmulPreferenceAttributes_t {
   kPreferenceAttributes,
 };
 
-/// Compute capability of the pretended device; 89: 8.9.
+/// Compute capability of the simulated device; 89: 8.9.
 inline thread_local int capability = 89;
 /// If true, no product in 8 bits has an algorithm.
 inline thread_local bool refuses_8_bits = false;
@@ -122,7 +122,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int asked,
+                                              cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t* results, int* found);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                               const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,

@@ -59,14 +59,14 @@ template <class From>
   const Four b = From::four(from + stride);
   const Four c = From::four(from + 2 * stride);
   const Four d = From::four(from + 3 * stride);
-  const Four low0 = __builtin_shuffle(a, b, Four{0, 4, 1, 5});
-  const Four low1 = __builtin_shuffle(c, d, Four{0, 4, 1, 5});
-  const Four high0 = __builtin_shuffle(a, b, Four{2, 6, 3, 7});
-  const Four high1 = __builtin_shuffle(c, d, Four{2, 6, 3, 7});
-  const Four columns[4] = {__builtin_shuffle(low0, low1, Four{0, 1, 4, 5}),
-                           __builtin_shuffle(low0, low1, Four{2, 3, 6, 7}),
-                           __builtin_shuffle(high0, high1, Four{0, 1, 4, 5}),
-                           __builtin_shuffle(high0, high1, Four{2, 3, 6, 7})};
+  const Four low0 = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const Four low1 = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const Four high0 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Four high1 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  const Four columns[4] = {__builtin_shufflevector(low0, low1, 0, 1, 4, 5),
+                           __builtin_shufflevector(low0, low1, 2, 3, 6, 7),
+                           __builtin_shufflevector(high0, high1, 0, 1, 4, 5),
+                           __builtin_shufflevector(high0, high1, 2, 3, 6, 7)};
 #pragma GCC unroll 4
   for (int k = 0; k < 4; ++k) {
     __builtin_memcpy(to + k * lanes, &columns[k], sizeof(Four));

@@ -35,7 +35,7 @@ struct Code {
   [[gnu::always_inline]] static uint8_t encoded(float x) {
     const float magnitude = __builtin_fabsf(x);
     const float p = nearest(magnitude < Lines::kBelowOne ? magnitude : Lines::kBelowOne);
-    float code = Lines::kSigned ? 127.0F + __builtin_copysignf(p, x) : p - 1.0F;
+    float code = Lines::kSigned ? (127.0F + __builtin_copysignf(p, x)) : (p - 1.0F);
     if constexpr (!Lines::kSigned) {
       const float least = magnitude > 0 ? 1.0F : 0.0F;
       code = code > least ? code : least;

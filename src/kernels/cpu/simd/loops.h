@@ -60,8 +60,7 @@ inline void for_blocks(int threads, int64_t blocks, int64_t work, const Body& bo
     }
     return;
   }
-  const auto team = static_cast<int>(useful);
-#pragma omp parallel for num_threads(team) schedule(static)
+#pragma omp parallel for num_threads(static_cast <int>(useful)) schedule(static)
   for (int64_t i = 0; i < blocks; ++i) {
     body(i);
   }

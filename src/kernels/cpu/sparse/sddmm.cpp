@@ -28,7 +28,7 @@ Memory carve(Carver& carver, const SparseMatrix& weight, const SparseKernels& ke
              int threads) {
   Memory m{.kernels = kernels, .tiles = carve_tiles(carver, weight, TileUse::sampled, threads)};
   const int64_t row = kernels.dot_vectors * kLanes;
-  m.results = carver.take<float>(m.tiles.tiles.room);
+  m.results = carver.take<float>(m.tiles.tiles.capacity);
   m.dy = carver.take<float>((weight.rows + 1) * row);
   m.x = carver.take<float>(weight.cols * row);
   return m;
@@ -52,7 +52,7 @@ void work(const SddmmArgs& args, const Memory& m, int64_t token, int64_t thread,
   for (int64_t b = 0; b < tiles.blocks; ++b) {
     for (int64_t p = 0; p < tiles.panels; ++p) {
       const int64_t tile = tiles.at(b, p);
-      if (tiles.first[tile] * threads / tiles.room == thread) {
+      if (tiles.first[tile] * threads / tiles.capacity == thread) {
         m.kernels.dot_tile(
             tiles, tile,
             {m.dy + b * tiles.block_rows * row, m.x + p * kPanel * row, token > 0, m.results});
@@ -203,7 +203,8 @@ void sddmm(Stream& stream, const SddmmArgs& args) {
   Memory memory = carve(carver, args.weight, kernels, threads);
   make_tiles(memory.tiles, args.weight, TileUse::sampled, threads);
   if (args.x.rows() == 0) {
-    std::memset(memory.results, 0, static_cast<size_t>(memory.tiles.tiles.room) * sizeof(float));
+    std::memset(memory.results, 0,
+                static_cast<size_t>(memory.tiles.tiles.capacity) * sizeof(float));
   }
   sample(stream, args, memory);
   return_values(memory, args, threads);

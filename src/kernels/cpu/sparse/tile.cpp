@@ -222,9 +222,9 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
   tiles.panels = divide_up(tiles.cols, kPanel);
   const bool sampled = use == TileUse::sampled;
   tiles.slack = kTileSlack + (sampled ? (kSampledRows - 1) * kPanel : 0);
-  tiles.room = weight.positions.count + tiles.tiles() * tiles.slack;
-  tiles.values = sampled ? nullptr : carver.take<float>(tiles.room);
-  tiles.columns = carver.take<uint8_t>(tiles.room);
+  tiles.capacity = weight.positions.count + tiles.tiles() * tiles.slack;
+  tiles.values = sampled ? nullptr : carver.take<float>(tiles.capacity);
+  tiles.columns = carver.take<uint8_t>(tiles.capacity);
   tiles.counts = sampled ? carver.take<uint8_t>(tiles.tiles() * tiles.block_rows) : nullptr;
   tiles.order = carver.take<uint16_t>(tiles.tiles() * tiles.block_rows);
   tiles.runs = carver.take<Run>(tiles.tiles() * kRunSlots);

@@ -38,7 +38,7 @@ struct Tiles {
   int64_t rows = 0, cols = 0;
   int64_t block_rows = 0;  ///< rows of a tile (the last block may have fewer)
   int64_t blocks = 0, panels = 0;
-  int64_t room = 0;       ///< upper bound on elements of all tiles, with the slack of each
+  int64_t capacity = 0;   ///< upper bound on elements of all tiles, with the slack of each
   int64_t slack = 0;      ///< elements that a tile may hold or write beyond the kept ones
   bool by_panel = false;  ///< consecutive tiles share a panel; else a block
 

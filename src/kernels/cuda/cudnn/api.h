@@ -125,7 +125,7 @@ struct Functions {
   Status (*BackendDestroyDescriptor)(Object) = nullptr;
   Status (*BackendFinalize)(Object) = nullptr;
   Status (*BackendSetAttribute)(Object, Attribute, Type, int64_t count, const void*) = nullptr;
-  Status (*BackendGetAttribute)(Object, Attribute, Type, int64_t room, int64_t* count,
+  Status (*BackendGetAttribute)(Object, Attribute, Type, int64_t capacity, int64_t* count,
                                 void*) = nullptr;
   Status (*BackendExecute)(Handle, Object plan, Object variant_pack) = nullptr;
 };

@@ -59,9 +59,9 @@ void CudnnObject::finish() {
               static_cast<int>(kind_));
 }
 
-int64_t CudnnObject::get(Attribute what, Type type, int64_t room, void* to) const {
+int64_t CudnnObject::get(Attribute what, Type type, int64_t capacity, void* to) const {
   int64_t count = 0;
-  check_cudnn(cudnn_functions()->BackendGetAttribute(native_, what, type, room, &count, to),
+  check_cudnn(cudnn_functions()->BackendGetAttribute(native_, what, type, capacity, &count, to),
               "reading of attribute", static_cast<int>(what));
   return count;
 }

@@ -44,8 +44,8 @@ class CudnnObject {
   /// Finalizes the descriptor; attributes cannot be set afterwards.
   void finish();
 
-  /// Returns the number of elements of the attribute; writes at most `room` of them to `to`.
-  int64_t get(cudnn::Attribute what, cudnn::Type type, int64_t room, void* to) const;
+  /// Returns the number of elements of the attribute; writes at most `capacity` of them to `to`.
+  int64_t get(cudnn::Attribute what, cudnn::Type type, int64_t capacity, void* to) const;
 
  private:
   template <class T>

@@ -11,7 +11,7 @@ struct WeightParts {
   Parameter& parameter;
 };
 
-struct Verbs {
+struct Products {
   void (*apply)(Stream&, const WeightParts&, const Weight::Apply&);
   void (*apply_transposed)(Stream&, const WeightParts&, const Weight::ApplyTransposed&);
   void (*accumulate_gradient)(Stream&, const WeightParts&, const Weight::AccumulateGradient&);

@@ -1,4 +1,4 @@
-// The pretended device finds the errors it is for: a host that touches its memory, foreign
+// The simulated device finds the errors it is for: a host that touches its memory, foreign
 // addresses, results read without a wait, memory used after it was freed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,139 @@
+#include "tests/support/support.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "src/core/rng.h"
+
+namespace espalier::testing {
+
+nlohmann::json read_json(const std::filesystem::path& path) {
+  return nlohmann::json::parse(std::ifstream(path));
+}
+
+std::vector<nlohmann::json> metrics_without_times(const io::Config& config) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream file(std::filesystem::path(config.run.out) / "metrics.jsonl");
+  for (std::string text; std::getline(file, text);) {
+    nlohmann::json line = nlohmann::json::parse(text);
+    for (const char* time :
+         {"step_ms", "tokens_per_s", "compute_ms", "wait_ms", "collective_ms", "update_ms"}) {
+      line.erase(time);
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+TempDir::TempDir() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "espalier-XXXXXX").string();
+  path_ = mkdtemp(pattern.data());
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+void write_text(const std::filesystem::path& path, size_t words, uint64_t seed) {
+  const std::vector<std::string> list{"pear ", "apple ",  "quince ", "plum ",
+                                      "wall ", "branch ", "pruned ", "by hand.\n"};
+  std::ofstream out(path);
+  for (size_t i = 0; i < words; ++i) {
+    out << list[philox(seed, 0, i)[0] % list.size()];
+  }
+}
+
+io::Config tiny_config(const TempDir& dir) {
+  const auto text = dir / "text.txt";
+  if (!std::filesystem::exists(text)) {
+    write_text(text, 4000);
+  }
+  io::Config config;
+  config.model.layers = 2;
+  config.model.heads = 2;
+  config.model.width = 32;
+  config.model.context = 16;
+  config.data.kind = "chars";
+  config.data.train = {text.string()};
+  config.train.steps = 12;
+  config.train.global_batch = 12;
+  config.train.eval_every = 0;
+  config.train.eval_batches = 2;
+  config.optimizer.warmup_steps = 4;
+  config.parallel.bucket_mb = 0.01;  // several buckets
+  config.parallel.check_every = 3;
+  config.parallel.timeout_s = 60;
+  config.run.threads = 1;
+  config.run.out = (dir / "run").string();
+  return config;
+}
+
+Outcome outcome_of(train::Trainer& trainer) {
+  Outcome outcome;
+  sparse::Store& store = trainer.stage().store();
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    const std::string& name = parameter.spec.name;
+    outcome.values[name] = store.master(parameter);
+    for (int which = 0; which < store.options().moments; ++which) {
+      const std::vector<float> moment = store.moment(parameter, which);
+      auto& all = outcome.moments[name];
+      all.insert(all.end(), moment.begin(), moment.end());
+    }
+    outcome.positions[name] = parameter.index.positions();
+  }
+  return outcome;
+}
+
+const kernels::Kernels*& kernels_of_runs() {
+  static const kernels::Kernels* table = nullptr;
+  return table;
+}
+
+std::function<void()>& while_ranks_wait() {
+  static std::function<void()> drive;
+  return drive;
+}
+
+std::function<void(void*, const void*, size_t)>& copy_of_ranks() {
+  static std::function<void(void*, const void*, size_t)> copy;
+  return copy;
+}
+
+Outcome run(const io::Config& config, int ranks, train::TrainerOptions options) {
+  if (options.resume.empty()) {
+    options.resume = "none";
+  }
+  Outcome outcome;
+  const auto body = [&](parallel::Communicator& comm) {
+    train::TrainerOptions mine = options;
+    mine.kernels = mine.kernels != nullptr ? mine.kernels : kernels_of_runs();
+    std::vector<double> losses;
+    mine.on_step = [&](const train::StepReport& report) {
+      losses.push_back(report.loss);
+      if (comm.rank() == 0 && report.val_loss) {
+        outcome.val_loss = *report.val_loss;
+      }
+    };
+    train::Trainer trainer(config, comm, mine);
+    trainer.run();
+    Outcome last = outcome_of(trainer);
+    if (comm.rank() == 0) {
+      last.val_loss = outcome.val_loss;
+      last.losses = losses;
+      outcome = std::move(last);
+    }
+  };
+  parallel::run_ranks(ranks, body, {.while_waiting = while_ranks_wait(), .copy = copy_of_ranks()});
+  return outcome;
+}
+
+Outcome run_with_a_break(const io::Config& config, int ranks, int64_t stop) {
+  const Outcome begun = run(config, ranks, {.stop_after = stop});
+  Outcome all = run(config, ranks, {.resume = "auto"});
+  all.losses.insert(all.losses.begin(), begun.losses.begin(), begun.losses.end());
+  return all;
+}
+
+}  // namespace espalier::testing
