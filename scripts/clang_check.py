@@ -17,7 +17,6 @@ import subprocess
 import sys
 
 GCC_ONLY = re.compile(r"-fpch-preprocess|-Winvalid-pch")
-GCC_HEADERS = subprocess.run(["g++", "-print-file-name=include"], text=True, capture_output=True).stdout.strip()
 
 
 def clang_command(clang, command, source):
@@ -26,11 +25,10 @@ def clang_command(clang, command, source):
     left_out = {"-c"} if "#pragma omp" in pathlib.Path(source).read_text() else {"-c", "-fopenmp"}
     while not re.search(r"(\+\+|cc|clang)[-\d.]*$", words[0]):
         words.pop(0)  # a launcher
-    # <omp.h> comes from GCC, since only the syntax of pragmas is checked.
-    kept = [clang, "-fsyntax-only", "-Wno-unknown-warning-option", "-Wno-unknown-pragmas", "-idirafter", GCC_HEADERS]
+    kept = [clang, "-fsyntax-only", "-Wno-unknown-warning-option", "-Wno-unknown-pragmas"]
     rest = iter(words[1:])
     for word in rest:
-        if word == "-o":
+        if word in ("-o", "--param"):
             next(rest)
         elif word == "-include":
             header = next(rest)
@@ -47,7 +45,7 @@ def main():
     build, pattern = pathlib.Path(sys.argv[1]), sys.argv[2] if len(sys.argv) == 3 else ""
     clang = os.environ.get("CLANGXX") or shutil.which("clang++-16") or shutil.which("clang++")
     if not clang:
-        sys.exit("clang++ is missing: apt-get install clang-16, or set CLANGXX")
+        sys.exit("clang++ is missing: scripts/install-packages.sh --ci, or set CLANGXX")
     sources = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         if re.search(pattern, entry["file"]) and "cmake_pch" not in entry["file"] and "nvcc" not in entry["command"]:

@@ -51,8 +51,6 @@ std::vector<const Kernels*> tables() {
 
 }  // namespace cpu
 
-bool has_native_bf16() {
-  return __builtin_cpu_supports("avx512bf16") != 0 || __builtin_cpu_supports("amx-bf16") != 0;
-}
+bool has_native_bf16() { return __builtin_cpu_supports("avx512bf16") != 0; }
 
 }  // namespace espalier::kernels

@@ -1,11 +1,10 @@
 #pragma once
 // The loop of tile.h for one kind of product: `Product::add(sum, b, a)` on one register.
 #include "src/kernels/cpu/block/tile.h"
+#include "src/kernels/cpu/simd/lanes.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-/// Lanes of the widest register of the instruction set.
-inline constexpr int kLanes = __BIGGEST_ALIGNMENT__ / 4;
 using Lanes [[gnu::vector_size(4 * kLanes)]] = float;
 /// Registers for sums; the others hold one vector of b each, and the broadcast word.
 inline constexpr int kSumRegisters = kLanes == 16 ? 24 : 8;

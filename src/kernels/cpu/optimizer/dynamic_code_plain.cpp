@@ -28,7 +28,7 @@ struct Code {
     const auto p = static_cast<float>(static_cast<int32_t>(position));
     const bool power_of_2 = (__builtin_bit_cast(uint32_t, p) & 0x7fffffU) == 0;
     const bool before = position - p < Lines::kBorder;
-    return power_of_2 & before ? p - 1.0F : p;
+    return (power_of_2 & before) ? p - 1.0F : p;
   }
 
   /// x is relative to the scale.

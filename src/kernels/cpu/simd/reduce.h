@@ -3,18 +3,19 @@
 // which hide the latency of an addition, then the lanes by halves.
 #include <cstdint>
 
+#include "src/kernels/cpu/simd/lanes.h"
+
 namespace espalier::kernels::ESPALIER_ISA {
 
-inline constexpr int kSumLanes = __BIGGEST_ALIGNMENT__ / 4;  ///< floats in a vector register
-using SumVector [[gnu::vector_size(kSumLanes * 4), gnu::aligned(4), gnu::may_alias]] = float;
+using SumVector [[gnu::vector_size(kLanes * 4), gnu::aligned(4), gnu::may_alias]] = float;
 
 [[gnu::always_inline]] inline float sum_of_lanes(SumVector v) {
-  float lane[kSumLanes];
-  for (int i = 0; i < kSumLanes; ++i) {
+  float lane[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
     lane[i] = v[i];
   }
 #pragma GCC unroll 4
-  for (int half = kSumLanes / 2; half > 0; half /= 2) {
+  for (int half = kLanes / 2; half > 0; half /= 2) {
     for (int i = 0; i < half; ++i) {
       lane[i] += lane[i + half];
     }
@@ -31,13 +32,13 @@ template <class Term>
   SumVector c{};
   SumVector d{};
   int64_t i = 0;
-  for (; i + 4 * kSumLanes <= n; i += 4 * kSumLanes) {
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
     a += term(at(i));
-    b += term(at(i + kSumLanes));
-    c += term(at(i + 2 * kSumLanes));
-    d += term(at(i + 3 * kSumLanes));
+    b += term(at(i + kLanes));
+    c += term(at(i + 2 * kLanes));
+    d += term(at(i + 3 * kLanes));
   }
-  for (; i + kSumLanes <= n; i += kSumLanes) {
+  for (; i + kLanes <= n; i += kLanes) {
     a += term(at(i));
   }
   float rest = 0;
@@ -53,15 +54,15 @@ template <class Term>
   SumVector a = SumVector{} + least;
   SumVector b = a;
   int64_t i = 0;
-  for (; i + 2 * kSumLanes <= n; i += 2 * kSumLanes) {
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
     a = at(i) > a ? at(i) : a;
-    b = at(i + kSumLanes) > b ? at(i + kSumLanes) : b;
+    b = at(i + kLanes) > b ? at(i + kLanes) : b;
   }
   a = b > a ? b : a;
   for (; i < n; ++i) {
     least = x[i] > least ? x[i] : least;
   }
-  for (int lane = 0; lane < kSumLanes; ++lane) {
+  for (int lane = 0; lane < kLanes; ++lane) {
     least = a[lane] > least ? a[lane] : least;
   }
   return least;

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <utility>
 
+#include "src/kernels/cpu/simd/lanes.h"
 #include "src/kernels/cpu/simd/math.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-inline constexpr int kLanes = __BIGGEST_ALIGNMENT__ / 4;  ///< floats in a vector register
 using Vector [[gnu::vector_size(kLanes * 4), gnu::aligned(4), gnu::may_alias]] = float;
 
 [[gnu::always_inline]] inline Vector read_vector(const float* x) {
