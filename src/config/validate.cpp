@@ -93,7 +93,7 @@ void validate_pruning(const io::PruningConfig& config, int64_t steps) {
         config.file, config.method);
 }
 
-/// Encodings of groups and of blocks are of masks that have them.
+/// Encodings of N:M groups and of blocks need masks of such groups or blocks.
 void validate_index(const Config& config) {
   const auto check_encoding = [&](const std::string& encoding) {
     const sparse::Encoding* entry = find_or_null(sparse::encodings(), encoding);

@@ -309,10 +309,10 @@ class Block final : public Layer {
     }
   }
 
-  /// Branches see another gradient than the residual stream's: rounded, or dropped out.
+  /// Whether the gradient of a branch differs from the residual stream's: rounded, or dropped out.
   static bool has_copy(const Pass& pass) { return pass.dtype != DType::fp32 || drops(pass); }
 
-  /// The gradient that the branch's linear map sees, in `narrow` where it differs.
+  /// Gradient of the output of the branch's linear map, in `narrow` where it differs.
   static Tensor branch_gradient(Pass& pass, const Linear& linear, const Tensor& gradient,
                                 const Tensor& narrow) {
     if (!has_copy(pass)) {
