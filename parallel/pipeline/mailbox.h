@@ -11,8 +11,8 @@
 //
 // Device ordering: a send starts after the event recorded behind the kernels that fill its buffer;
 // a buffer is reused after the event behind its readers. No call waits: `advance` polls, and the
-// runner calls it between actions. Receives are posted after the matching send has started, so no
-// queue can wait for a message from a queue that waits for it.
+// runner calls it between actions. By host and MPI, receives are posted for all buffers at once. By
+// NCCL a content's receive follows its envelope, so no queue waits for a send that waits for it.
 #include <deque>
 #include <memory>
 #include <span>

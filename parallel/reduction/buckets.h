@@ -10,8 +10,8 @@
 //   half_step(Phases::scatter)          ZeRO-1: a rank gets the sums of the slices it owns; the
 //                                       rest of the array is undefined
 //   half_step(Phases::gather)           ZeRO-1, after the optimizer has stepped a rank's slices:
-//                                       every rank gets all slices. With a wire whose segments are
-//                                       changes, the optimizer steps their targets instead
+//                                       every rank gets all slices. If segments send
+//                                       differences, the optimizer updates their targets instead
 //
 // Each half sends half of the bytes. The bits do not depend on the order of calls on the ranks, and
 // both halves together give those of the all-reduce. Steps and options must be equal on all ranks.

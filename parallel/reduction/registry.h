@@ -25,7 +25,7 @@ struct ReductionEntry {
 
   // Workspace, for workspace_bytes:
 
-  bool stages_plain = true;          ///< stages elements that are not encoded as if they were
+  bool stages_plain = true;          ///< uses staging for elements without codes, too
   bool stages_all_versions = false;  ///< stages the versions of all ranks of a piece at once
   int levels = 1;                    ///< sums of the whole array that run one after the other
 

@@ -3,17 +3,17 @@
 // registry.h. It is stored once and shared by every compressed tensor of the parameter (gradient,
 // master copy, moments).
 //
-//   encoding    bits a kept element (density f)   form
+//   encoding    bits per kept element (density f) form
 //   full        0                                 every element is kept
 //   int32       32                                SAMO's: ascending positions in the flat tensor
-//   bitmap      1.06 / f                          one bit an element, a rank every 512
+//   bitmap      1.06 / f                          one bit per element, a prefix count every 512
 //   golomb      within 4 % of H(f) / f, f < 0.4   Rice code of gaps, low bits and unary parts apart
-//   nm          n log2(m) a group of m            places of at most n kept of m in a row
-//   block       1 a block                         whole blocks of the matrix are kept
+//   nm          ceil(log2 m) in full groups       places of at most n kept of m in a row
+//   block       1 / (f · elements of a block)     whole blocks of the matrix are kept
 //   entropy     at most 1.01 H(f) / f             arithmetic code with contexts, in files only
 //
 // Kernels read int32 and bitmap as they are; the others are decoded to a bitmap with ranks in
-// scratch. Restart points of golomb: 0.06 bits a kept element. Sources: SAMO (IPDPS 2023) section
+// scratch. Restart points of golomb: 0.06 bits per kept element. Sources: SAMO (IPDPS 2023) section
 // III for int32; ranks after Jacobson, FOCS 1989; Rice, JPL 79-22, 1979.
 #include <cstdint>
 #include <span>

@@ -20,9 +20,9 @@ namespace espalier::sparse {
 
 /// The form of a parameter's master copy.
 enum class MasterCopy : uint8_t {
-  value,   ///< the values that compute reads, and nothing beside them
-  halves,  ///< those, and `low`: in bf16 and fp16
-  apart,   ///< `master`: fp32
+  value,   ///< the values that compute reads are the master copy
+  halves,  ///< those values and `low`, the 16 bits that rounding removed
+  apart,   ///< an fp32 array of its own, `master`
 };
 
 /// The arrays of state.

@@ -1,10 +1,10 @@
 #pragma once
 // The parameter store: every tensor of the model state, as flat arrays over kept elements.
 //
-//   gradient, value   one slot a kept element, all parameters in backward order. `value` is in the
+//   gradient, value   one slot per kept element, all parameters in backward order. `value` is in the
 //                     compute type; in fp32 it is the master copy.
 //   low               bf16 and fp16: the bits that rounding took from the master copy, so that
-//                     value and low together are an exact fp32 number (core/types.h, join).
+//                     value and low together are an exact fp32 number (kernels/rules/master.h).
 //                     Without master_copy matrices have none: updates then round `value` at random
 //   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
 //   feedback          optional, fp32: error feedback of codecs for this rank's gradients. It
@@ -19,7 +19,7 @@
 // `master` and moments are held for the owned part of each parameter only, which is all of it
 // unless a Sharding says otherwise (ZeRO-1). Offsets are multiples of kAlign elements, padding
 // stays zero. The Storage of a parameter decides what is resident beside the flat arrays
-// (weight.h). Bytes an original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f low,
+// (weight.h). Bytes per original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f low,
 // 8f moments (2f in 8 bits), the index, and 2 for storage `dense`. Source: SAMO (IPDPS 2023),
 // section III.
 #include <cstdint>
@@ -64,8 +64,8 @@ struct ParameterSpec {
 struct Pattern {
   Index index;
   DeviceIndex device_index;  ///< with a device, where the index is not full
-  BlockList blocks;          ///< with storage block: of a pruned one, unless they are thin
-  CsrList csr;               ///< with a device, of a pruned one that is computed by elements
+  BlockList blocks;          ///< of pruned weights with storage block, unless blocks are thin
+  CsrList csr;               ///< on a device, of pruned weights multiplied element by element
 };
 
 struct Parameter : Pattern {
@@ -240,7 +240,7 @@ class Store {
   /// Writes values into `dense` where that is a copy.
   void refresh(Parameter& parameter);
   /// The same for all parameters, after the values of other ranks have come. Collective when
-  /// sharded: the exact vectors of runs of 16 bits travel once more, in fp32.
+  /// sharded: in 16-bit runs, fp32 copies of norms and biases are gathered separately.
   void refresh_all();
 
   /// New masks, in forward order of parameters. Survivors keep value and moments; elements that

@@ -3,7 +3,7 @@
 // vectors of 16-bit runs. For computations that must go on with old weights while the store gets
 // new ones, and for weights that are replaced for a while. Resident dense copies (storage dense)
 // are not copied: they are refreshed when the values come back. Bytes: those of the kept values,
-// and 4 an element of exact vectors.
+// and 4 per element of exact vectors.
 #include "sparse/store/store.h"
 
 namespace espalier::sparse {
@@ -21,8 +21,8 @@ class ValueCopy {
 
   /// From the store.
   void take(Stream& stream, const kernels::Kernels& kernels, const Store& store);
-  /// To the store, dense copies included. The master copy of a run of 16 bits, whose upper half the
-  /// values are, is whole again only with the values it had.
+  /// To the store, dense copies included. With split master copies, restore before the next update:
+  /// `low` fits only the values that were saved with it.
   void give(Stream& stream, const kernels::Kernels& kernels, Store& store) const;
 
   /// Of a parameter in the range: its values here.

@@ -128,7 +128,8 @@ void Store::set_common(Parameter& parameter, std::span<const float> packed) {
   require(optimizer_.apart(number_of(parameter)), "a master copy apart", parameter.spec.name);
   const Mirror stored(stream_, part(value(), parameter));
   with_number(stored.host().dtype, [&]<class Number>(Number) {
-    std::ranges::transform(packed, stored.host().get<Number>(), from_float<Number>);
+    std::ranges::transform(packed, stored.host().get<Number>(),
+                           [](float value) { return from_float<Number>(value); });
   });
   stored.write();
   refresh(parameter);

@@ -219,13 +219,14 @@ void add_parallel(std::vector<Field>& out) {
   rows.add("weight_prediction", &P::weight_prediction, one_of(choices(optim::predictions())),
            "of schedule async: the weights that stages compute with");
   rows.add("drain_every", &P::drain_every, at_least(1),
-           "of schedule async: most steps between two ends of the pipeline's work");
+           "of schedule async: steps from one drain of the pipeline to the next");
   rows.add("delay_stages", &P::delay_stages, range(1, 1024),
            "of schedule async with pipeline = 1: train with the delays of so many stages");
   rows.add("partition", &P::partition, {.at_least = 1, .automatic = true},
            "layers of each stage, e.g. [3, 2, 3]; \"auto\": balanced by measured times");
-  rows.add("bucket_mb", &P::bucket_mb, {.at_least = 0, .at_most = 4096},
-           "MiB of gradient reduced at once; 0: a 16th of it, at least 1/16 and at most 4 MiB");
+  rows.add(
+      "bucket_mb", &P::bucket_mb, {.at_least = 0, .at_most = 4096},
+      "size of a bucket of gradients in MiB; 0: a 16th of the gradient, within 1/16 and 4 MiB");
   rows.add("overlap", &P::overlap, {}, "reduce while backward goes on");
   rows.add("zero", &P::zero, words({"0", "1"}),
            "ZeRO stage: what data-parallel ranks share out; 1: the optimizer's state");
@@ -254,13 +255,13 @@ void add_parallel(std::vector<Field>& out) {
            "of codec adaprec: steps that each candidate is tried, from the same state");
   rows.add("codec_budget", &P::codec_budget, {.at_most = 1e6, .above = 0},
            "of codec adaptive: largest error / that of `bits` (4) bits everywhere");
-  rows.add(
-      "codec_error", &P::codec_error, words({"auto", "relative", "squares"}),
-      "of codec adaptive: what is added up; auto: relative where updates do not depend on the size "
-      "of gradients (adamw), else squares; relative: shares of the gradient, each 64 values "
-      "alike; squares: squared errors");
+  rows.add("codec_error", &P::codec_error, words({"auto", "relative", "squares"}),
+           "of codec adaptive: measure of errors; auto: relative where updates do not depend on "
+           "the size "
+           "of gradients (adamw), else squares; relative: shares of the gradient, each 64 values "
+           "alike; squares: squared errors");
   rows.add("codec_goal", &P::codec_goal, words({"bytes", "time"}),
-           "of codec adaptive: what is made small; time: what communication adds to a step");
+           "of codec adaptive: what to minimise; time: what communication adds to a step");
   rows.add("rounding", &P::rounding, words({"nearest", "stochastic"}), "of codecs");
   rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step");
   rows.add("powersgd_warmup", &P::powersgd_warmup, at_least(0),

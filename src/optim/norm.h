@@ -8,9 +8,9 @@
 // host. The host waits for the exact sum (568 bytes) only if it adds the sums of other ranks
 // itself.
 //
-// A non-finite gradient has a factor for which an update changes nothing. The factors of all
-// updates enqueued after it are the same until `result` reports it, so a pending update never
-// changes weights after a failed one.
+// A non-finite norm sets the factor to NaN, with which an update changes nothing. The factor stays
+// NaN for all updates that are enqueued before `result` reports it, so none of them changes weights
+// after a failed one.
 #include <functional>
 #include <span>
 

@@ -1,10 +1,11 @@
 #pragma once
 // The learning rate: a pure function of the step, so checkpoints do not store it.
 //
-//   warm-up   lr (step + 1) / warmup_steps                      for step < warmup_steps
-//   cosine    min_lr + (lr - min_lr) (1 + cos(pi t)) / 2        t = share of the remaining steps
-//   done linear    lr + (min_lr - lr) t
+//   warm-up   lr (step + 1) / warmup_steps, for step < warmup_steps; then
+//   cosine    min_lr + (lr - min_lr) (1 + cos(pi t)) / 2
+//   linear    lr + (min_lr - lr) t
 //   constant  lr
+// with t = (step - warmup_steps) / (steps - warmup_steps).
 #include <cstdint>
 
 #include "io/config/config.h"

@@ -18,11 +18,11 @@ namespace espalier::parallel {
 
 /// Costs of a schedule that do not depend on times.
 struct ScheduleFacts {
-  /// [ranks] Most forwards whose input gradient is still pending, in micro-batches of one stage.
+  /// [ranks] Largest number of forwards whose input gradient is pending; 1: one micro-batch of one chunk.
   std::vector<int> activations;
-  /// [ranks] Most actions `backward_input` whose weight gradient is still pending.
+  /// [ranks] Largest number of actions `backward_input` whose weight gradient is still pending.
   std::vector<int> weight_parts;
-  /// [ranks] Most of both together: tapes that a rank needs.
+  /// [ranks] Largest number of both together: tapes that a rank needs.
   std::vector<int> tapes;
   std::vector<int> stage_activations;   ///< [stages] as `activations`, for each stage alone
   std::vector<int> stage_weight_parts;  ///< [stages]

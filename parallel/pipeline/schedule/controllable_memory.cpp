@@ -131,7 +131,7 @@ extern const ScheduleEntry kVHalf{
 
 extern const ScheduleEntry kVMin{
     .name = "v-min",
-    .help = "the same with a third of the activations of 1f1b",
+    .help = "as v-half, with a third of the activations of 1f1b",
     .build = v_min,
     .chunks = 2,
 };

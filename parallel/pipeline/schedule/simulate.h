@@ -69,7 +69,7 @@ struct Timeline {
 
   double makespan() const;
   double busy(size_t rank) const;
-  /// Seconds without work, over the makespan.
+  /// Seconds of the makespan in which the rank computes nothing.
   double idle(size_t rank) const { return makespan() - busy(rank); }
   /// Mean of idle over the ranks, as a share of the makespan; 0 without work.
   double idle_share() const;

@@ -41,7 +41,7 @@ extern const ScheduleEntry kZeroBubbleH1{
 };
 extern const ScheduleEntry kZeroBubbleH2{
     .name = "zb-h2",
-    .help = "the same with twice the activations",
+    .help = "as zb-h1, with twice the activations",
     .build = h2,
 };
 

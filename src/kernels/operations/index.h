@@ -17,7 +17,7 @@ struct ScatterArgs {
   Positions positions;
 };
 
-/// Computes the arrays of Csr, int32, from positions of a flattened [rows, cols].
+/// The arrays of Csr (sparse_matrix.h has their sizes), int32, of a flattened [rows, cols].
 struct CsrArgs {
   int64_t rows = 0, cols = 0;
   Positions positions;

@@ -4,7 +4,7 @@
 
 namespace espalier::kernels {
 
-/// x [B, T, C] (fp32) = token[tokens] + position[0..T). token, position: any [V, C], [>= T, C].
+/// fp32 x [B, T, C] = token[int32 tokens] + position[0..T). token, position: any [V, C], [>= T, C].
 struct EmbeddingArgs {
   Tensor tokens, token, position, x;
 };

@@ -1,6 +1,6 @@
 #pragma once
-// The arithmetic of ClipArgs (kernels.h), shared by the host and all tables. Only its addition and
-// its divisions round, in double, so its bits are the same everywhere.
+// The arithmetic of ClipArgs (operations/optimizer.h), shared by the host and all tables. It is
+// computed in double; norm and factor are then rounded to fp32. The bits are the same everywhere.
 #include <limits>
 
 namespace espalier::kernels {

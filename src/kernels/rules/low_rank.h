@@ -1,5 +1,5 @@
 #pragma once
-// Constants of OrthonormaliseArgs (kernels.h) that all tables share.
+// Constants of OrthonormaliseArgs (operations/low_rank.h) that all tables share.
 
 namespace espalier::kernels {
 

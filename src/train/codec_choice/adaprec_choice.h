@@ -8,9 +8,9 @@
 //   gain = improvement of the predicted mean over value_now
 //
 // Exceptions:
-// - If no candidate gains, a rate would favour the slowest. Then the best value decides, or the
-//   fastest candidate whose value is within a tenth of the deviation of the best: candidates share
-//   state, batches and validation set, so their prediction errors are correlated.
+// - If no candidate gains, the rate would favour the slowest. Then the lowest predicted loss decides;
+//   among losses within a tenth of a standard deviation of it, the fastest candidate: candidates
+//   share state, batches and validation set, so their prediction errors are correlated.
 // - Of equal candidates the more precise one is chosen.
 // - A candidate with a non-finite value in its curve has diverged and is rejected.
 //

@@ -21,8 +21,8 @@ class LossScale {
   double value() const { return value_; }
   /// Whether it is dynamic: steps may be skipped.
   bool dynamic() const { return dynamic_; }
-  /// Call after a step with its gradient norm's finiteness at `value`. Returns false if the step
-  /// cannot be skipped, because the scale is not the cause.
+  /// Call after each step; `finite`: whether its gradient norm was. Returns false if it was not and
+  /// the scale is fixed or already the smallest: the run must then stop.
   bool update(bool finite);
   /// Steps skipped since the run began; the optimizer does not count them.
   int64_t skipped() const { return skipped_; }

@@ -62,7 +62,7 @@ class GraphCache {
   std::string take_failure() { return std::exchange(failure_, {}); }
 
  private:
-  static constexpr int kWarmUps = 2;  // the second may use other queues for what follows it
+  static constexpr int kWarmUps = 2;  // the second prefetches weights (sparse/weight/expander.h)
   static constexpr size_t kMaxEntries = 64;
 
   struct Entry {

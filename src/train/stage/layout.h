@@ -3,8 +3,8 @@
 // of ranks and cost of layers, so every rank computes the same.
 //
 //   world rank   (stage, replica) by parallel/grid.h; ranks of a stage are neighbours
-//   rank of a    owns chunk 0, 1, … of the network: stages by Schedule::stage_of, each a run of
-//   pipeline     contiguous layers
+//   pipeline rank   owns chunks 0, 1, …; chunk c is stage Schedule::stage_of(rank, c) of the
+//                   network, a run of contiguous layers
 #include <memory>
 #include <optional>
 #include <span>
