@@ -115,9 +115,10 @@ constexpr Coding kCoding{.exact_bytes = exact_bytes,
 
 }  // namespace
 
-constinit const Encoding Encoding::bitmap{.name = "bitmap",
-                                          .help = "one bit an element, and a 32-bit rank every 512",
-                                          .coding = &kCoding,
-                                          .kernel_form = KernelForm::bitmap};
+constinit const Encoding Encoding::bitmap{
+    .name = "bitmap",
+    .help = "one bit per element, plus a 32-bit prefix count every 512",
+    .coding = &kCoding,
+    .kernel_form = KernelForm::bitmap};
 
 }  // namespace espalier::sparse
