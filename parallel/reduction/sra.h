@@ -16,9 +16,9 @@
 //
 // Slices are sent in pieces; a piece is summed and sent on while the next ones arrive. Extra
 // memory for any n: at most `staging_bytes`, or 16 KiB (p - 1) if that is more. A gather without a
-// Wire needs none; a Wire adds fp32 values of up to half of it. Source: Rabenseifner, "Optimization of collective reduction
-// operations", ICCS 2004 (the two phases); direct exchange instead of halving keeps the order. With
-// codes: Markov and others, "CGX", Middleware 2022.
+// Wire needs none; a Wire adds fp32 values of up to half of it. Source: Rabenseifner, "Optimization
+// of collective reduction operations", ICCS 2004 (the two phases); direct exchange instead of
+// halving keeps the order. With codes: Markov and others, "CGX", Middleware 2022.
 #include <deque>
 #include <memory>
 #include <span>

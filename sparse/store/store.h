@@ -1,7 +1,7 @@
 #pragma once
 // The parameter store: every tensor of the model state, as flat arrays over kept elements.
 //
-//   gradient, value   one slot per kept element, all parameters in backward order. `value` is in the
+//   gradient, value   one slot per kept element, parameters in backward order. `value` is in the
 //                     compute type; in fp32 it is the master copy.
 //   low               bf16 and fp16: the bits that rounding took from the master copy, so that
 //                     value and low together are an exact fp32 number (kernels/rules/master.h).
@@ -19,8 +19,8 @@
 // `master` and moments are held for the owned part of each parameter only, which is all of it
 // unless a Sharding says otherwise (ZeRO-1). Offsets are multiples of kAlign elements, padding
 // stays zero. The Storage of a parameter decides what is resident beside the flat arrays
-// (weight.h). Bytes per original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f low,
-// 8f moments (2f in 8 bits), the index, and 2 for storage `dense`. Source: SAMO (IPDPS 2023),
+// (weight.h). Bytes per original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f
+// low, 8f moments (2f in 8 bits), the index, and 2 for storage `dense`. Source: SAMO (IPDPS 2023),
 // section III.
 #include <cstdint>
 #include <functional>

@@ -17,8 +17,8 @@
 // a pruned weight is one dense product for the probe instead.
 //
 // Where `in_fp8`, operands are rounded in each call, with one scale for all of an operand
-// (operations/dense.h, GemmArgs): x and W to E4M3, dy, whose range is wider, to E5M2. Then dW is one
-// product, not one a panel, because each panel would round x again; a probe's is not rounded.
+// (operations/dense.h, GemmArgs): x and W to E4M3, dy, whose range is wider, to E5M2. Then dW is
+// one product, not one a panel, because each panel would round x again; a probe's is not rounded.
 // Source: Micikevicius and others, "FP8 formats for deep learning", 2022.
 #include "sparse/store/store.h"
 

@@ -257,9 +257,8 @@ void add_parallel(std::vector<Field>& out) {
            "of codec adaptive: largest error / that of `bits` (4) bits everywhere");
   rows.add("codec_error", &P::codec_error, words({"auto", "relative", "squares"}),
            "of codec adaptive: measure of errors; auto: relative where updates do not depend on "
-           "the size "
-           "of gradients (adamw), else squares; relative: shares of the gradient, each 64 values "
-           "alike; squares: squared errors");
+           "the size of gradients (adamw), else squares; relative: shares of the gradient, each "
+           "64 values alike; squares: squared errors");
   rows.add("codec_goal", &P::codec_goal, words({"bytes", "time"}),
            "of codec adaptive: what to minimise; time: what communication adds to a step");
   rows.add("rounding", &P::rounding, words({"nearest", "stochastic"}), "of codecs");

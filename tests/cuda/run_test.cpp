@@ -1,5 +1,5 @@
-// Whole runs on a device: 100 steps (40 on a simulated one) close to the CPU's, in each storage and type; two runs with the
-// same bits; resuming a checkpoint on the other device; the arena's bytes.
+// Whole runs on a device: 100 steps (40 on a simulated one) close to the CPU's, in each storage
+// and type; two runs with the same bits; resuming on the other device; the arena's bytes.
 #include <algorithm>
 #include <cmath>
 

@@ -18,7 +18,8 @@ namespace espalier::parallel {
 
 /// Costs of a schedule that do not depend on times.
 struct ScheduleFacts {
-  /// [ranks] Largest number of forwards whose input gradient is pending; 1: one micro-batch of one chunk.
+  /// [ranks] Largest number of forwards, each of one micro-batch through one chunk, whose input
+  /// gradient is still pending.
   std::vector<int> activations;
   /// [ranks] Largest number of actions `backward_input` whose weight gradient is still pending.
   std::vector<int> weight_parts;

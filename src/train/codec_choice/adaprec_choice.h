@@ -8,7 +8,7 @@
 //   gain = improvement of the predicted mean over value_now
 //
 // Exceptions:
-// - If no candidate gains, the rate would favour the slowest. Then the lowest predicted loss decides;
+// - If no candidate gains, the rate would favour the slowest. The lowest predicted loss decides;
 //   among losses within a tenth of a standard deviation of it, the fastest candidate: candidates
 //   share state, batches and validation set, so their prediction errors are correlated.
 // - Of equal candidates the more precise one is chosen.
