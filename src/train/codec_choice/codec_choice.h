@@ -5,9 +5,10 @@
 //              steps. Candidates: 2 to 8 bits in buckets of 64, 128 and 512 (or `bucket`); each
 //              encodes up to 4 blocks of 16,384 gradient values per parameter, on every replica.
 //              The choice sends the fewest bytes, or with codec_goal = "time" has the least exposed
-//              time on the measured link, while its error is at most codec_budget times the error of `bits` (4) bits in their
-//              usual buckets for all parameters. That uniform codec is used until the first choice.
-//              `codec_error` defines how errors of parameters are compared.
+//              time on the measured link, while its error is at most codec_budget times the error
+//              of `bits` (4) bits in their usual buckets for all parameters. That uniform codec is
+//              used until the first choice. `codec_error` defines how errors of parameters are
+//              compared.
 //   fastest    by measured time alone: the fastest sum of a parameter's size on the present links,
 //              of fp32, fp8-e5m2, maxmin:4 and table:1. Measured at the start.
 //   adaprec    chosen by AdaPrec's rounds (adaprec.h); before the first round, the first candidate

@@ -19,8 +19,8 @@ class Source {
   virtual int64_t validation_samples() const = 0;
 
   /// Fills inputs [n, features] (int32 or fp32) and targets int32 [n * problem().rows] with
-  /// samples [first, first + n) of the global batch of `step`. Either may be empty: a pipeline stage reads
-  /// one of them, or none.
+  /// samples [first, first + n) of the global batch of `step`. Either may be empty: a
+  /// pipeline stage reads one of them, or none.
   virtual void train(int64_t step, int64_t first, const Tensor& inputs,
                      const Tensor& targets) const = 0;
   /// Fills both with validation samples [first, first + n), which never overlap with the training
