@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # quickstart.sh: from a bare Debian 12 to two trained networks, side by side. Installs missing packages,
-# builds, makes a text, trains a small GPT dense and the same one 90 % sparse on two ranks, compares
-# them, and samples text from the sparse one. About 7 minutes on two cores; a second call reuses the
-# results of the first.
+# builds, makes a text, trains a small GPT dense and the same one 90 % sparse on two ranks, for equal
+# time, compares them, and samples text from the sparse one. About 7 minutes on two cores; a second
+# call reuses the results of the first.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -30,12 +30,31 @@ fi
 
 finished() { grep -qs '"finished": *true' "$1/summary.json"; }
 
-train() {  # CONFIG RUN_DIR
+train() {  # CONFIG RUN_DIR [OPTION…]
   if finished "$2"; then
     echo "$2 is complete: used again. Remove it to train again."
     return
   fi
-  scripts/mpirun.sh "$ranks" "$program" train "$1" --out "$2" --resume auto
+  scripts/mpirun.sh "$ranks" "$program" train "$1" --out "$2" --resume auto "${@:3}"
+}
+
+number() {  # KEY RUN_DIR: of its summary
+  sed -n "s/^ *\"$1\": *\([0-9.]*\).*/\1/p" "$2/summary.json" | head -n 1
+}
+
+# The steps that the sparse network takes in the time of the dense run, by a trial of 40 steps; those
+# of an earlier call, if it was interrupted.
+sparse_steps() {
+  if [ ! -s $sparse.steps ]; then
+    scripts/mpirun.sh "$ranks" "$program" train configs/quickstart-sparse.toml \
+      --out $sparse.trial --resume none --set train.steps=40 --set train.eval_every=0 --set train.eval_batches=1 \
+      --set train.checkpoint_every=-1 >&2
+    awk -v steps="$(number steps $dense)" -v dense="$(number tokens_per_s $dense)" \
+      -v sparse="$(number tokens_per_s $sparse.trial)" \
+      'BEGIN { print int(steps * sparse / dense) }' >$sparse.steps
+    rm -r $sparse.trial
+  fi
+  cat $sparse.steps
 }
 
 say "Packages"
@@ -57,8 +76,10 @@ echo "$text: $(wc -c <$text) bytes of English prose"
 say "Dense baseline, $ranks ranks"
 train configs/quickstart-dense.toml $dense
 
-say "The same, pruned to 90 % between 15 % and 60 % of the steps"
-train configs/quickstart-sparse.toml $sparse
+say "The same with 90 % of its weights pruned at random before the first step, for the same time"
+steps=$(sparse_steps)
+echo "$steps steps instead of $(number steps $dense)"
+train configs/quickstart-sparse.toml $sparse --set "train.steps=$steps"
 
 say "Comparison"
 "$program" report $dense $sparse -o runs/report.html

@@ -78,15 +78,15 @@ void add_blocks(const Candidate& candidate, uint32_t number, const sparse::Mask&
 
 /// The blocks of all ranks in order of parameter and position; candidates are numbered over all
 /// ranks.
-std::vector<Block> gather_blocks(std::vector<Block> mine, const Competition* competition) {
-  if (competition == nullptr) {
+std::vector<Block> gather_blocks(std::vector<Block> mine, const GlobalSelection* selection) {
+  if (selection == nullptr) {
     return mine;
   }
   for (Block& block : mine) {
-    block.candidate = static_cast<uint32_t>(competition->mine[block.candidate]);
+    block.candidate = static_cast<uint32_t>(selection->mine[block.candidate]);
   }
   std::vector<Block> all;
-  for (const auto& bytes : competition->gather(std::as_bytes(std::span(mine)))) {
+  for (const auto& bytes : selection->gather(std::as_bytes(std::span(mine)))) {
     if (bytes.empty()) {
       continue;  // a rank without candidates
     }
@@ -121,8 +121,8 @@ Result block(std::span<const Candidate> candidates, const Settings& settings) {
     for (size_t i = group.first; i < group.first + group.count; ++i) {
       add_blocks(candidates[i], static_cast<uint32_t>(i), result.masks[i], settings, blocks);
     }
-    const Competition* competition = competition_of(settings);
-    blocks = gather_blocks(std::move(blocks), competition);
+    const GlobalSelection* selection = global_selection_of(settings);
+    blocks = gather_blocks(std::move(blocks), selection);
     // Blocks are in order of parameter and position; the stable sort keeps this order for ties.
     std::ranges::stable_sort(blocks,
                              [](const Block& a, const Block& b) { return a.score > b.score; });
@@ -131,7 +131,7 @@ Result block(std::span<const Candidate> candidates, const Settings& settings) {
     for (size_t i = group.first; i < group.first + group.count; ++i) {
       const Grid grid(candidates[i].shape, settings.block);
       sparse::Mask kept(grid.count(), false);
-      const auto number = static_cast<uint32_t>(competition != nullptr ? competition->mine[i] : i);
+      const auto number = static_cast<uint32_t>(selection != nullptr ? selection->mine[i] : i);
       for (const Block& block : std::ranges::equal_range(blocks, number, {}, &Block::candidate)) {
         kept.set(block.number, true);
       }

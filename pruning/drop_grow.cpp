@@ -167,17 +167,59 @@ sparse::Mask drop_to(const Candidate& candidate, int64_t keep) {
 
 namespace {
 
+/// |gradient| by the root mean squares of its row and of its column, times that of the matrix. The
+/// gradient of a matrix is Σ δ xᵀ: by |gradient| alone, a few rows (large δ) and columns (large x)
+/// take all growth, and other neurons lose their last element. Lines of one element count as 1, and
+/// so do scales that are zero or infinite.
+class RelativeGradient {
+ public:
+  RelativeGradient(std::span<const float> gradient, int64_t columns)
+      : gradient_(gradient),
+        columns_(static_cast<size_t>(columns)),
+        row_scale_(gradient.size() / columns_),
+        column_scale_(columns_) {
+    double all = 0;
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      const double square = static_cast<double>(gradient[i]) * static_cast<double>(gradient[i]);
+      row_scale_[i / columns_] += square;
+      column_scale_[i % columns_] += square;
+      all += square;
+    }
+    for (double& scale : row_scale_) {
+      const double share = scale / all * static_cast<double>(row_scale_.size());
+      scale = columns_ > 1 ? std::sqrt(share) : 1;
+    }
+    for (double& scale : column_scale_) {
+      const double mean = scale / static_cast<double>(row_scale_.size());
+      scale = row_scale_.size() > 1 ? std::sqrt(mean) : 1;
+    }
+  }
+  uint32_t operator()(int64_t position) const {
+    const auto i = static_cast<size_t>(position);
+    const double scale = row_scale_[i / columns_] * column_scale_[i % columns_];
+    const bool usable = scale > 0 && std::isfinite(scale);
+    return magnitude_key(usable ? static_cast<float>(static_cast<double>(gradient_[i]) / scale)
+                                : gradient_[i]);
+  }
+
+ private:
+  std::span<const float> gradient_;
+  size_t columns_;
+  std::vector<double> row_scale_;     ///< relative to the matrix
+  std::vector<double> column_scale_;  ///< absolute
+};
+
 void grow_by_gradient(const Growth& growth, sparse::Mask& mask) {
-  require(static_cast<int64_t>(growth.gradient.size()) == mask.size(),
+  require(static_cast<int64_t>(growth.gradient.size()) == mask.size() &&
+              mask.size() % growth.columns == 0,
           "a gradient for each element", growth.name, growth.gradient.size(), mask.size());
   check(!has_nan(growth.gradient),
         "pruning: the gradient of parameter \"{}\" holds a NaN: training has diverged, start from "
         "an earlier checkpoint with a lower optimizer.lr",
         growth.name);
+  const RelativeGradient key(growth.gradient, growth.columns);
   grow_largest(growth.count, mask, [&](auto&& fn) {
-    for_each_pruned(mask, [&](int64_t position) {
-      fn(position, magnitude_key(growth.gradient[static_cast<size_t>(position)]));
-    });
+    for_each_pruned(mask, [&](int64_t position) { fn(position, key(position)); });
   });
 }
 
@@ -195,10 +237,11 @@ void grow_at_random(const Growth& growth, sparse::Mask& mask) {
 
 extern const Method kRigl{
     .name = "rigl",
-    .help = "masks that move: drops the smallest |value|, grows the largest |gradient|",
+    .help = "masks that move: drops the smallest |value|, grows the largest relative |gradient|",
     .run = keep_largest_magnitudes,
     .needs_gradients = true,
     .grow = grow_by_gradient,
+    .every = 100,
 };
 
 extern const Method kSet{
@@ -206,6 +249,7 @@ extern const Method kSet{
     .help = "masks that move: drops the smallest |value|, grows at random",
     .run = keep_largest_magnitudes,
     .grow = grow_at_random,
+    .every = 100,
 };
 
 }  // namespace espalier::pruning

@@ -4,7 +4,8 @@
 //   start   random, with a density per layer: uniform, or Erdős-Rényi-kernel
 //   drop    in each layer the k kept elements with the smallest |value|
 //   grow    k of the elements outside the remaining mask (Method::grow): those with the largest
-//           |gradient| (rigl), or drawn from (seed, step, name, position) (set)
+//           |gradient| relative to their row and column (rigl), or drawn from (seed, step, name,
+//           position) (set)
 //
 // An element that was just dropped may be grown again at once; it then keeps value and moments.
 // Ties keep the lower position. k = round(fraction · kept), with the fraction of schedule.h. Every

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "pruning/parts.h"
 #include "pruning/registry.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"
@@ -11,6 +12,10 @@
 namespace espalier::pruning {
 namespace {
 
+/// A warning if more than one row in so many keeps no element, while rows keep kFew or more on
+/// average: a random mask then leaves about 2 % of them empty.
+constexpr int64_t kEmptyRows = 4;
+constexpr int64_t kFew = 4;
 constexpr std::array<std::string_view, 2> kScopes{"global", "layer"};
 
 void check_settings(const Settings& settings) {
@@ -29,6 +34,19 @@ void check_numbers(std::string_view name, std::span<const float> values) {
         name);
 }
 
+/// Rows of the matrix view without a kept element.
+int64_t empty_rows(const Shape& shape, const sparse::Mask& mask) {
+  const int64_t columns = std::max<int64_t>(shape.cols(), 1);
+  int64_t filled = 0;
+  int64_t last = -1;
+  sparse::for_each_one(mask.words(), [&](int64_t position) {
+    filled += position / columns != last ? 1 : 0;
+    last = position / columns;
+  });
+  return mask.size() / columns - filled;
+}
+
+/// Warns of parameters without elements, and of matrices with many outputs that read no input.
 void warn_empty(std::span<const Candidate> candidates, const Settings& settings, Result& result) {
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (candidates[i].index->kept() > 0 && result.masks[i].kept() == 0) {
@@ -37,6 +55,15 @@ void warn_empty(std::span<const Candidate> candidates, const Settings& settings,
                       "or use scope = "
                       "\"layer\"",
                       candidates[i].name, candidates[i].index->size(), settings.sparsity));
+      continue;
+    }
+    const int64_t rows = candidates[i].shape.rank() > 1 ? candidates[i].shape.rows() : 0;
+    const int64_t empty = rows > 0 ? empty_rows(candidates[i].shape, result.masks[i]) : 0;
+    if (empty > rows / kEmptyRows && result.masks[i].kept() >= kFew * rows) {
+      result.warnings.push_back(
+          fmt::format("parameter \"{}\" keeps no input of {} of its {} outputs: the network may "
+                      "not learn; use scope = \"layer\", a lower sparsity or method \"random\"",
+                      candidates[i].name, empty, rows));
     }
   }
 }
@@ -74,13 +101,31 @@ void check_sparsity(double sparsity) {
 
 Result prune(std::span<const Candidate> candidates, const Settings& settings) {
   const Method& method = method_by_name(settings.method);
-  require(!method.from_file(), "a method that computes masks", method.name);
+  require(method.run != nullptr, "a method that computes masks of several parameters", method.name);
   check_settings(settings);
   for (const Candidate& candidate : candidates) {
-    check_candidate(candidate, method.needs_values, method.score != nullptr);
+    check_candidate(candidate, method.needs_values, method.has_scores());
   }
-  Result result = method.run(candidates, settings);
+  Result result;
+  if (method.has_scores() && settings.scope == Scope::layer) {
+    const Parts parts(candidates);
+    result = method.run(parts.candidates(), settings);
+    result.masks = parts.joined(std::move(result.masks));
+  } else {
+    result = method.run(candidates, settings);
+  }
   warn_empty(candidates, settings, result);
+  return result;
+}
+
+Result prune_matrix(const Candidate& matrix, std::vector<double> statistic,
+                    const Settings& settings, std::span<float> values) {
+  const Method& method = method_by_name(settings.method);
+  require(method.reads_inputs(), "a method that reads inputs", method.name);
+  check_settings(settings);
+  check_candidate(matrix, true);
+  Result result = method.prune_matrix(matrix, std::move(statistic), settings, values);
+  warn_empty({&matrix, 1}, settings, result);
   return result;
 }
 
@@ -99,6 +144,11 @@ sparse::Mask mask_from_dense_zeros(std::string_view name, std::span<const float>
   return mask;
 }
 
+bool is_excluded(std::string_view name, std::span<const std::string> exclude) {
+  return std::ranges::any_of(
+      exclude, [name](const std::string& pattern) { return io::glob_match(pattern, name); });
+}
+
 std::vector<bool> prunable(std::span<const ParameterInfo> parameters,
                            std::span<const std::string> exclude) {
   for (const std::string& pattern : exclude) {
@@ -111,10 +161,7 @@ std::vector<bool> prunable(std::span<const ParameterInfo> parameters,
   std::vector<bool> flags;
   flags.reserve(parameters.size());
   for (const ParameterInfo& parameter : parameters) {
-    flags.push_back(parameter.prunable &&
-                    std::ranges::none_of(exclude, [&parameter](const std::string& pattern) {
-                      return io::glob_match(pattern, parameter.name);
-                    }));
+    flags.push_back(parameter.prunable && !is_excluded(parameter.name, exclude));
   }
   return flags;
 }

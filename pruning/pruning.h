@@ -1,11 +1,13 @@
 #pragma once
 // Pruning selects the elements of a parameter that are kept (its mask). Files of this folder:
 //
-//   registry.h   the methods by name: magnitude, random, nm, block, file, rigl, set, snip,
-//                none
+//   registry.h   the methods by name
 //   drop_grow.h  masks that move during training (rigl, set)
 //   schedule.h   steps and targets of pruning (one-shot, cubic) and of moving masks
+//   early_bird.h  masks that are drawn once they no longer change
 //   selection.h  the k largest of many keys, exactly
+//   parts.h      matrices that one product computes together, as candidates of their own
+//   inverse_factor.h  the triangular factor of an inverse (sparsegpt)
 //
 // A method is a pure function of (candidates, settings): no state, no threads, and the same bits on
 // every rank; ranks compare digests of their masks. Without moving masks, a pruned element stays
@@ -20,6 +22,7 @@
 
 #include "sparse/index/index.h"
 #include "sparse/index/mask.h"
+#include "sparse/store/store.h"
 #include "src/core/types.h"
 
 namespace espalier::pruning {
@@ -31,9 +34,23 @@ struct Candidate {
   const sparse::Index* index = nullptr;  ///< current mask, over shape.count() elements
   std::span<const float> values{};       ///< of the kept elements, packed, [index->kept()]
   std::span<const float> scores{};       ///< like `values`, for methods that score (registry.h)
+  int64_t parts = 1;  ///< matrices along the rows, such as queries, keys and values (parts.h)
 };
 
-/// The set in which elements compete: all candidates together, or each candidate alone.
+/// The matrices on the paths from the inputs to the outputs of the network, in forward order, of
+/// all ranks; for methods that score paths.
+struct Paths {
+  struct Matrix {
+    Shape shape;
+    sparse::Flow flow;
+    const Candidate* here = nullptr;  ///< its values; null: another stage has them
+    bool pruned = false;              ///< `here` is among the candidates of the call
+  };
+  std::vector<Matrix> matrices;
+};
+
+/// The set in which elements compete: all candidates together, or each candidate alone (with
+/// scores, each part of it).
 enum class Scope : uint8_t { global, layer };
 /// Throws Failure that lists the names.
 Scope scope_by_name(std::string_view name);
@@ -41,7 +58,7 @@ Scope scope_by_name(std::string_view name);
 /// Candidates of other ranks (stages of a pipeline), which compete with the local ones in global
 /// scope. Candidates are numbered in forward order. Each rank gets the masks of its own candidates
 /// that one rank with all candidates would compute. Ranks without candidates take part, too.
-struct Competition {
+struct GlobalSelection {
   size_t candidates = 0;                        ///< of all ranks
   std::vector<size_t> mine;                     ///< numbers of the local ones, ascending
   std::function<void(std::span<int64_t>)> sum;  ///< adds over all ranks
@@ -53,10 +70,12 @@ struct Settings {
   std::string method = "magnitude";
   double sparsity = 0;  ///< zeros / prunable elements, in [0, 1); nm uses n and m instead
   Scope scope = Scope::global;
-  uint64_t seed = 1;                         ///< random
-  int n = 2, m = 4;                          ///< nm
-  int block = 16;                            ///< block: rows and columns of one block
-  const Competition* competition = nullptr;  ///< null: all candidates are local
+  uint64_t seed = 1;                                  ///< random
+  int n = 2, m = 4;                                   ///< nm
+  int block = 16;                                     ///< block: rows and columns of one block
+  int rounds = 100;                                   ///< synflow
+  const Paths* paths = nullptr;                       ///< synflow; null: the candidates are a chain
+  const GlobalSelection* global_selection = nullptr;  ///< null: all candidates are local
 };
 
 struct Result {
@@ -86,6 +105,9 @@ struct ParameterInfo {
   Shape shape;
   bool prunable = false;
 };
+
+/// Whether a glob of `exclude` matches.
+bool is_excluded(std::string_view name, std::span<const std::string> exclude);
 
 /// Flags of the network's parameters that may be pruned: the marked ones, except those that a glob
 /// of `exclude` matches. Throws Failure for a pattern without a match.

@@ -6,7 +6,8 @@
 
 namespace espalier::pruning {
 
-extern const Method kMagnitude, kRandom, kGroups, kBlocks, kRigl, kSet, kSnip;
+extern const Method kMagnitude, kRandom, kGroups, kBlocks, kRigl, kSet, kSnip, kGrasp, kMovement,
+    kElsa, kSynflow, kWanda, kSparseGpt, kEarlyBird;
 
 namespace {
 
@@ -36,8 +37,9 @@ constexpr Method kFile{
 }  // namespace
 
 Registry<Method> methods() {
-  static constexpr std::array kMethods{&kNone, &kMagnitude, &kRandom, &kGroups, &kBlocks,
-                                       &kFile, &kRigl,      &kSet,    &kSnip};
+  static constexpr std::array kMethods{
+      &kNone, &kMagnitude, &kRandom,   &kGroups, &kBlocks,  &kFile,  &kRigl,      &kSet,
+      &kSnip, &kGrasp,     &kMovement, &kElsa,   &kSynflow, &kWanda, &kSparseGpt, &kEarlyBird};
   return kMethods;
 }
 
@@ -45,9 +47,17 @@ const Method& method_by_name(std::string_view name) {
   return find(methods(), "pruning method", name);
 }
 
+void fail_in_runs(std::string_view name) {
+  fail(
+      "pruning.method = \"{0}\" reads the inputs of trained layers and is not for runs; use "
+      "`espalier prune CHECKPOINT -o OUT --method {0} --sparsity S --calibration TEXT`, and train "
+      "from OUT with --init",
+      name);
+}
+
 const Method& method_of(const io::PruningConfig& config) { return method_by_name(config.method); }
 
-bool makes_blocks(const io::PruningConfig& config) {
+bool masks_are_blocks(const io::PruningConfig& config) {
   const Method& method = method_of(config);
   return method.shape != nullptr && method.shape(config).height > 0;
 }
@@ -57,18 +67,23 @@ double sparsity_of(const io::PruningConfig& config) {
   return method.sparsity != nullptr ? method.sparsity(config) : config.sparsity;
 }
 
+Scope scope_of(const io::PruningConfig& config) {
+  return config.scope == "auto" ? method_of(config).scope : scope_by_name(config.scope);
+}
+
 Settings settings_of(const io::PruningConfig& config, uint64_t seed) {
   return {.method = config.method,
           .sparsity = method_of(config).sparsity != nullptr ? 0 : config.sparsity,
-          .scope = scope_by_name(config.scope),
+          .scope = scope_of(config),
           .seed = seed,
           .n = static_cast<int>(config.n),
           .m = static_cast<int>(config.m),
-          .block = static_cast<int>(config.block)};
+          .block = static_cast<int>(config.block),
+          .rounds = static_cast<int>(config.rounds)};
 }
 
 int64_t interval_of(const io::PruningConfig& config) {
-  return config.every > 0 ? config.every : method_of(config).moving() ? 100 : 10;
+  return config.every > 0 ? config.every : method_of(config).every;
 }
 
 }  // namespace espalier::pruning

@@ -1,7 +1,7 @@
 #pragma once
 // Steps and targets of pruning, as pure functions of the step.
 //
-//   one-shot  from_step == to_step: at that step, to final_sparsity
+//   one-shot  from_step == to_step: at that step, to final_sparsity (early_bird.h: or earlier)
 //   gradual   at from_step, from_step + every, ... and at to_step exactly, with
 //             s(t) = s_f + (s_i - s_f) (1 - (t - from) / (to - from))³
 //
@@ -15,7 +15,7 @@
 
 namespace espalier::pruning {
 
-struct Timing {
+struct PruningSchedule {
   int64_t from_step = 0;
   int64_t to_step = 0;
   int64_t every = 1;            ///< steps between two prunings, >= 1
@@ -23,19 +23,28 @@ struct Timing {
   double final_sparsity = 0;    ///< at and after to_step
 };
 
-Timing timing_of(const io::PruningConfig& config);
+PruningSchedule pruning_schedule_of(const io::PruningConfig& config);
 
 /// Throws Failure unless 0 <= from_step <= to_step, every >= 1, 0 <= initial <= final < 1.
-void check_timing(const Timing& timing);
+void check_pruning_schedule(const PruningSchedule& schedule);
 /// s(step): the sparsity after pruning at `step`.
-double target_sparsity(const Timing& timing, int64_t step);
+double target_sparsity(const PruningSchedule& schedule, int64_t step);
 /// True when masks shrink at `step` (never for a target of zero).
-bool prune_at(const Timing& timing, int64_t step);
+bool prune_at(const PruningSchedule& schedule, int64_t step);
 /// All steps at which `prune_at` is true, ascending.
-std::vector<int64_t> prune_steps(const Timing& timing);
+std::vector<int64_t> prune_steps(const PruningSchedule& schedule);
+
+/// Steps from_step + 1 … to_step, from which a method learns (registry.h, GradientLearning).
+struct LearningWindow {
+  int64_t from_step = 0;
+  int64_t to_step = 0;
+};
+LearningWindow learning_window_of(const io::PruningConfig& config);
+/// Throws Failure for a window without steps.
+void check_learning_window(const io::PruningConfig& config);
 
 /// When masks move (drop_grow.h): at from_step + every, from_step + 2 every, ... below to_step.
-struct Moves {
+struct MaskMoveSchedule {
   int64_t from_step = 0;
   int64_t to_step = 0;
   int64_t every = 1;
@@ -43,12 +52,12 @@ struct Moves {
 };
 
 /// Of a method whose masks move, in a run of `steps`.
-Moves moves_of(const io::PruningConfig& config, int64_t steps);
+MaskMoveSchedule moves_of(const io::PruningConfig& config, int64_t steps);
 /// Throws Failure unless 0 <= from_step < to_step, every >= 1, 0 <= fraction < 1.
-void check_moves(const Moves& moves);
+void check_moves(const MaskMoveSchedule& moves);
 /// True when masks move at `step` (never for a fraction of zero).
-bool moves_at(const Moves& moves, int64_t step);
+bool moves_at(const MaskMoveSchedule& moves, int64_t step);
 /// fraction / 2 (1 + cos(π (step - from) / (to - from))): falls to 0 at to_step. RigL, equation 1.
-double drop_fraction(const Moves& moves, int64_t step);
+double drop_fraction(const MaskMoveSchedule& moves, int64_t step);
 
 }  // namespace espalier::pruning

@@ -19,8 +19,8 @@ Group group_of(std::span<const Candidate> members, size_t first, const Settings&
     size += candidate.index->size();
     kept += candidate.index->kept();
   }
-  if (const Competition* competition = competition_of(settings); competition != nullptr) {
-    competition->sum(counts);
+  if (const GlobalSelection* selection = global_selection_of(settings); selection != nullptr) {
+    selection->sum(counts);
   }
   const int64_t target = kept_count(size, settings.sparsity);
   const bool layer = settings.scope == Scope::layer;
@@ -58,9 +58,9 @@ size_t number_of(std::span<const std::string_view> names, std::string_view what,
   return static_cast<size_t>(found - names.begin());
 }
 
-Bin kth_largest(int64_t k, std::vector<int64_t>& counts, const Competition* competition) {
-  if (competition != nullptr) {
-    competition->sum(counts);
+Bin kth_largest(int64_t k, std::vector<int64_t>& counts, const GlobalSelection* selection) {
+  if (selection != nullptr) {
+    selection->sum(counts);
   }
   int64_t rest = k;
   for (size_t bin = counts.size(); bin-- > 0;) {
@@ -75,7 +75,7 @@ Bin kth_largest(int64_t k, std::vector<int64_t>& counts, const Competition* comp
 std::vector<Group> groups(std::span<const Candidate> candidates, const Settings& settings,
                           std::vector<std::string>& warnings) {
   std::vector<Group> groups;
-  if (candidates.empty() && competition_of(settings) == nullptr) {
+  if (candidates.empty() && global_selection_of(settings) == nullptr) {
     return groups;
   }
   if (settings.scope == Scope::global) {
@@ -89,20 +89,20 @@ std::vector<Group> groups(std::span<const Candidate> candidates, const Settings&
 }
 
 std::vector<int64_t> share_ties(int64_t ties, std::span<const int64_t> equal,
-                                const Competition& competition) {
-  require(competition.mine.size() == equal.size(), "a number for each candidate",
-          competition.mine.size(), equal.size());
-  std::vector<int64_t> all(competition.candidates, 0);
+                                const GlobalSelection& selection) {
+  require(selection.mine.size() == equal.size(), "a number for each candidate",
+          selection.mine.size(), equal.size());
+  std::vector<int64_t> all(selection.candidates, 0);
   for (size_t i = 0; i < equal.size(); ++i) {
-    all[competition.mine[i]] = equal[i];
+    all[selection.mine[i]] = equal[i];
   }
-  competition.sum(all);
+  selection.sum(all);
   for (int64_t& some : all) {
     some = std::min(some, ties);
     ties -= some;
   }
   std::vector<int64_t> shares;
-  for (const size_t number : competition.mine) {
+  for (const size_t number : selection.mine) {
     shares.push_back(all[number]);
   }
   return shares;
@@ -115,6 +115,14 @@ std::vector<sparse::Mask> current_masks(std::span<const Candidate> candidates) {
     masks.push_back(candidate.index->mask());
   }
   return masks;
+}
+
+Result keep_largest_scores(std::span<const Candidate> candidates, const Settings& settings) {
+  return keep_largest(candidates, settings, [&](size_t i, const sparse::Mask& mask, auto&& fn) {
+    const float* score = candidates[i].scores.data();
+    sparse::for_each_one(mask.words(),
+                         [&](int64_t position) { fn(position, ordered_key(*score++)); });
+  });
 }
 
 Result keep_largest_magnitudes(std::span<const Candidate> candidates, const Settings& settings) {

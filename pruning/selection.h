@@ -21,6 +21,12 @@ namespace espalier::pruning {
 /// check_candidate rejects NaN.
 inline uint32_t magnitude_key(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffU; }
 
+/// `value` as a key: larger values give larger keys; -0 counts as +0. Not for NaN.
+inline uint32_t ordered_key(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value + 0.0F);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000U;
+}
+
 /// Random keys of the elements of a parameter, a function of (seed, name, counter, position); for
 /// ascending positions. Four positions share a draw.
 class RandomKeys {
@@ -60,22 +66,22 @@ struct Bin {
   int64_t rest = 0;
 };
 /// 1 <= k <= sum of `counts`, which are keys by bin; first adds those of all ranks.
-Bin kth_largest(int64_t k, std::vector<int64_t>& counts, const Competition* competition);
+Bin kth_largest(int64_t k, std::vector<int64_t>& counts, const GlobalSelection* selection);
 
 /// `visit(fn)` calls fn(key) for every key, in the same order each time. Keeps k >= 1 of them, over
-/// all ranks of a competition.
+/// all ranks of a selection.
 template <class Visit>
-Threshold select_largest(int64_t k, Visit&& visit, const Competition* competition = nullptr) {
+Threshold select_largest(int64_t k, Visit&& visit, const GlobalSelection* selection = nullptr) {
   std::vector<int64_t> upper(size_t{1} << 16);
   visit([&upper](uint32_t key) { ++upper[key >> 16]; });
-  const Bin high = kth_largest(k, upper, competition);
+  const Bin high = kth_largest(k, upper, selection);
   std::vector<int64_t> lower(size_t{1} << 16);
   visit([&lower, bin = high.bin](uint32_t key) {
     if (key >> 16 == bin) {
       ++lower[key & 0xffffU];
     }
   });
-  const Bin low = kth_largest(high.rest, lower, competition);
+  const Bin low = kth_largest(high.rest, lower, selection);
   return {.key = (high.bin << 16) | low.bin, .ties = low.rest};
 }
 
@@ -84,18 +90,18 @@ Threshold select_largest(int64_t k, Visit&& visit, const Competition* competitio
 struct Group {
   size_t first = 0;
   size_t count = 0;
-  int64_t keep = 0;  ///< over all ranks of a competition
+  int64_t keep = 0;  ///< over all ranks of a selection
 };
 
-/// The ranks that a group spans: in global scope the settings' competition, else null.
-inline const Competition* competition_of(const Settings& settings) {
-  return settings.scope == Scope::global ? settings.competition : nullptr;
+/// The ranks that a group spans: in global scope the settings' global_selection, else null.
+inline const GlobalSelection* global_selection_of(const Settings& settings) {
+  return settings.scope == Scope::global ? settings.global_selection : nullptr;
 }
 
 /// Distributes `ties` over the candidates here, which have equal[i] tied elements; earlier
 /// candidates come first.
 std::vector<int64_t> share_ties(int64_t ties, std::span<const int64_t> equal,
-                                const Competition& competition);
+                                const GlobalSelection& selection);
 
 /// In global scope one group of all candidates, else one group per candidate. Throws Failure if a
 /// layer would keep nothing. If the target exceeds the elements that are kept now, adds a warning
@@ -111,7 +117,7 @@ std::vector<sparse::Mask> current_masks(std::span<const Candidate> candidates);
 template <class Keys>
 Result keep_largest(std::span<const Candidate> candidates, const Settings& settings, Keys&& keys) {
   Result result{.masks = current_masks(candidates), .warnings = {}};
-  const Competition* competition = competition_of(settings);
+  const GlobalSelection* selection = global_selection_of(settings);
   for (const Group& group : groups(candidates, settings, result.warnings)) {
     const size_t end = group.first + group.count;
     Threshold limit{.key = ~0U, .ties = 0};
@@ -123,17 +129,17 @@ Result keep_largest(std::span<const Candidate> candidates, const Settings& setti
     if (group.keep > 0) {
       limit = select_largest(
           group.keep, [&](auto&& add) { visit([&add](size_t, uint32_t key) { add(key); }); },
-          competition);
+          selection);
     }
-    std::vector<int64_t> shares;  // ties by candidate; without a competition, the first ones
-    if (competition != nullptr) {
+    std::vector<int64_t> shares;  // ties by candidate; without a selection, the first ones
+    if (selection != nullptr) {
       std::vector<int64_t> equal(group.count, 0);
       visit([&](size_t i, uint32_t key) { equal[i - group.first] += key == limit.key ? 1 : 0; });
-      shares = share_ties(limit.ties, equal, *competition);
+      shares = share_ties(limit.ties, equal, *selection);
     }
     for (size_t i = group.first; i < end; ++i) {
       sparse::Mask& mask = result.masks[i];
-      int64_t& ties = competition != nullptr ? shares[i - group.first] : limit.ties;
+      int64_t& ties = selection != nullptr ? shares[i - group.first] : limit.ties;
       keys(i, mask, [&](int64_t position, uint32_t key) {
         const bool kept = key > limit.key || (key == limit.key && ties-- > 0);
         if (!kept) {
@@ -144,6 +150,9 @@ Result keep_largest(std::span<const Candidate> candidates, const Settings& setti
   }
   return result;
 }
+
+/// Keeps the elements with the largest Candidate::scores, by sign and size.
+Result keep_largest_scores(std::span<const Candidate> candidates, const Settings& settings);
 
 /// Keeps the elements with the largest |value|.
 Result keep_largest_magnitudes(std::span<const Candidate> candidates, const Settings& settings);

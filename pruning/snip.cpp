@@ -32,6 +32,7 @@ extern const Method kSnip{
     .name = "snip",
     .help = "the largest |value x gradient|, summed over pruning.score_batches batches",
     .run = snip,
+    .scope = Scope::layer,
     .needs_gradients = true,
     .score = score,
 };

@@ -2,8 +2,8 @@
 """clang_check.py BUILD [PATTERN]: clang's warnings, as errors, in each source of BUILD/compile_commands.json.
 
 Checks syntax and types (-fsyntax-only) and writes no objects. A source that is compiled several times is checked
-once, with its last command. Precompiled headers are left out, so a source must include what it uses. Sources of
-nvcc are left out. PATTERN: a regular expression that paths must match. $CLANGXX names the compiler, 16 or later
+once, with its last command. Sources that the build compiles in groups are checked one by one. Precompiled headers are
+left out, so a source must include what it uses. Sources of nvcc are left out. PATTERN: a regular expression that paths must match. $CLANGXX names the compiler, 16 or later
 (default clang++-16, else clang++). Exit code 1: a source has a warning or an error.
 """
 import concurrent.futures
@@ -17,6 +17,13 @@ import subprocess
 import sys
 
 GCC_ONLY = re.compile(r"-fpch-preprocess|-Winvalid-pch")
+
+
+def sources_of(entry):
+    """The sources that a command compiles: a group's file includes them."""
+    if "/Unity/unity_" not in entry["file"]:
+        return [entry["file"]]
+    return re.findall(r'^#include "(.*)"$', pathlib.Path(entry["file"]).read_text(), re.MULTILINE)
 
 
 def clang_command(clang, command, source):
@@ -48,8 +55,9 @@ def main():
         sys.exit("clang++ is missing: scripts/install-packages.sh --ci, or set CLANGXX")
     sources = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        if re.search(pattern, entry["file"]) and "cmake_pch" not in entry["file"] and "nvcc" not in entry["command"]:
-            sources[entry["file"]] = entry
+        for source in sources_of(entry):
+            if re.search(pattern, source) and "cmake_pch" not in source and "nvcc" not in entry["command"]:
+                sources[source] = dict(entry, file=source, command=entry["command"].replace(entry["file"], source))
 
     def check(entry):
         return subprocess.run(clang_command(clang, entry["command"], entry["file"]), cwd=entry["directory"], text=True, capture_output=True)

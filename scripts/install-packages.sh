@@ -9,7 +9,7 @@ program="g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin
   libhdf5-openmpi-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev
   perl-doc git ca-certificates"
 tests="libgtest-dev libgmock-dev libbenchmark-dev python3-h5py clang-format-14 iproute2"
-ci="clang-16 libomp-16-dev"
+ci="clang-16 libomp-16-dev libclang-rt-16-dev"
 
 case "${1-}" in
 "") wanted=$program ;;

@@ -3,7 +3,10 @@
 #
 #   tests       all tests (test.sh --slow)
 #   random      tests that draw their cases, with 20 seeds that depend on the date
+#   simulation  10,000 trainings on simulated ranks with faults, with seeds that depend on the date
+#   faults      more crash states and failing operations; 100 signals to processes of real runs
 #   sanitizers  address, undefined behaviour and threads over all fast tests
+#   fuzz        libFuzzer on every target, a minute each (scripts/fuzz.sh)
 #   coverage    lines that fast tests run, by folder: docs/coverage.md
 #
 # STEPS="random coverage" selects steps. Takes hours on two cores. The last line is "N passed, N failed"
@@ -11,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-steps=${STEPS:-tests random sanitizers coverage}
+steps=${STEPS:-tests random simulation faults sanitizers fuzz coverage}
 passed=0 failed=0 broken=""
 
 # The seeds depend on the date. The printed command repeats a failure.
@@ -22,9 +25,26 @@ random_tests() {
   ctest --test-dir build --output-on-failure -R '\.random_' --timeout 3600
 }
 
+simulation() {
+  local first=$(($(date +%s) / 86400 * 10000))
+  echo "simulated runs $first to $((first + 9999))"
+  seq $first 100 $((first + 9900)) | xargs -P "$(nproc)" -I{} bash -c '
+    log=$(mktemp)
+    ESPALIER_RANDOM={}:$(({} + 100)) OMP_WAIT_POLICY=passive build/tests/simulation_tests \
+      --gtest_filter="SimulatedRuns.End*" >"$log" 2>&1 || { code=$?; cat "$log"; }
+    rm -f "$log"
+    exit ${code:-0}'
+}
+
+# Steps run where a shell ignores `set -e`: their commands are joined by &&.
+faults() {
+  ESPALIER_CRASH_STATES=1000 ESPALIER_FAULTS=100000 build/tests/io_tests \
+    --gtest_filter='CrashConsistency.Every*:FailingRun.*' &&
+  scripts/fault-campaign.py build/src/cli/espalier --faults 100 --seed "$(($(date +%s) / 86400))"
+}
+
 coverage() {
-  cmake --preset coverage
-  cmake --build build-coverage
+  cmake --preset coverage && cmake --build build-coverage || return
   find build-coverage -name '*.gcda' -delete
   # A test that times out under instrumentation still counts for the lines that it ran.
   ctest --test-dir build-coverage -j "$(nproc)" -LE slow --timeout 3600 || true
@@ -37,9 +57,12 @@ for step in $steps; do
   case $step in
     tests) ESPALIER_BENCHMARKS=ON ./test.sh --slow || code=$? ;;
     random) (random_tests) || code=$? ;;
+    simulation) simulation || code=$? ;;
+    faults) (faults) || code=$? ;;
     sanitizers) { scripts/sanitize.sh all && scripts/sanitize.sh threads; } || code=$? ;;
+    fuzz) scripts/fuzz.sh || code=$? ;;
     coverage) coverage || code=$? ;;
-    *) echo "$0: no step $step: tests, random, sanitizers, coverage" >&2; exit 2 ;;
+    *) echo "$0: no step $step: tests, random, simulation, faults, sanitizers, fuzz, coverage" >&2; exit 2 ;;
   esac
   if [ $code = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) broken="$broken $step"; fi
 done

@@ -24,6 +24,7 @@ class Contender:
     apart: tuple = ()        # dtypes in which it differs from the others of its curve
 
 
+MIN_LR = 0.1  # the last learning rate of a run, divided by its peak
 SPARSE = {"sparse.storage": "sparse"}
 STATES = {**SPARSE, "optimizer.state_bits": 8}
 CODEC = {**STATES, "parallel.codec": "maxmin:4"}
@@ -75,15 +76,16 @@ def micro_batch(contender, preset):
     return preset["pipeline_micro_batch"] if contender.pipeline else preset["global_batch"] // preset["ranks"]
 
 
-def espalier_settings(contender, preset, seed, inputs, threads):
-    """Settings of `espalier train` for a contender; inputs: see inputs.py."""
+def espalier_settings(contender, preset, seed, inputs, threads, lr):
+    """Settings of `espalier train` for a contender; inputs: see inputs.py; lr: its peak learning rate."""
     settings = {
         "train.seed": seed, "train.steps": preset["steps"], "train.micro_batch": micro_batch(contender, preset),
-        "train.dtype": preset["dtype"], "train.eval_every": preset["eval_every"],
+        # One rate for all weights, as rivals have: systems of one curve compute the same.
+        "train.parametrization": "standard", "train.dtype": preset["dtype"], "train.eval_every": preset["eval_every"],
         "train.eval_batches": preset["eval_batches"], "train.checkpoint_every": -1, "train.global_batch":
         preset["global_batch"], "run.trace": False, "run.threads": threads, "parallel.check_every": 0,
         "run.backend": "cuda" if preset["device"] == "cuda" else "auto",
-        **model_settings(preset, inputs), **optimizer_settings(preset), **contender.settings}
+        **model_settings(preset, inputs), **optimizer_settings(preset, lr), **contender.settings}
     if contender.pipeline:
         settings["parallel.pipeline"] = preset["ranks"]
     return settings
@@ -98,9 +100,9 @@ def model_settings(preset, inputs):
         "data.validation_fraction": preset["validation_fraction"]}
 
 
-def optimizer_settings(preset):
+def optimizer_settings(preset, lr):
     return {
-        "optimizer.kind": "adamw", "optimizer.lr": preset["lr"], "optimizer.min_lr": preset["min_lr"],
+        "optimizer.kind": "adamw", "optimizer.lr": lr, "optimizer.min_lr": lr * MIN_LR,
         "optimizer.warmup_steps": preset["warmup"], "optimizer.schedule": "cosine", "optimizer.beta1": preset["beta1"],
         "optimizer.beta2": preset["beta2"], "optimizer.weight_decay": preset["weight_decay"],
         "optimizer.clip": preset["clip"]}

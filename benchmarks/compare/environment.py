@@ -145,7 +145,7 @@ def link_problem(rate):
 
 def memory_needed(program, preset, inputs, contender):
     """Bytes of all ranks, from Espalier's plan of dense training, which needs the most memory."""
-    settings = {**model_settings(preset, inputs), **optimizer_settings(preset), "train.dtype": preset["dtype"],
+    settings = {**model_settings(preset, inputs), **optimizer_settings(preset, preset["lr"]), "train.dtype": preset["dtype"],
                 "train.global_batch": preset["global_batch"] // preset["ranks"]}
     plan = subprocess.run([program, "train", str(empty_config(inputs.folder)), "--dry-run", "--json",
                            *settings_arguments(settings)], capture_output=True, text=True)

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-from contenders import micro_batch, model_settings, optimizer_settings
+from contenders import MIN_LR, micro_batch, model_settings, optimizer_settings
 
 MASK64, MASK32 = 2**64 - 1, 2**32 - 1
 DATA_ORDER = 0x64617461  # the stream of data order
@@ -42,15 +42,15 @@ def window_start(seed, step, place, bound):
     return ((draw[1] << 32 | draw[0]) * bound) >> 64
 
 
-def learning_rates(preset):
-    """Linear warm-up, then a cosine to min_lr at the last step."""
+def learning_rates(preset, lr):
+    """Of each step: linear warm-up to lr, then a cosine to lr * MIN_LR at the last one."""
     rates, warmup = [], preset["warmup"]
     for step in range(preset["steps"]):
         if step < warmup:
-            rates.append(preset["lr"] * (step + 1) / warmup)
+            rates.append(lr * (step + 1) / warmup)
         else:
             done = min((step - warmup) / max(preset["steps"] - warmup, 1), 1)
-            rates.append(preset["min_lr"] + (preset["lr"] - preset["min_lr"]) * 0.5 * (1 + math.cos(math.pi * done)))
+            rates.append(lr * (MIN_LR + (1 - MIN_LR) * 0.5 * (1 + math.cos(math.pi * done))))
     return rates
 
 
@@ -105,8 +105,8 @@ class Inputs:
         if arrays.exists() and checkpoint.exists():
             return checkpoint, arrays
         settings = {
-            **model_settings(self.preset, self), **optimizer_settings(self.preset), "optimizer.lr": 0.0,
-            "optimizer.min_lr": 0.0, "optimizer.warmup_steps": 0, "train.steps": 1, "train.global_batch": 1,
+            **model_settings(self.preset, self), **optimizer_settings(self.preset, 0.0), "optimizer.warmup_steps": 0,
+            "train.steps": 1, "train.global_batch": 1,
             "train.seed": seed, "train.eval_batches": 1, "run.trace": False}
         if masked:
             settings |= {"pruning.method": "random", "pruning.sparsity": self.preset["sparsity"], "pruning.at_step": 0}
@@ -125,14 +125,14 @@ class Inputs:
         if done.returncode != 0:
             raise RuntimeError("espalier failed to make the initial weights:\n" + done.stderr.strip())
 
-    def order(self, contender, seed, threads, path):
+    def order(self, contender, seed, threads, lr, path):
         """The work order of a rival (docs/comparison.md)."""
         preset = self.preset
         keys = ("layers", "heads", "width", "context", "tie", "global_batch", "steps", "eval_every", "eval_batches",
                 "beta1", "beta2", "weight_decay", "clip", "dtype", "device", "sparsity")
         order = {
             **{key: preset[key] for key in keys}, "vocabulary": self.vocabulary, "seed": seed, "threads": threads,
-            "micro_batch": micro_batch(contender, preset), "learning_rates": learning_rates(preset),
+            "micro_batch": micro_batch(contender, preset), "learning_rates": learning_rates(preset, lr),
             "windows": str(self.windows(seed)), "weights": str(self.weights(seed, False)[1]),
             "masked_weights": str(self.weights(seed, True)[1]) if contender.masked else None,
             "training": {"file": str(self.tokens), "type": "u2", "begin": 0, "end": self.training},

@@ -24,6 +24,7 @@ import page
 import presets
 import report
 import rows
+import tuning
 
 
 def options():
@@ -38,6 +39,7 @@ def options():
     p.add_argument("--list", action="store_true", help="show presets and systems, and stop")
     for name, kind in (("steps", int), ("ranks", int), ("target", float), ("limit-s", int)):
         p.add_argument("--" + name, type=kind, help="instead of the preset's")
+    p.add_argument("--lr", type=float, metavar="RATE", help="one learning rate for all systems, instead of a sweep")
     p.add_argument("--dtype", choices=["fp32", "bf16"], help="instead of the preset's")
     a = p.parse_args()
     try:
@@ -47,6 +49,8 @@ def options():
         p.error(str(problem))
     if not a.contenders:
         p.error(f"--only {a.only}: no system has such a name; --list shows them")
+    if a.lr is not None and not 0 < a.lr < 1:
+        p.error("--lr takes a learning rate between 0 and 1")
     if a.seeds < 1 or (a.link and not re.fullmatch(r"none|[0-9]+[kmg]bit", a.link)):
         p.error("--seeds takes a number from 1 on, --link a rate such as 1gbit")
     a.settings = dict(presets.PRESETS[a.preset])
@@ -91,6 +95,7 @@ class Comparison:
         self.bench = measuring.Bench(program=self.program, peers=self.peers, preset=a.settings, inputs=self.inputs,
                                      link=self.link, namespace=namespace, cores=self.cores)
         self.results = [json.loads(line) for line in self._kept()]
+        self.rates = {}  # of each curve (tuning.py)
         self.versions = {"espalier": environment.espalier_version(self.program), **self.peers.versions}
 
     def _where(self):
@@ -127,10 +132,11 @@ class Comparison:
             file.write_text("".join(whole))
         return whole
 
-    def result(self, contender, seed):
-        """The latest result of this version of the system; None: not run yet."""
+    def result(self, contender, seed, lr=None):
+        """The latest result of this version of the system, by default at the rate of its curve; None: not run yet."""
+        key = (contender.name, seed, lr or self.rates.get(tuning.curve(contender)))
         for result in reversed(self.results):
-            if (result["name"], result["seed"]) == (contender.name, seed):
+            if (result["name"], result["seed"], result["lr"]) == key:
                 return result if result["version"] == self._version(contender) else None
         return None
 
@@ -149,17 +155,39 @@ class Comparison:
             return f"too little memory: about {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} available"
         return None
 
+    def tune(self):
+        if self.a.lr is not None:
+            self.rates = {"dense": self.a.lr, "masked": self.a.lr}
+            self.notes.append(f"One learning rate for all systems: {self.a.lr:g}.")
+            return
+        self.rates, notes = tuning.rates(self.a.contenders, self.a.settings["lr"], self._sweep_problem, self._swept)
+        self.notes += notes
+        for note in notes:
+            say(note)
+
+    def _sweep_problem(self, contender):
+        return self.skipped(contender) if contender.needs in self.versions else "not wanted"
+
+    def _swept(self, contender, seed, lr):
+        result = self.result(contender, seed, lr)
+        if result is None:
+            result = {**self.bench.run(contender, seed, lr), "version": self._version(contender)}
+            self._keep(result)
+            say(f"learning rate {lr:g}, {contender.name}: {self._outcome(result)}")
+        return result
+
     def run(self):
+        self.tune()
         wanted = [(seed, c) for seed in range(1, self.a.seeds + 1) for c in self.a.contenders]
         left = [(seed, c) for seed, c in wanted if (self.result(c, seed) or {}).get("status") != "ok"]
         if len(left) < len(wanted):
             say(f"{len(wanted) - len(left)} of {len(wanted)} runs are in {self.out} already")
         for number, (seed, contender) in enumerate(left, 1):
-            why = self.skipped(contender)
+            why, lr = self.skipped(contender), self.rates[tuning.curve(contender)]
             if why is None:
-                result = self.bench.run(contender, seed)
+                result = self.bench.run(contender, seed, lr)
             else:
-                result = {"name": contender.name, "seed": seed, "status": "skipped", "why": why}
+                result = {"name": contender.name, "seed": seed, "lr": lr, "status": "skipped", "why": why}
             self._keep({**result, "version": self._version(contender)})
             say(f"[{number}/{len(left)}] seed {seed}  {contender.name}  {self._outcome(result)}")
             self.write()

@@ -1,6 +1,6 @@
 """One run of one contender: starts it, waits for it, ends it, and reads its result, in one form for all contenders.
 
-A result: {"name", "seed", "system", "status": "ok" | "failed" | "skipped", "why"} and, when ok, step_seconds, losses,
+A result: {"name", "seed", "lr", "system", "status": "ok" | "failed" | "skipped", "why"} and, when ok, step_seconds, losses,
 evaluations [[step, loss]], peak_rss (bytes of each rank), device_peak, state_bytes (of the rank that holds most),
 sent_bytes (a rank in a median step), sent_counted ("interface", "transport", None), link_bytes, wall_seconds.
 """
@@ -32,13 +32,13 @@ class Bench:
         self.link, self.namespace, self.threads = link, namespace, max(1, cores // preset["ranks"])
         self.scratch = inputs.folder.parent / "scratch"
 
-    def run(self, contender, seed):
+    def run(self, contender, seed, lr):
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
         begin = time.time()
-        command = (self._espalier if contender.needs == "espalier" else self._rival)(contender, seed)
+        command = (self._espalier if contender.needs == "espalier" else self._rival)(contender, seed, lr)
         code, output, errors = self._watch(command)
-        result = {"name": contender.name, "seed": seed, "wall_seconds": time.time() - begin}
+        result = {"name": contender.name, "seed": seed, "lr": lr, "wall_seconds": time.time() - begin}
         try:
             if code != 0:
                 raise ValueError(code)
@@ -51,23 +51,23 @@ class Bench:
             result |= {"status": "failed", "why": why if code != 0 else f"no result was left ({problem!r}): {why}"}
             logs = self.scratch.parent / "logs"
             logs.mkdir(exist_ok=True)
-            (logs / f"{contender.name}-{seed}.txt").write_text(output + errors)
+            (logs / f"{contender.name}-{seed}-{lr:g}.txt").write_text(output + errors)
         return result
 
     # ---- Commands
 
-    def _espalier(self, contender, seed):
+    def _espalier(self, contender, seed, lr):
         checkpoint, _ = self.inputs.weights(seed, contender.masked)
-        settings = espalier_settings(contender, self.preset, seed, self.inputs, self.threads)
+        settings = espalier_settings(contender, self.preset, seed, self.inputs, self.threads, lr)
         train = [self.program, "train", str(empty_config(self.inputs.folder)), "--resume", "none", "--init",
                  str(checkpoint), "--out", str(self.scratch / "run"), *settings_arguments(settings)]
         if self.link:
             return [*self._two_hosts(), "mpirun", *train]
         return [str(ROOT / "scripts" / "mpirun.sh"), str(self.preset["ranks"]), *train]
 
-    def _rival(self, contender, seed):
+    def _rival(self, contender, seed, lr):
         work = self.scratch / "work.json"
-        self.inputs.order(contender, seed, self.threads, work)
+        self.inputs.order(contender, seed, self.threads, lr, work)
         arguments = [*contender.command, "--work", str(work), "--out", str(self.scratch / "result.json")]
         if contender.needs == "":  # a command of the user starts its ranks itself
             return [*self.namespace, *arguments]

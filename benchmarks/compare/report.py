@@ -39,13 +39,14 @@ def columns(comparison):
     memory = "peak GPU MiB" if preset["device"] == "cuda" else "peak RSS a rank, MiB"
     return [
         ("system", lambda r: r["title"]),
+        (f"seconds to loss {preset['target']:g}", seconds),
         ("tokens/s", lambda r: with_range(r["tokens_per_s"])),
         (memory, lambda r: number(r["peak_bytes"] and r["peak_bytes"]["median"], 0, 2**20)),
         ("model state, bytes a parameter", lambda r: number(r["state_bytes_per_parameter"] and
                                                             r["state_bytes_per_parameter"]["median"], 2)),
         ("sent a step, kB", lambda r: number(r["sent_bytes"] and r["sent_bytes"]["median"], 1, 1e3)),
         (f"validation loss after {preset['steps']} steps", lambda r: loss(r["val_loss"])),
-        (f"seconds to loss {preset['target']:g}", seconds),
+        ("learning rate", lambda r: f"{r['lr']:g}"),
         ("start-up, s", lambda r: number(r["startup_s"] and r["startup_s"]["median"], 1)),
     ]
 
@@ -61,6 +62,23 @@ def cells(row, comparison):
     if row["status"] != "ok":
         return [row["title"], trouble(row)]
     return [text(row) for _, text in columns(comparison)]
+
+
+def headline(comparison):
+    """The fastest system to the target of each maker, in one sentence; a system counts if all its seeds reached it."""
+    target, best = comparison["preset"]["target"], {}
+    for row in comparison["rows"]:
+        if row["status"] == "ok" and row["reached"] == row["seeds"]:
+            maker = row["title"].split()[0]
+            if maker not in best or row["seconds_to_target"]["median"] < best[maker]["seconds_to_target"]["median"]:
+                best[maker] = row
+    order = sorted(best.values(), key=lambda row: row["seconds_to_target"]["median"])
+    if not order:
+        return f"No system reached validation loss {target:g}."
+    first = order[0]["seconds_to_target"]["median"]
+    parts = [f"{row['title']} {row['seconds_to_target']['median']:.3g}" +
+             (f" ({row['seconds_to_target']['median'] / first:.1f} times)" if row is not order[0] else "") for row in order]
+    return f"Seconds to validation loss {target:g}, the fastest row of each maker: " + "; ".join(parts) + "."
 
 
 def equality_sentences(comparison):
@@ -112,7 +130,8 @@ def wrapped(text, bullet=""):
 
 def markdown(comparison):
     heads = [head for head, _ in columns(comparison)]
-    out = [f"# Comparison: {comparison['preset_name']}", "", wrapped(setting(comparison)), "",
+    out = [f"# Comparison: {comparison['preset_name']}", "", wrapped(headline(comparison)), "",
+           wrapped(setting(comparison)), "",
            f"    {comparison['command']}", "",
            "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for row in comparison["rows"]:

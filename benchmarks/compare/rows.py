@@ -66,7 +66,7 @@ def row(contender, results, preset, parameters):
     tokens = preset["global_batch"] * preset["context"]
     memory = [r["device_peak"] if preset["device"] == "cuda" else max(r["peak_rss"], default=0) for r in done]
     return base | {
-        "status": "ok",
+        "status": "ok", "lr": done[0]["lr"],
         "tokens_per_s": spread([tokens / statistics.median(steady(r["step_seconds"])) for r in done]),
         "step_ms": spread([1e3 * statistics.median(steady(r["step_seconds"])) for r in done]),
         "peak_bytes": spread([m or None for m in memory]),

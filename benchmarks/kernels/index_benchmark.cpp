@@ -7,7 +7,7 @@
 //
 //   encode   mask -> index
 //   decode   index -> positions of the first half of the kept elements
-//   view     index -> input of kernels: bitmap words and ranks, unless kernels read the encoding
+//   view     index -> input of kernels: bitmap and prefix counts, unless kernels read the encoding
 //   gather   packed = dense[positions], fp32, view included
 //   file     entropy code: mask -> bytes, bytes -> mask
 //

@@ -37,6 +37,7 @@ COMMON = {
     "optimizer.min_lr": 1e-4,
     "optimizer.warmup_steps": 100,
     "optimizer.clip": 1.0,
+    "train.parametrization": "standard",
 }
 NETWORKS = {
     "gpt": {"model.kind": "gpt", "model.layers": 8, "model.heads": 4, "model.width": 64, "model.context": 32,

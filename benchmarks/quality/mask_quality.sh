@@ -35,7 +35,7 @@ for way in ${WAYS:-${order[@]}}; do
   row="| $way |"
   losses=()
   for seed in "${seeds[@]}"; do
-    train model.tie_embeddings=false "train.steps=$steps" "train.seed=$seed" "${settings[@]}"
+    train train.parametrization=standard model.tie_embeddings=false "train.steps=$steps" "train.seed=$seed" "${settings[@]}"
     loss=$(loss_of "$run/summary.json")
     losses+=("$loss")
     row+=$(printf ' %.4f |' "$loss")

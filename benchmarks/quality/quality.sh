@@ -14,7 +14,7 @@ for dtype in ${DTYPES:-fp32 bf16}; do
       for prune_at in -1 500; do
         pruning=(pruning.method=none)
         [ "$prune_at" = -1 ] || pruning=(pruning.method=magnitude "pruning.at_step=$prune_at")
-        train "model.tie_embeddings=$tied" "train.seed=$seed" "train.dtype=$dtype" "${pruning[@]}"
+        train train.parametrization=standard "model.tie_embeddings=$tied" "train.seed=$seed" "train.dtype=$dtype" "${pruning[@]}"
         awk -v head="{\"dtype\": \"$dtype\", \"tied\": $tied, \"seed\": $seed, \"prune_at\": $prune_at" '
           /"(final_val_loss|tokens_per_s|sparsity|model_state_bytes_per_parameter|allreduce_bytes_per_step)"/ {
             gsub(/^ +|,$/, ""); head = head ", " $0 }

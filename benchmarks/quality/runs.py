@@ -21,6 +21,7 @@ NANOGPT = {  # nanoGPT's setting for CPUs: 0.8 M parameters
     "model.kind": "gpt", "model.layers": 4, "model.heads": 4, "model.width": 128, "model.context": 64,
     "data.kind": "chars", "train.global_batch": 12, "optimizer.lr": 1e-3, "optimizer.min_lr": 1e-4,
     "optimizer.warmup_steps": 100, "optimizer.clip": 1.0, "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.99,
+    "train.parametrization": "standard",
 }
 QUIET = {"run.threads": 1, "run.trace": False, "train.checkpoint_every": -1}
 
@@ -67,6 +68,16 @@ def write(path, results):
         for result in results:
             file.write(json.dumps(result) + "\n")
             file.flush()
+
+
+def best_rate(first, loss):
+    """The learning rate with the least loss(rate) among first * 2^k: walks until both neighbours are no better."""
+    best = first
+    while True:
+        better = [rate for rate in (best * 2, best / 2) if loss(rate) < loss(best)]
+        if not better:
+            return best
+        best = min(better, key=loss)
 
 
 def mean_and_spread(values, digits, sign=""):

@@ -1,12 +1,13 @@
+#define XXH_STATIC_LINKING_ONLY  // the size of a state
 #include "io/checkpoint/checkpoint.h"
 
 #include <fmt/ranges.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <array>
 
+#include "io/files/file_system.h"
 #include "io/files/raw_file.h"
 #include "io/hdf5/hdf5.h"
 #include "src/core/error.h"
@@ -19,6 +20,10 @@ constexpr std::string_view kFormat = "espalier-checkpoint";
 constexpr std::array<std::string_view, 7> kReserved{"format",   "version",     "step", "config",
                                                     "checksum", "data_cursor", "rng"};
 
+/// Elements of a parameter, kept or not, for each byte of the file, at most: a mask takes a bit an
+/// element in memory, and next to nothing in the file where few elements are kept.
+constexpr double kMaxElementsPerByte = 65536;
+
 bool is_reserved(std::string_view attribute) {
   return std::ranges::find(kReserved, attribute) != kReserved.end();
 }
@@ -28,13 +33,14 @@ std::string optimizer_path(const std::string& name) { return "/optim/" + name; }
 
 /// State of the optimizer, of error feedback, and of codec powersgd.
 bool is_optimizer_kind(std::string_view kind) {
-  return kind == "master" || kind == "moment1" || kind == "moment2" ||
-         kind.starts_with("feedback.") || kind == kLowRankKind;
+  return kind == "master" || kind == "moment1" || kind == "moment2" || kind == "pruning1" ||
+         kind == "pruning2" || kind.starts_with("feedback.") || kind == kLowRankKind ||
+         kind == kMaskHistoryKind;
 }
 
-/// xxHash64 with seed 0, 16 hex digits.
+std::string hex_of(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
 std::string checksum_of(std::span<const std::byte> bytes) {
-  return fmt::format("{:016x}", XXH64(bytes.data(), bytes.size(), 0));
+  return hex_of(checkpoint_checksum(bytes));
 }
 
 /// The text attributes of a group, by name.
@@ -88,8 +94,10 @@ void guarded(Step step) {
   try {
     step();
   } catch (const Failure& failure) {
-    fail("{}; no earlier checkpoint was touched: free space or fix the cause, then --resume auto",
-         failure.what());
+    throw Failure(fmt::format("{}; no earlier checkpoint was touched: free space or fix the cause, "
+                              "then --resume auto",
+                              failure.what()),
+                  failure.retryable());
   }
 }
 
@@ -104,6 +112,16 @@ void write_dataset(hdf5::File& file, const std::string& at, hdf5::Type type,
                    std::span<const int64_t> extents, std::span<const std::byte> bytes) {
   file.write(at, type, extents, bytes.data());
   file.set_text(at, "checksum", checksum_of(bytes));
+}
+
+/// The group of a parameter with its attributes.
+void describe_parameter(hdf5::File& file, const ParameterLayout& layout) {
+  const std::string group = parameter_path(layout.name);
+  file.make_group(group);
+  file.set_integers(group, "shape", layout.shape.extents());
+  file.set_integer(group, "nnz", layout.nnz);
+  write_texts(file, group,
+              {{"encoding", layout.encoding}, {"dtype", std::string(name_of(layout.dtype))}});
 }
 
 std::span<const std::byte> bytes_of(const Tensor& tensor) {
@@ -148,12 +166,11 @@ void CheckpointWriter::parameter(const ParameterRecord& record) {
           record.index.size());
   guarded([&] {
     const std::string group = parameter_path(record.name);
-    file_.make_group(group);
-    file_.set_integers(group, "shape", record.shape.extents());
-    file_.set_integer(group, "nnz", record.nnz);
-    write_texts(
-        file_, group,
-        {{"encoding", record.encoding}, {"dtype", std::string(name_of(record.values.dtype))}});
+    describe_parameter(file_, {.name = record.name,
+                               .shape = record.shape,
+                               .encoding = record.encoding,
+                               .nnz = record.nnz,
+                               .dtype = record.values.dtype});
     write_dataset(file_, group + "/values", stored_type(record.values.dtype),
                   full ? record.shape.extents() : std::span(&record.nnz, 1),
                   bytes_of(record.values));
@@ -182,14 +199,75 @@ void CheckpointWriter::optimizer(const std::string& name, const std::string& kin
   });
 }
 
+std::vector<ReservedDataset> CheckpointWriter::reserve(const ParameterLayout& layout) {
+  std::vector<ReservedDataset> out;
+  const auto add = [&](const std::string& path, hdf5::Type type, std::span<const int64_t> extents) {
+    out.push_back({.path = path, .offset = file_.reserve(path, type, extents)});
+  };
+  guarded([&] {
+    const bool full = layout.encoding == "full";
+    const std::string group = parameter_path(layout.name);
+    describe_parameter(file_, layout);
+    add(group + "/values", stored_type(layout.dtype),
+        full ? layout.shape.extents() : std::span(&layout.nnz, 1));
+    if (!full) {
+      const hdf5::Type type = index_type(layout.encoding);
+      const int64_t count = layout.index_bytes / static_cast<int64_t>(hdf5::size_of(type));
+      add(group + "/index", type, std::span(&count, 1));
+    }
+    if (!layout.states.empty()) {
+      file_.make_group(optimizer_path(layout.name));
+    }
+    for (const auto& [kind, shape] : layout.states) {
+      require(is_optimizer_kind(kind), "kind of optimizer state", kind);
+      add(optimizer_path(layout.name) + "/" + kind, hdf5::Type::fp32, shape.extents());
+    }
+  });
+  return out;
+}
+
+void CheckpointWriter::set_checksum(const ReservedDataset& dataset, uint64_t checksum) {
+  guarded([&] { file_.set_text(dataset.path, "checksum", hex_of(checksum)); });
+}
+
+void CheckpointWriter::complete() {
+  guarded([&] { file_.complete(); });
+}
+
 void CheckpointWriter::commit() {
   guarded([&] { file_.finish(); });
+}
+
+uint64_t checkpoint_checksum(std::span<const std::byte> bytes) {
+  return XXH64(bytes.data(), bytes.size(), 0);
+}
+
+uint64_t checkpoint_checksum(std::span<const std::byte> bytes,
+                             const std::function<void(std::span<const std::byte>)>& look) {
+  constexpr size_t kPiece = size_t{64} << 10U;
+  XXH64_state_t state;
+  XXH64_reset(&state, 0);
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(kPiece, bytes.size()));
+    XXH64_update(&state, piece.data(), piece.size());
+    look(piece);
+    bytes = bytes.subspan(piece.size());
+  }
+  return XXH64_digest(&state);
+}
+
+void ReservedDatasetWriter::finish() {
+  guarded([&] {
+    file_.finish();
+    check_system(file_.error() == 0, file_.error(), "{} cannot be written: {}", path_.string(),
+                 cause_of(file_.error()));
+  });
 }
 
 std::string hdf5_library() { return hdf5::library(); }
 
 bool is_checkpoint(const std::filesystem::path& path) {
-  const hdf5::File file = hdf5::File::open(path);
+  const hdf5::Reader file(path);
   return file.exists("/meta") && file.exists("/params");
 }
 
@@ -246,10 +324,7 @@ void CheckpointReader::check_format() {
 
 hdf5::Dataset CheckpointReader::dataset(const std::string& at) const {
   expect(file_.exists(at), fmt::format("dataset {} is missing", at));
-  const hdf5::Dataset found = file_.describe(at);
-  expect(found.stored_bytes <= file_.size(),
-         fmt::format("dataset {} claims more bytes than the file has", at));
-  return found;
+  return file_.describe(at);
 }
 
 Shape CheckpointReader::shape(const std::string& group) const {
@@ -261,8 +336,9 @@ Shape CheckpointReader::shape(const std::string& group) const {
     sane = sane && extent >= 0;
     count *= static_cast<double>(extent);
   }
-  expect(sane && count < 0x1p60,
-         fmt::format("shape [{}] of {} is impossible", fmt::join(extents, ", "), group));
+  const double most = std::min(0x1p60, kMaxElementsPerByte * static_cast<double>(file_.size()));
+  expect(sane && count <= most, fmt::format("shape [{}] of {} is impossible in a file of {} bytes",
+                                            fmt::join(extents, ", "), group, file_.size()));
   return Shape(extents);
 }
 
@@ -331,9 +407,10 @@ void CheckpointReader::read_tensor(const std::string& at, const Tensor& out) con
 }
 
 CheckpointReader::CheckpointReader(std::filesystem::path path)
-    : path_(std::move(path)), file_(hdf5::File::open(path_)) {
+    : path_(std::move(path)), file_(path_) {
   check_format();
   names_ = file_.children("/params");
+  known_.insert(names_.begin(), names_.end());
 }
 
 CheckpointMeta CheckpointReader::meta() const {
@@ -349,9 +426,7 @@ CheckpointMeta CheckpointReader::meta() const {
   return out;
 }
 
-bool CheckpointReader::has(const std::string& name) const {
-  return std::ranges::find(names_, name) != names_.end();
-}
+bool CheckpointReader::has(const std::string& name) const { return known_.contains(name); }
 
 void CheckpointReader::values(const std::string& name, const Tensor& out) const {
   info(name);
@@ -391,17 +466,22 @@ Shape CheckpointReader::optimizer_shape(const std::string& name, const std::stri
 
 std::vector<CheckpointReader::Verified> CheckpointReader::verify_all() const {
   std::vector<Verified> out;
+  std::vector<std::byte> buffer;  // of the largest dataset so far
   for (const std::string& at : file_.datasets()) {
     Verified row;
     row.dataset = at;
     try {
       const hdf5::Dataset found = dataset(at);
       row.bytes = static_cast<size_t>(found.count) * hdf5::size_of(found.type);
-      std::vector<std::byte> bytes(row.bytes);
-      verified_read(at, found.type, bytes);
+      buffer.resize(std::max(buffer.size(), row.bytes));
+      verified_read(at, found.type, std::span(buffer).first(row.bytes));
       row.ok = true;
     } catch (const Failure& failure) {
+      if (failure.retryable() && !is_unreadable(failure)) {
+        throw;  // not the file's fault
+      }
       row.error = failure.what();
+      row.unreadable = is_unreadable(failure);
     }
     out.push_back(std::move(row));
   }

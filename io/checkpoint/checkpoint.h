@@ -7,23 +7,28 @@
 //   /params/NAME/{values,index}            kept values (row-major) and encoded positions
 //   /optim/NAME/{master,moment1,moment2}   one value a kept element
 //   /optim/NAME/feedback.R                 likewise: error feedback of replica R
-//   /optim/NAME/lowrank                       a matrix, of codec powersgd
+//   /optim/NAME/mask_history               likewise: masks of method early-bird, as bits
+//   /optim/NAME/lowrank                    a matrix, of codec powersgd
 //
 // Each dataset, and each group with text attributes, has a `checksum` (xxHash64, 16 hex digits);
 // HDF5 checksums the rest of its metadata. Both classes stream: one tensor at a time, no copy of
-// the data. The writer writes `PATH.tmp-PID`; `commit` flushes, fsyncs and renames, so that PATH is
-// the old file or the new one at any moment. HDF5 is not thread-safe: all calls take one
+// the data. The writer writes `PATH.tmp-PID-HOST`; `commit` flushes, fsyncs and renames, so that
+// PATH is the old file or the new one at any moment. HDF5 is not thread-safe: all calls take one
 // process-wide lock.
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "io/files/raw_file.h"
 #include "io/hdf5/hdf5.h"
+#include "io/hdf5/reader.h"
 #include "src/core/tensor.h"
 
 namespace espalier::io {
@@ -33,6 +38,8 @@ namespace espalier::io {
 inline constexpr int kCheckpointVersion = 2;
 /// State of codec powersgd for a parameter: a matrix of its own shape.
 inline constexpr std::string_view kLowRankKind = "lowrank";
+/// Masks of earlier steps (pruning/early_bird.h): bits of one number for each kept element.
+inline constexpr std::string_view kMaskHistoryKind = "mask_history";
 
 struct CheckpointMeta {
   int64_t step = 0;      ///< steps done
@@ -50,6 +57,22 @@ struct ParameterRecord {
   int64_t nnz = 0;
   Tensor values{};  ///< fp32, bf16 or fp16, nnz elements, contiguous
   std::span<const uint8_t> index{};
+};
+
+/// One parameter whose bytes others write (ReservedDatasetWriter).
+struct ParameterLayout {
+  std::string name{};
+  Shape shape{};
+  std::string encoding = "full";
+  int64_t nnz = 0;
+  DType dtype = DType::fp32;
+  int64_t index_bytes = 0;
+  std::vector<std::pair<std::string, Shape>> states{};  ///< kinds of optimizer state, fp32
+};
+
+struct ReservedDataset {
+  std::string path{};
+  uint64_t offset = 0;  ///< in the temporary file
 };
 
 struct ParameterInfo {
@@ -71,13 +94,46 @@ class CheckpointWriter {
 
   void meta(const CheckpointMeta& meta);
   void parameter(const ParameterRecord& record);
-  /// `kind`: "master", "moment1", "moment2", or "feedback.R" of replica R; one element for each
-  /// kept one. kLowRankKind: of any shape.
+  /// `kind`: "master", "moment1", "moment2", "pruning1", "pruning2" (of pruning methods that learn
+  /// from every step), kMaskHistoryKind, or "feedback.R" of replica R; one element for each kept
+  /// one. kLowRankKind: of any shape.
   void optimizer(const std::string& name, const std::string& kind, const Tensor& tensor);
-  void commit();  ///< without it, no file stays
+  /// Makes the datasets of a parameter: values, index unless the encoding is "full", states.
+  std::vector<ReservedDataset> reserve(const ParameterLayout& layout);
+  /// Of a reserved dataset; needed once for each.
+  void set_checksum(const ReservedDataset& dataset, uint64_t checksum);
+  /// Where CheckpointParts write.
+  const std::filesystem::path& temporary() const { return file_.temporary(); }
+  /// To the disk, still under the temporary name.
+  void complete();
+  /// Completes unless that is done, and renames; without it, no file stays.
+  void commit();
 
  private:
   hdf5::File file_;
+};
+
+/// xxHash64 with seed 0, as in the attribute `checksum`.
+uint64_t checkpoint_checksum(std::span<const std::byte> bytes);
+/// The same. Calls `look` on consecutive pieces of 64 KiB while the cache holds them.
+uint64_t checkpoint_checksum(std::span<const std::byte> bytes,
+                             const std::function<void(std::span<const std::byte>)>& look);
+
+/// Writes reserved datasets; any process that sees the file can.
+class ReservedDatasetWriter {
+ public:
+  /// Throws Failure if the file cannot be opened.
+  explicit ReservedDatasetWriter(const std::filesystem::path& temporary)
+      : path_(temporary), file_(RawFile::open_to_write(temporary)) {}
+  void write(uint64_t offset, std::span<const std::byte> bytes) {
+    file_.write(offset, bytes.size(), bytes.data());
+  }
+  /// To the disk. Throws Failure with the cause of the first write that failed.
+  void finish();
+
+ private:
+  std::filesystem::path path_;
+  RawFile file_;
 };
 
 /// Whether an HDF5 file is laid out as a checkpoint (else it may hold plain arrays). Throws Failure
@@ -111,7 +167,8 @@ class CheckpointReader {
     std::string dataset;
     size_t bytes = 0;
     bool ok = false;
-    std::string error;  ///< empty when ok
+    std::string error;        ///< empty when ok
+    bool unreadable = false;  ///< is_unreadable
   };
   /// Reads every dataset; a damaged one is reported, not thrown.
   std::vector<Verified> verify_all() const;
@@ -131,9 +188,10 @@ class CheckpointReader {
   void read_tensor(const std::string& at, const Tensor& out) const;
 
   std::filesystem::path path_;
-  hdf5::File file_;
+  hdf5::Reader file_;
   int64_t version_ = 0;
   std::vector<std::string> names_;
+  std::set<std::string, std::less<>> known_;  ///< `names_`
 };
 
 /// Version of the library behind the files, for `espalier info`.
@@ -145,9 +203,33 @@ std::string checkpoint_name(int64_t step);
 std::optional<int64_t> checkpoint_step(const std::filesystem::path& path);
 /// Checkpoints in `folder`, oldest step first; empty when the folder does not exist.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
-/// The one with the highest step.
-std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
-/// Removes all but the `keep` latest checkpoints, and temporary files of processes that are gone.
-void prune_checkpoints(const std::filesystem::path& folder, int64_t keep);
+/// Whether a reader failed because the disk could not read a block (EIO): the file is damaged, or
+/// the disk failed once.
+bool is_unreadable(const Failure& failure);
+/// Why a checkpoint cannot be used.
+struct Damage {
+  std::string why{};        ///< empty: it is intact
+  bool unreadable = false;  ///< is_unreadable
+};
+/// Reads all of a checkpoint. Throws Failure for causes outside its content (permissions, too many
+/// open files).
+Damage damage_of(const std::filesystem::path& path);
+/// Reads a checkpoint that was just written, from the disk where the system allows it, before
+/// earlier ones are removed. If it is damaged, renames it to PATH.damaged and throws Failure.
+void verify_written_checkpoint(const std::filesystem::path& path);
+/// The intact checkpoint with the highest step, and why later ones were skipped. Reads whole files.
+struct NewestIntact {
+  std::optional<std::filesystem::path> file;
+  std::vector<std::string> skipped;  ///< a sentence for each damaged file
+  bool unreadable = false;           ///< one of them only could not be read: it may be intact
+};
+NewestIntact newest_intact_checkpoint(const std::filesystem::path& folder);
+/// Moves checkpoints after `step` into FOLDER/set-aside-N, with the first unused N: they belong to
+/// a branch of the run that is given up. Returns that folder; empty if there are none. The moves
+/// are on the disk when the call returns.
+std::filesystem::path set_aside_checkpoints(const std::filesystem::path& folder, int64_t step);
+/// Removes all but the `keep` latest checkpoints, and temporary files of this machine's processes
+/// that have ended.
+void remove_old_checkpoints(const std::filesystem::path& folder, int64_t keep);
 
 }  // namespace espalier::io

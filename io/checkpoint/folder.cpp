@@ -1,12 +1,12 @@
-// The folder of checkpoints: names by step, the latest one, and removal of old ones.
-#include <signal.h>
-#include <unistd.h>
-
+// The folder of checkpoints: names by step, the newest intact one, and removal of old ones. The
+// order of the operations is docs/formats.md's.
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/files/file_system.h"
+#include "io/files/folders.h"
 #include "io/files/raw_file.h"
 #include "src/core/error.h"
 
@@ -27,17 +27,10 @@ std::optional<int64_t> checkpoint_step(const fs::path& path) {
 }
 
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
-  std::error_code error;
-  if (!fs::exists(folder, error)) {
-    return {};
-  }
   std::vector<std::pair<int64_t, fs::path>> found;
-  fs::directory_iterator entries(folder, error);
-  check(!error, "folder {} cannot be read: {}; check the path and its permissions", folder.string(),
-        error.message());
-  for (const auto& entry : entries) {
-    if (const auto step = checkpoint_step(entry.path())) {
-      found.emplace_back(*step, entry.path());
+  for (const fs::path& path : entries_of(folder)) {
+    if (const auto step = checkpoint_step(path)) {
+      found.emplace_back(*step, path);
     }
   }
   std::ranges::sort(found);
@@ -48,28 +41,96 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   return out;
 }
 
-std::optional<fs::path> latest_checkpoint(const fs::path& folder) {
-  const auto all = checkpoints_in(folder);
-  return all.empty() ? std::nullopt : std::optional(all.back());
+bool is_unreadable(const Failure& failure) {
+  const auto* read = dynamic_cast<const hdf5::ReadFailure*>(&failure);
+  return read != nullptr && read->error() == EIO;
 }
 
-void prune_checkpoints(const fs::path& folder, int64_t keep) {
-  require(keep >= 1, "at least one checkpoint stays", keep);
-  const auto all = checkpoints_in(folder);
-  std::error_code error;
-  for (size_t i = 0; i + static_cast<size_t>(keep) < all.size(); ++i) {
-    fs::remove(all[i], error);
-    check(!error, "old checkpoint {} cannot be removed: {}; check the permissions of its folder",
-          all[i].string(), error.message());
+Damage damage_of(const fs::path& path) {
+  const RawFile opens = RawFile::open(path);  // its Failure is none of the content
+  try {
+    const CheckpointReader reader(path);
+    reader.meta();
+    for (const std::string& name : reader.names()) {
+      reader.info(name);
+    }
+    for (const CheckpointReader::Verified& dataset : reader.verify_all()) {
+      if (!dataset.ok) {
+        return {.why = dataset.error, .unreadable = dataset.unreadable};
+      }
+    }
+    return {};
+  } catch (const Failure& failure) {
+    if (failure.retryable() && !is_unreadable(failure)) {
+      throw;  // not the file's fault
+    }
+    return {.why = failure.what(), .unreadable = is_unreadable(failure)};
   }
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const int64_t owner = temporary_owner(entry.path());
-    const bool gone = owner > 0 && ::kill(static_cast<pid_t>(owner), 0) != 0 && errno == ESRCH;
-    if (gone) {
-      std::error_code ignored;  // it may be another's, and it does no harm
-      fs::remove(entry.path(), ignored);
+}
+
+void verify_written_checkpoint(const fs::path& path) {
+  RawFile::open(path).forget_cached();
+  const Damage damage = damage_of(path);
+  if (damage.why.empty()) {
+    return;
+  }
+  const fs::path aside = path.string() + ".damaged";
+  publish(path, aside);
+  throw Failure(
+      fmt::format("checkpoint {} was written but cannot be read back: {}; it is now {}, and no "
+                  "earlier checkpoint was removed: check the disk, then --resume auto",
+                  path.string(), damage.why, aside.filename().string()),
+      true);
+}
+
+NewestIntact newest_intact_checkpoint(const fs::path& folder) {
+  NewestIntact found;
+  const auto all = checkpoints_in(folder);
+  for (auto path = all.rbegin(); path != all.rend() && !found.file; ++path) {
+    const Damage damage = damage_of(*path);
+    if (damage.why.empty()) {
+      found.file = *path;
+    } else {
+      found.skipped.push_back(fmt::format("skipped damaged checkpoint: {}", damage.why));
+      found.unreadable = found.unreadable || damage.unreadable;
     }
   }
+  return found;
+}
+
+fs::path set_aside_checkpoints(const fs::path& folder, int64_t step) {
+  fs::path aside;
+  for (const fs::path& path : checkpoints_in(folder)) {
+    if (*checkpoint_step(path) <= step) {
+      continue;
+    }
+    for (int number = 1; aside.empty(); ++number) {
+      const fs::path unused = folder / fmt::format("set-aside-{}", number);
+      if (make_folder(unused)) {
+        aside = unused;
+      }
+    }
+    const fs::path target = aside / path.filename();
+    const int error = error_of([&] { return file_system().rename(path, target); });
+    check_system(error == 0, error,
+                 "checkpoint {} cannot be moved to {}: {}; check the permissions of the folders",
+                 path.string(), aside.string(), cause_of(error));
+  }
+  if (!aside.empty()) {
+    // Until both are on the disk a crash may bring the files back, beside those of the new branch.
+    sync_folder(aside);
+    sync_folder(folder);
+  }
+  return aside;
+}
+
+void remove_old_checkpoints(const fs::path& folder, int64_t keep) {
+  require(keep >= 1, "at least one checkpoint stays", keep);
+  const auto all = checkpoints_in(folder);
+  for (size_t i = 0; i + static_cast<size_t>(keep) < all.size(); ++i) {
+    remove_file(all[i]);
+  }
+  remove_abandoned(folder);
 }
 
 }  // namespace espalier::io

@@ -12,8 +12,7 @@ bool is_float(hdf5::Type type) { return type != hdf5::Type::int32 && type < hdf5
 
 }  // namespace
 
-PlainReader::PlainReader(std::filesystem::path path)
-    : path_(std::move(path)), file_(hdf5::File::open(path_)) {
+PlainReader::PlainReader(std::filesystem::path path) : path_(std::move(path)), file_(path_) {
   for (const std::string& place : file_.datasets()) {
     std::string name = place.substr(1);
     std::ranges::replace(name, '/', '.');

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "io/hdf5/hdf5.h"
+#include "io/hdf5/reader.h"
 #include "src/core/types.h"
 
 namespace espalier::io {
@@ -30,7 +30,7 @@ class PlainReader {
   const std::string& place(const std::string& name) const;
 
   std::filesystem::path path_;
-  hdf5::File file_;
+  hdf5::Reader file_;
   std::map<std::string, std::string> places_;  ///< name → path in the file
   std::vector<std::string> skipped_;
 };

@@ -47,10 +47,17 @@ struct TrainConfig {
   int64_t eval_batches = 100;
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only; -1: never
   int64_t keep_checkpoints = 2;
+  bool checkpoint_background = true;  ///< written from a copy, where memory_budget allows one
   std::string recompute = "none";
   bool tf32 = false;            ///< of a device: dense products of fp32 in TF32
   bool fp8 = false;             ///< dense products of hidden layers in 8 bits
   std::string memory_budget{};  ///< "", or a size such as "16GiB" (parse_bytes)
+  std::string parametrization = "supar-lr";
+  int64_t base_width = 0;   ///< for which the learning rate is tuned; 0: the network's
+  double base_density = 1;  ///< likewise
+  std::string teacher{};    ///< checkpoint of a network to learn from; empty: none
+  double teacher_weight = 0.5;
+  double teacher_temperature = 1;
 };
 
 struct OptimizerConfig {
@@ -77,13 +84,16 @@ struct PruningConfig {
   int64_t to_step = -1;    ///< also the end of moving masks
   int64_t every = 0;       ///< steps between two changes of masks; 0: the method's default
   double drop_fraction = 0.3;
+  double distance = 0.1;  ///< of method "early-bird": masks that differ less are stable
   std::string distribution = "erk";
-  std::string scope = "global";
+  std::string scope = "auto";          ///< Method::scope
   std::vector<std::string> exclude{};  ///< globs of parameter names, besides those never pruned
   int64_t n = 2;
   int64_t m = 4;
   int64_t block = 16;
   int64_t score_batches = 4;  ///< of methods that score elements by gradients
+  int64_t rounds = 100;       ///< of method "synflow"
+  double penalty = 0.01;      ///< of method "elsa"
   std::string file{};         ///< of method "file"
 
   bool prunes() const { return method != "none"; }
@@ -93,7 +103,7 @@ struct PruningConfig {
 };
 
 struct SparseConfig {
-  Patterned storage{.fallback = "dense", .patterns = {}};
+  Patterned storage{.fallback = "auto", .patterns = {}};
   Patterned index{.fallback = "auto", .patterns = {}};
   std::string file_index = "auto";
   int64_t block = 0;
@@ -131,6 +141,7 @@ struct ParallelConfig {
   std::string activation_codec = "fp32";
   double timeout_s = 120;
   int64_t check_every = 50;  ///< steps between checksum comparisons across ranks; 0: off
+  bool check_state = true;   ///< checksums of state at rest, checked in every step
 };
 
 struct RunConfig {

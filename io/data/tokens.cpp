@@ -144,7 +144,7 @@ void TokenFiles::mark_bytes(std::span<bool, 256> seen) const {
 }
 
 int64_t TokenFiles::largest() const {
-  std::vector<int32_t> chunk(1 << 16);
+  std::vector<int32_t> chunk(static_cast<size_t>(std::min<int64_t>(size_, 1 << 16)));
   uint32_t largest = 0;
   for (int64_t at = 0; at < size_; at += static_cast<int64_t>(chunk.size())) {
     const auto part = std::min(size_ - at, static_cast<int64_t>(chunk.size()));
@@ -309,6 +309,11 @@ TokenDataset TokenDataset::open(const DataConfig& data, Split split, const Optio
                             ? options.vocabulary
                             : 1 + std::max(TokenFiles(data, data.train).largest(),
                                            TokenFiles(data, data.validation).largest());
+    constexpr int64_t kMax = 1 << 24;  // that of model.vocabulary
+    check(
+        state->vocabulary <= kMax,
+        "the largest token of {} is {}, and a vocabulary has at most {}; is data.token_type right?",
+        data.train[0], state->vocabulary - 1, kMax);
   } else {
     state->chars = data.kind == "chars";
     if (!state->chars) {

@@ -8,26 +8,29 @@
 #include <cerrno>
 #include <utility>
 
+#include "io/files/file_system.h"
 #include "src/core/error.h"
 
 namespace espalier::io {
 
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
-  const auto cause = [] { return std::generic_category().message(errno); };
-  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  check(file >= 0, "data file {} cannot be opened: {}; paths are relative to the working directory",
-        path_.string(), cause());
+  int file = -1;
+  int error = error_of([&] { return file = file_system().open(path_, O_RDONLY | O_NONBLOCK); });
+  check_system(error == 0, error,
+               "data file {} cannot be opened: {}; paths are relative to the working directory",
+               path_.string(), cause_of(error));
   struct stat status {};
   const bool ordinary = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
   const auto size = static_cast<size_t>(status.st_size);
   void* memory =
       ordinary && size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
-  const std::string why = cause();
-  ::close(file);
+  error = errno;
+  file_system().close(file);
   check(ordinary, "data file {} is not an ordinary file; name a file, not a folder, pipe or device",
         path_.string());
   check(size > 0, "data file {} is empty", path_.string());
-  check(memory != MAP_FAILED, "data file {} cannot be mapped: {}", path_.string(), why);
+  check_system(memory != MAP_FAILED, error, "data file {} cannot be mapped: {}", path_.string(),
+               cause_of(error));
   bytes_ = {static_cast<const uint8_t*>(memory), size};
 }
 

@@ -6,35 +6,45 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <utility>
 
+#include "io/files/file_system.h"
+#include "io/files/folders.h"
 #include "src/core/error.h"
 
 namespace espalier::io {
 namespace {
 
-std::string cause(int error) { return std::generic_category().message(error); }
-
-/// One call moves at most this much (Linux moves less than 2 GiB at a time).
-constexpr size_t kMaxTransfer = size_t{1} << 30;
+/// One call moves at most this much: the disk writes a piece while the next one is copied.
+constexpr size_t kMaxTransfer = size_t{1} << 25;
 
 }  // namespace
 
 RawFile RawFile::create(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  check(file >= 0, "{} cannot be created: {}; check the path, permissions and free space",
-        path.string(), cause(errno));
+  int file = -1;
+  const int error =
+      error_of([&] { return file = file_system().open(path, O_RDWR | O_CREAT | O_EXCL); });
+  check_system(error == 0, error,
+               "{} cannot be created: {}; check the path, permissions and free space",
+               path.string(), cause_of(error));
   return {file, 0};
 }
 
-RawFile RawFile::open(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  check(file >= 0, "{} cannot be opened: {}", path.string(), cause(errno));
+RawFile RawFile::open(const std::filesystem::path& path) { return open_ordinary(path, O_RDONLY); }
+
+RawFile RawFile::open_to_write(const std::filesystem::path& path) {
+  return open_ordinary(path, O_RDWR | O_NOFOLLOW);
+}
+
+RawFile RawFile::open_ordinary(const std::filesystem::path& path, int flags) {
+  int file = -1;
+  int error = error_of([&] { return file = file_system().open(path, flags | O_NONBLOCK); });
+  check_system(error == 0, error, "{} cannot be opened: {}", path.string(), cause_of(error));
   RawFile out(file, 0);
   struct stat status {};
-  check(::fstat(file, &status) == 0, "{} cannot be examined: {}", path.string(), cause(errno));
+  error = error_of([&] { return ::fstat(file, &status); });
+  check_system(error == 0, error, "{} cannot be examined: {}", path.string(), cause_of(error));
   check(S_ISREG(status.st_mode),
         "{} is not an ordinary file; name a file, not a folder, pipe or device", path.string());
   out.size_ = static_cast<uint64_t>(status.st_size);
@@ -46,7 +56,7 @@ RawFile::RawFile(RawFile&& other) noexcept
 
 RawFile::~RawFile() {
   if (file_ >= 0) {
-    ::close(file_);
+    file_system().close(file_);
   }
 }
 
@@ -59,11 +69,8 @@ void RawFile::note(int error) {
 bool RawFile::read(uint64_t offset, size_t bytes, void* out) {
   auto* to = static_cast<std::byte*>(out);
   while (bytes > 0) {
-    const ssize_t got =
-        ::pread(file_, to, std::min(bytes, kMaxTransfer), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
+    const ssize_t got = uninterrupted(
+        [&] { return file_system().read(file_, to, std::min(bytes, kMaxTransfer), offset); });
     if (got < 0) {
       note(errno);
       return false;
@@ -83,14 +90,14 @@ void RawFile::write(uint64_t offset, size_t bytes, const void* data) {
   size_ = std::max(size_, offset + bytes);
   const auto* from = static_cast<const std::byte*>(data);
   while (bytes > 0 && error_ == 0) {
-    const ssize_t put =
-        ::pwrite(file_, from, std::min(bytes, kMaxTransfer), static_cast<off_t>(offset));
-    if (put < 0 && errno == EINTR) {
-      continue;
-    }
+    const ssize_t put = uninterrupted(
+        [&] { return file_system().write(file_, from, std::min(bytes, kMaxTransfer), offset); });
     if (put <= 0) {
       note(put < 0 ? errno : ENOSPC);
       return;
+    }
+    if (constexpr ssize_t kLarge = 1 << 20; put >= kLarge) {
+      ::sync_file_range(file_, static_cast<off_t>(offset), put, SYNC_FILE_RANGE_WRITE);
     }
     from += put;
     offset += static_cast<uint64_t>(put);
@@ -100,31 +107,58 @@ void RawFile::write(uint64_t offset, size_t bytes, const void* data) {
 
 void RawFile::resize(uint64_t size) {
   size_ = size;
-  if (error_ == 0 && ::ftruncate(file_, static_cast<off_t>(size)) != 0) {
+  if (error_ == 0) {
+    note(error_of([&] { return file_system().resize(file_, size); }));
+  }
+}
+
+void RawFile::sync() {
+  if (error_ == 0) {
+    note(flush());
+  }
+}
+
+int RawFile::flush() const {
+  const int error = error_of([&] { return file_system().sync(file_); });
+  return error == EINVAL ? 0 : error;  // EINVAL: a file system that knows no fsync
+}
+
+void RawFile::finish() {
+  sync();
+  // Linux closes the file also where it reports an interruption; a second close would be of
+  // another's descriptor.
+  if (file_system().close(std::exchange(file_, -1)) != 0 && errno != EINTR) {
     note(errno);
   }
 }
 
-void RawFile::finish() {
-  // EINVAL: a file system that knows no fsync. There is no more to be done there.
-  if (error_ == 0 && ::fsync(file_) != 0 && errno != EINVAL) {
-    note(errno);
-  }
-  if (::close(std::exchange(file_, -1)) != 0) {
-    note(errno);
+void RawFile::forget_cached() const { ::posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED); }
+
+std::string read_text(const std::filesystem::path& path, std::string_view what, uint64_t most) {
+  try {
+    RawFile file = RawFile::open(path);
+    check(file.size() <= most, "{} has {} bytes, more than the {} that are read; name another file",
+          path.string(), file.size(), most);
+    std::string text(file.size(), '\0');
+    const bool read = file.read(0, text.size(), text.data());
+    check_system(read, file.error(), "{} cannot be read: {}", path.string(),
+                 cause_of(file.error()));
+    return text;
+  } catch (const Failure& failure) {
+    throw Failure(fmt::format("{} {}", what, failure.what()), failure.retryable());
   }
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path)
-    : path_(std::move(path)), file_(RawFile::create([this] {
+    : path_(std::move(path)), temporary_(temporary_name(path_)), file_(RawFile::create([this] {
         make_folder_of(path_);
-        ::unlink(temporary_name(path_).c_str());  // of an earlier process that had our PID
-        return temporary_name(path_);
+        remove_file(temporary_);  // of an earlier process that had our PID
+        return temporary_;
       }())) {}
 
 AtomicFile::~AtomicFile() {
   if (!committed_) {
-    ::unlink(temporary_name(path_).c_str());
+    file_system().unlink(temporary_);
   }
 }
 
@@ -134,49 +168,11 @@ void AtomicFile::append(std::string_view text) {
 
 void AtomicFile::commit() {
   file_.finish();
-  check(file_.error() == 0,
-        "{} cannot be written: {}; free space or fix the cause, then repeat the command",
-        path_.string(), cause(file_.error()));
-  publish(temporary_name(path_), path_);
+  check_system(file_.error() == 0, file_.error(),
+               "{} cannot be written: {}; free space or fix the cause, then repeat the command",
+               path_.string(), cause_of(file_.error()));
+  publish(temporary_, path_);
   committed_ = true;
-}
-
-std::filesystem::path temporary_name(const std::filesystem::path& path) {
-  return path.string() + fmt::format(".tmp-{}", ::getpid());
-}
-
-int64_t temporary_owner(const std::filesystem::path& path) {
-  const std::string name = path.filename().string();
-  const size_t mark = name.rfind(".tmp-");
-  int64_t owner = 0;
-  if (mark == std::string::npos) {
-    return 0;
-  }
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + mark + 5, end, owner);
-  return error == std::errc() && stop == end && owner > 0 ? owner : 0;
-}
-
-void publish(const std::filesystem::path& temporary, const std::filesystem::path& path) {
-  check(::rename(temporary.c_str(), path.c_str()) == 0, "{} cannot be renamed to {}: {}",
-        temporary.string(), path.string(), cause(errno));
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const int handle = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  check(handle >= 0, "folder {} cannot be opened: {}", folder.string(), cause(errno));
-  const bool synced = ::fsync(handle) == 0 || errno == EINVAL;
-  const int error = errno;
-  ::close(handle);
-  check(synced, "folder {} cannot be flushed: {}", folder.string(), cause(error));
-}
-
-void make_folder_of(const std::filesystem::path& path) {
-  if (!path.has_parent_path()) {
-    return;
-  }
-  std::error_code error;
-  std::filesystem::create_directories(path.parent_path(), error);
-  check(!error, "folder {} cannot be created: {}; check the path and its permissions",
-        path.parent_path().string(), error.message());
 }
 
 }  // namespace espalier::io

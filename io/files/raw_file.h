@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace espalier::io {
@@ -15,8 +16,11 @@ class RawFile {
  public:
   /// A new file; throws Failure when it exists or cannot be made.
   static RawFile create(const std::filesystem::path& path);
-  /// Read-only; throws Failure when it is missing or no ordinary file.
+  /// Read-only; throws Failure when it is missing or no ordinary file. Does not wait for the writer
+  /// of a pipe.
   static RawFile open(const std::filesystem::path& path);
+  /// An existing ordinary file, to read and write; not through a link.
+  static RawFile open_to_write(const std::filesystem::path& path);
   RawFile(RawFile&& other) noexcept;
   RawFile& operator=(RawFile&&) = delete;
   ~RawFile();
@@ -24,20 +28,39 @@ class RawFile {
   uint64_t size() const { return size_; }
   /// Past the end: zeros. False on an error.
   bool read(uint64_t offset, size_t bytes, void* out);
+  /// Also starts the transfer to the disk, so that `finish` has little left to wait for.
   void write(uint64_t offset, size_t bytes, const void* data);
   void resize(uint64_t size);
-  /// To the disk; then closes.
+  /// Content and size, to the disk.
+  void sync();
+  /// The same, while another thread may write: the cause is returned (errno; 0: none), not noted.
+  int flush() const;
+  /// `sync`; then closes.
   void finish();
+  /// Frees the system's copy in memory of what is on the disk, as far as it can: later reads are
+  /// of the disk.
+  void forget_cached() const;
   /// errno of the first failure; 0: none.
   int error() const { return error_; }
+  /// Notes a failure outside of the file's own calls.
+  void note(int error);
 
  private:
   RawFile(int file, uint64_t size) : file_(file), size_(size) {}
-  void note(int error);
+  static RawFile open_ordinary(const std::filesystem::path& path, int flags);
   int file_ = -1;
   uint64_t size_ = 0;
   int error_ = 0;
 };
+
+/// Bytes of a text that people write, at most; of a text that a run writes.
+inline constexpr uint64_t kMaxConfig = uint64_t{1} << 20;
+inline constexpr uint64_t kMaxText = uint64_t{1} << 32;
+
+/// The bytes of an ordinary file; throws Failure when it cannot be read or has more than `most`.
+/// `what` is the file's kind in messages: "config".
+std::string read_text(const std::filesystem::path& path, std::string_view what,
+                      uint64_t most = kMaxText);
 
 /// A text file that appears whole or not at all: written to a temporary name, then fsynced and
 /// renamed.
@@ -52,18 +75,9 @@ class AtomicFile {
   void commit();  ///< throws Failure with the cause of the first write that failed
 
  private:
-  std::filesystem::path path_;
+  std::filesystem::path path_, temporary_;
   RawFile file_;
   bool committed_ = false;
 };
-
-/// `path.tmp-PID`, beside the file it will replace.
-std::filesystem::path temporary_name(const std::filesystem::path& path);
-/// The PID in a temporary name; 0 for any other name.
-int64_t temporary_owner(const std::filesystem::path& path);
-/// Renames `temporary` to `path` and fsyncs the folder; throws Failure.
-void publish(const std::filesystem::path& temporary, const std::filesystem::path& path);
-/// Makes the folder of `path` and those above it; throws Failure.
-void make_folder_of(const std::filesystem::path& path);
 
 }  // namespace espalier::io

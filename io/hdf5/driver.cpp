@@ -5,9 +5,7 @@
 #include <H5FDdevelop.h>
 #endif
 
-#include <cstring>
 #include <type_traits>
-#include <vector>
 
 namespace espalier::io::hdf5 {
 namespace {
@@ -34,9 +32,13 @@ H5FD_t* open(const char*, unsigned, hid_t access, haddr_t) {
   if (info == nullptr) {
     return nullptr;
   }
-  auto out = std::make_unique<Open>();
+  auto* out = new (std::nothrow) Open;  // no exception may pass through HDF5
+  if (out == nullptr) {
+    (*info->file)->note(ENOMEM);
+    return nullptr;
+  }
   out->file = *info->file;
-  return &out.release()->base;
+  return &out->base;
 }
 
 herr_t close(H5FD_t* file) {
@@ -59,56 +61,11 @@ herr_t set_eoa(H5FD_t* file, H5FD_mem_t, haddr_t address) {
 
 haddr_t get_eof(const H5FD_t* file, H5FD_mem_t) { return self(file).file->size(); }
 
-bool checks_heaps = false;  // the library's lock protects it
-
-uint64_t number_at(const std::vector<uint8_t>& bytes, size_t at) {
-  uint64_t number = 0;
-  std::memcpy(&number, bytes.data() + at, sizeof(number));
-  return number;
-}
-
-/// Whether the global heap collection at `address` can be parsed: a header of 16 bytes that ends
-/// with the size of all, then objects {index (2 bytes), references (2), reserved (4), size (8),
-/// data, up to a multiple of 8}; index 0 is the free space up to the end, and less than a header of
-/// space needs none. Source: HDF5 File Format Specification 3.0, section III.E.
-bool is_sound_heap(Open& open, haddr_t address) {
-  constexpr uint64_t kHeader = 16;
-  std::vector<uint8_t> bytes(kHeader);
-  if (!open.file->read(address, kHeader, bytes.data())) {
-    return false;
-  }
-  const uint64_t size = number_at(bytes, 8);
-  if (size < kHeader || size > open.end_of_allocation - address) {
-    return false;
-  }
-  bytes.resize(size);
-  if (!open.file->read(address, size, bytes.data())) {
-    return false;
-  }
-  for (uint64_t at = kHeader; size - at >= kHeader;) {
-    const uint64_t rest = size - at - kHeader;
-    const uint64_t length = number_at(bytes, at + 8);
-    if (bytes[at] == 0 && bytes[at + 1] == 0) {
-      return length == size - at;
-    }
-    const uint64_t padded = (length + 7) / 8 * 8;
-    if (length > rest || padded > rest) {
-      return false;
-    }
-    at += kHeader + padded;
-  }
-  return true;
-}
-
 herr_t read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t bytes, void* out) {
   Open& open = self(file);
   const bool inside =
       address <= open.end_of_allocation && bytes <= open.end_of_allocation - address;
-  if (!inside || !open.file->read(address, bytes, out)) {
-    return -1;
-  }
-  const bool heap = checks_heaps && bytes >= 4 && std::memcmp(out, "GCOL", 4) == 0;
-  return !heap || is_sound_heap(open, address) ? 0 : -1;
+  return inside && open.file->read(address, bytes, out) ? 0 : -1;
 }
 
 herr_t write(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t bytes, const void* data) {
@@ -171,21 +128,20 @@ bool keep_metadata(hid_t list) {
 
 }  // namespace
 
-HeapChecks::HeapChecks() { checks_heaps = true; }
-HeapChecks::~HeapChecks() { checks_heaps = false; }
-
 hid_t access_through(const std::shared_ptr<RawFile>& file) {
   static const H5FD_class_t kClass = describe<H5FD_class_t>();
-  const hid_t driver = H5FDregister(&kClass);
+  // Registered until HDF5 itself ends: H5FD_close of 1.10 releases a file's reference to its driver
+  // first and then still calls it, so the last file must not hold the last reference.
+  static hid_t driver = -1;
+  if (driver < 0) {
+    driver = H5FDregister(&kClass);
+  }
   const hid_t list = H5Pcreate(H5P_FILE_ACCESS);
   const Info info{&file};
   const bool ok = driver >= 0 && list >= 0 && H5Pset_driver(list, driver, &info) >= 0 &&
                   H5Pset_fclose_degree(list, H5F_CLOSE_STRONG) >= 0 &&
                   H5Pset_libver_bounds(list, H5F_LIBVER_V110, H5F_LIBVER_V110) >= 0 &&
                   keep_metadata(list);
-  if (driver >= 0) {
-    H5FDunregister(driver);  // the list keeps it alive
-  }
   if (!ok && list >= 0) {
     H5Pclose(list);
   }

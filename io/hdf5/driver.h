@@ -11,18 +11,7 @@
 namespace espalier::io::hdf5 {
 
 /// A file access property list that leads to `file`; the HDF5 file shares its ownership. Negative
-/// on failure. The caller closes the list.
+/// on failure. The caller closes the list, and holds the lock of the library.
 hid_t access_through(const std::shared_ptr<RawFile>& file);
-
-/// While one lives, reading a global heap collection (which holds texts of variable length) fails
-/// unless its objects lie within it: HDF5 1.10 follows their sizes without a check, and a damaged
-/// one would crash the process. Not always on: a dataset may begin with a heap's signature.
-class HeapChecks {
- public:
-  HeapChecks();
-  ~HeapChecks();
-  HeapChecks(const HeapChecks&) = delete;
-  HeapChecks& operator=(const HeapChecks&) = delete;
-};
 
 }  // namespace espalier::io::hdf5

@@ -1,14 +1,16 @@
 #include "io/hdf5/hdf5.h"
 
 #include <hdf5.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <new>
 #include <string_view>
 #include <utility>
 
+#include "io/files/file_system.h"
+#include "io/files/folders.h"
 #include "io/files/raw_file.h"
 #include "io/hdf5/driver.h"
 #include "src/core/error.h"
@@ -19,11 +21,15 @@ namespace {
 /// HDF5 keeps its state in globals, so its lock is global too.
 std::recursive_mutex library_lock;
 
-/// One call of the library: holds the process-wide lock. Switches HDF5's printing off for good: it
-/// also prints when the process exits after it has read a damaged file.
+/// One call of the library: holds the process-wide lock. Switches HDF5's printing off for good (it
+/// also prints when the process exits after it has read a damaged file), and its plugins: a file
+/// must not choose code to run.
 class Visit {
  public:
-  Visit() : lock_(library_lock) { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+  Visit() : lock_(library_lock) {
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    H5PLset_loading_state(0);
+  }
   Visit(const Visit&) = delete;
   Visit& operator=(const Visit&) = delete;
 
@@ -49,10 +55,16 @@ class Id {
   hid_t id_;
 };
 
+// No exception may pass through HDF5, which is C: callbacks end HDF5's call instead.
+
 herr_t take_first(unsigned, const H5E_error2_t* error, void* out) {
   auto& text = *static_cast<std::string*>(out);
   if (text.empty() && error->desc != nullptr) {
-    text = error->desc;
+    try {
+      text = error->desc;
+    } catch (const std::bad_alloc&) {
+      return -1;
+    }
   }
   return 0;
 }
@@ -92,16 +104,6 @@ hid_t library_type(Type type) {
   return known == kTypes.end() ? -1 : known->make();
 }
 
-Type type_of(hid_t id) {
-  for (const Known& known : kTypes) {
-    const Id type(known.make());
-    if (H5Tequal(id, type) > 0) {
-      return known.type;
-    }
-  }
-  return H5Tget_class(id) == H5T_FLOAT ? Type::other_float : Type::other;
-}
-
 /// A group that remembers the order in which its links were made.
 hid_t ordered_group_list(hid_t kind) {
   const hid_t list = H5Pcreate(kind);
@@ -119,29 +121,12 @@ hid_t space_of(std::span<const int64_t> extents) {
   return H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr);
 }
 
-herr_t take_name(hid_t, const char* name, const H5A_info_t*, void* out) {
-  static_cast<std::vector<std::string>*>(out)->emplace_back(name);
-  return 0;
-}
-
 /// The type of text attributes: UTF-8 of variable length, which h5py reads as str.
 hid_t text_type() {
   const hid_t type = H5Tcopy(H5T_C_S1);
   const bool ok =
       type >= 0 && H5Tset_size(type, H5T_VARIABLE) >= 0 && H5Tset_cset(type, H5T_CSET_UTF8) >= 0;
   return ok ? type : -1;
-}
-
-/// Reads one text of variable length; false: HDF5 says why.
-bool read_variable(hid_t attribute, hid_t kind, std::string& out) {
-  char* text = nullptr;
-  const HeapChecks checks;
-  if (H5Aread(attribute, kind, static_cast<void*>(&text)) < 0) {
-    return false;
-  }
-  out = text == nullptr ? "" : text;
-  H5free_memory(text);
-  return true;
 }
 
 }  // namespace
@@ -161,26 +146,10 @@ struct File::State {
   /// Throws, with the system's or else HDF5's cause, unless `ok` and every write so far went
   /// through.
   void expect(bool ok, std::string_view action, std::string_view path) const;
+  /// A new dataset with memory in the file.
+  hid_t make_dataset(const std::string& path, hid_t kind, std::span<const int64_t> extents) const;
   void set_integers(const std::string& path, const std::string& name,
                     std::span<const int64_t> extents, const int64_t* values) const;
-  std::vector<std::string> children(const std::string& group) const;
-  void walk(const std::string& group, int depth, std::vector<std::string>& out) const;
-};
-
-/// An attribute to read; lives within one Visit.
-struct File::Attribute {
-  std::string action;
-  Id id, kind, space;
-  hssize_t count;
-
-  Attribute(const State& state, const std::string& path, const std::string& name)
-      : action("read attribute " + name + " of"),
-        id(H5Aopen_by_name(state.id, path.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT)),
-        kind(id >= 0 ? H5Aget_type(id) : hid_t{-1}),
-        space(id >= 0 ? H5Aget_space(id) : hid_t{-1}),
-        count(space >= 0 ? H5Sget_simple_extent_npoints(space) : -1) {
-    state.expect(kind >= 0 && space >= 0, action, path);
-  }
 };
 
 std::string library() {
@@ -203,7 +172,7 @@ File::State::~State() {
     H5Fclose(id);
   }
   if (!temporary.empty()) {
-    ::unlink(temporary.c_str());
+    file_system().unlink(temporary);
   }
 }
 
@@ -213,9 +182,15 @@ void File::State::expect(bool ok, std::string_view action, std::string_view path
     return;
   }
   const bool system = raw->error() != 0;
-  fail("{}: cannot {}{}{}: {}{}", label, action, path.empty() ? "" : " ", path,
-       system ? std::generic_category().message(raw->error()) : library_cause(),
-       writing || system ? "" : "; the file is truncated, damaged or not HDF5, use another file");
+  throw Failure(
+      fmt::format("{}: cannot {}{}{}: {}{}", label, action, path.empty() ? "" : " ", path,
+                  system ? cause_of(raw->error()) : library_cause(),
+                  writing || system
+                      ? ""
+                      : "; the file is truncated, damaged or not HDF5, use another file"),
+      // A block that cannot be read is damage; other causes (too many open files) say nothing about
+      // the file.
+      system && is_transient(raw->error()) && (writing || raw->error() != EIO));
 }
 
 File::File(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -230,7 +205,7 @@ File File::create(const std::filesystem::path& path, std::string label) {
   state->target = path;
   make_folder_of(path);
   state->temporary = temporary_name(path);
-  ::unlink(state->temporary.c_str());  // of an earlier process that had our PID
+  remove_file(state->temporary);  // of an earlier process that had our PID
   state->raw = std::make_shared<RawFile>(RawFile::create(state->temporary));
   const Id access(access_through(state->raw));
   const Id creation(ordered_group_list(H5P_FILE_CREATE));
@@ -239,19 +214,6 @@ File File::create(const std::filesystem::path& path, std::string label) {
   return File(std::move(state));
 }
 
-File File::open(const std::filesystem::path& path) {
-  const Visit visit;
-  auto state = std::make_unique<State>();
-  state->label = path.string();
-  state->raw = std::make_shared<RawFile>(RawFile::open(path));
-  const Id access(access_through(state->raw));
-  state->id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
-  state->expect(state->id >= 0, "open it as HDF5", "");
-  return File(std::move(state));
-}
-
-uint64_t File::size() const { return state_->raw->size(); }
-
 void File::make_group(const std::string& path) {
   const Visit visit;
   const Id list(ordered_group_list(H5P_GROUP_CREATE));
@@ -259,61 +221,43 @@ void File::make_group(const std::string& path) {
   state_->expect(group >= 0, "make group", path);
 }
 
+hid_t File::State::make_dataset(const std::string& path, hid_t kind,
+                                std::span<const int64_t> extents) const {
+  const Id space(space_of(extents));
+  const Id list(H5Pcreate(H5P_DATASET_CREATE));
+  // Nothing is filled in beforehand: every element is written by the caller.
+  const bool ready = list >= 0 && H5Pset_fill_time(list, H5D_FILL_TIME_NEVER) >= 0 &&
+                     H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY) >= 0 &&
+                     H5Pset_obj_track_times(list, false) >= 0;
+  const hid_t dataset =
+      ready ? H5Dcreate2(id, path.c_str(), kind, space, H5P_DEFAULT, list, H5P_DEFAULT) : hid_t{-1};
+  expect(dataset >= 0, "make dataset", path);
+  return dataset;
+}
+
 void File::write(const std::string& path, Type type, std::span<const int64_t> extents,
                  const void* data) {
   const Visit visit;
   const Id kind(library_type(type));
-  const Id space(space_of(extents));
-  const Id list(H5Pcreate(H5P_DATASET_CREATE));
-  // Nothing is filled in beforehand: every element is written right here.
-  const bool ready = list >= 0 && H5Pset_fill_time(list, H5D_FILL_TIME_NEVER) >= 0 &&
-                     H5Pset_obj_track_times(list, false) >= 0;
-  const Id dataset(
-      ready ? H5Dcreate2(state_->id, path.c_str(), kind, space, H5P_DEFAULT, list, H5P_DEFAULT)
-            : hid_t{-1});
+  const Id dataset(state_->make_dataset(path, kind, extents));
   const bool empty = std::ranges::find(extents, 0) != extents.end();
-  state_->expect(
-      dataset >= 0 && (empty || H5Dwrite(dataset, kind, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0),
-      "write dataset", path);
+  state_->expect(empty || H5Dwrite(dataset, kind, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0,
+                 "write dataset", path);
 }
 
-Dataset File::describe(const std::string& path) const {
+uint64_t File::reserve(const std::string& path, Type type, std::span<const int64_t> extents) {
   const Visit visit;
-  const Id dataset(H5Dopen2(state_->id, path.c_str(), H5P_DEFAULT));
-  const Id space(dataset >= 0 ? H5Dget_space(dataset) : hid_t{-1});
-  const Id kind(dataset >= 0 ? H5Dget_type(dataset) : hid_t{-1});
-  const int rank = space >= 0 ? H5Sget_simple_extent_ndims(space) : -1;
-  state_->expect(kind >= 0 && rank >= 0, "open dataset", path);
-  std::vector<hsize_t> sizes(static_cast<size_t>(rank));
-  state_->expect(H5Sget_simple_extent_dims(space, sizes.data(), nullptr) >= 0, "examine dataset",
-                 path);
-  Dataset out{.type = type_of(kind),
-              .extents = {sizes.begin(), sizes.end()},
-              .count = H5Sget_simple_extent_npoints(space),
-              .stored_bytes = H5Dget_storage_size(dataset)};
-  // Half of the address space: sums of sizes then cannot overflow either.
-  double product = 8;
-  std::ranges::for_each(sizes, [&](hsize_t size) { product *= static_cast<double>(size); });
-  check(product < 0x1p62 && out.count >= 0,
-        "{}: dataset {} has an impossible size; the file is damaged, use another file",
-        state_->label, path);
-  return out;
-}
-
-void File::read(const std::string& path, Type type, std::span<std::byte> out) const {
-  const Dataset found = describe(path);
-  require(static_cast<size_t>(found.count) * size_of(type) == out.size(),
-          "the buffer holds all elements", found.count, size_of(type), out.size());
-  if (out.empty()) {
-    return;
-  }
-  const Visit visit;
-  const Id dataset(H5Dopen2(state_->id, path.c_str(), H5P_DEFAULT));
   const Id kind(library_type(type));
-  state_->expect(
-      dataset >= 0 && H5Dread(dataset, kind, H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()) >= 0,
-      "read dataset", path);
+  const Id dataset(state_->make_dataset(path, kind, extents));
+  if (std::ranges::find(extents, 0) != extents.end()) {
+    return 0;
+  }
+  const haddr_t offset = H5Dget_offset(dataset);
+  state_->expect(offset != HADDR_UNDEF, "find the place of dataset", path);
+  return offset;
 }
+
+const std::filesystem::path& File::temporary() const { return state_->temporary; }
 
 bool File::exists(const std::string& path) const {
   const Visit visit;
@@ -331,68 +275,6 @@ bool File::exists(const std::string& path) const {
       return true;
     }
   }
-}
-
-std::vector<std::string> File::State::children(const std::string& group) const {
-  const Id object(H5Gopen2(id, group.c_str(), H5P_DEFAULT));
-  expect(object >= 0, "open group", group);
-  H5G_info_t info{};
-  const Id list(H5Gget_create_plist(object));
-  unsigned order = 0;
-  expect(
-      H5Gget_info(object, &info) >= 0 && list >= 0 && H5Pget_link_creation_order(list, &order) >= 0,
-      "examine group", group);
-  const bool indexed = (order & H5P_CRT_ORDER_INDEXED) != 0;
-  const H5_index_t by = indexed ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME;
-  std::vector<std::string> out;
-  for (hsize_t i = 0; i < info.nlinks; ++i) {
-    const ssize_t length =
-        H5Lget_name_by_idx(object, ".", by, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT);
-    expect(length >= 0, "list group", group);
-    std::string name(static_cast<size_t>(length) + 1, '\0');
-    expect(H5Lget_name_by_idx(object, ".", by, H5_ITER_INC, i, name.data(), name.size(),
-                              H5P_DEFAULT) >= 0,
-           "list group", group);
-    name.pop_back();
-    out.push_back(std::move(name));
-  }
-  return out;
-}
-
-std::vector<std::string> File::children(const std::string& group) const {
-  const Visit visit;
-  return state_->children(group);
-}
-
-void File::State::walk(const std::string& group, int depth, std::vector<std::string>& out) const {
-  // Hard links may form cycles; no sane file is that deep or that large.
-  check(depth < 64 && out.size() < 1'000'000,
-        "{}: more than 64 levels or 1,000,000 datasets (at {}); the file is damaged or has "
-        "circular links, use another file",
-        label, group);
-  for (const std::string& name : children(group)) {
-    const std::string path = (group == "/" ? "" : group) + "/" + name;
-    H5L_info_t link{};
-    expect(H5Lget_info(id, path.c_str(), &link, H5P_DEFAULT) >= 0, "examine link", path);
-    if (link.type != H5L_TYPE_HARD) {
-      continue;
-    }
-    const Id object(H5Oopen(id, path.c_str(), H5P_DEFAULT));
-    expect(object >= 0, "open", path);
-    const H5I_type_t kind = H5Iget_type(object);
-    if (kind == H5I_GROUP) {
-      walk(path, depth + 1, out);
-    } else if (kind == H5I_DATASET) {
-      out.push_back(path);
-    }
-  }
-}
-
-std::vector<std::string> File::datasets() const {
-  const Visit visit;
-  std::vector<std::string> out;
-  state_->walk("/", 0, out);
-  return out;
 }
 
 void File::set_text(const std::string& path, const std::string& name, const std::string& text) {
@@ -428,53 +310,22 @@ void File::State::set_integers(const std::string& path, const std::string& name,
          "write attribute " + name + " of", path);
 }
 
-std::vector<std::string> File::attributes(const std::string& path) const {
-  const Visit visit;
-  const Id object(H5Oopen(state_->id, path.c_str(), H5P_DEFAULT));
-  std::vector<std::string> out;
-  state_->expect(
-      object >= 0 && H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, nullptr, take_name, &out) >= 0,
-      "list the attributes of", path);
-  return out;
-}
-
-std::string File::text(const std::string& path, const std::string& name) const {
-  const Visit visit;
-  const Attribute attribute(*state_, path, name);
-  check(H5Tget_class(attribute.kind) == H5T_STRING && attribute.count == 1,
-        "{}: attribute {} of {} is not a single string; the file is damaged, use another file",
-        state_->label, name, path);
-  std::string text;
-  if (H5Tis_variable_str(attribute.kind) > 0) {
-    state_->expect(read_variable(attribute.id, attribute.kind, text), attribute.action, path);
-    return text;
+void File::complete() {
+  {
+    const Visit visit;
+    require(state_->id >= 0, "a file is completed once", state_->label);
+    const bool closed = H5Fclose(std::exchange(state_->id, -1)) >= 0;
+    state_->expect(closed, "complete the file", "");
   }
-  text.resize(H5Tget_size(attribute.kind));
-  state_->expect(H5Aread(attribute.id, attribute.kind, text.data()) >= 0, attribute.action, path);
-  return text.c_str();  // up to the padding
-}
-
-std::vector<int64_t> File::integers(const std::string& path, const std::string& name) const {
-  const Visit visit;
-  const Attribute attribute(*state_, path, name);
-  const hssize_t count = attribute.count;
-  check(H5Tget_class(attribute.kind) == H5T_INTEGER && count >= 0 && count <= 64,
-        "{}: attribute {} of {} is not a short list of integers; the file is damaged, use another "
-        "file",
-        state_->label, name, path);
-  std::vector<int64_t> out(static_cast<size_t>(count));
-  const bool read = out.empty() || H5Aread(attribute.id, H5T_NATIVE_INT64, out.data()) >= 0;
-  state_->expect(read, attribute.action, path);
-  return out;
+  state_->raw->finish();
+  state_->expect(true, "flush it to the disk", "");
 }
 
 void File::finish() {
-  const Visit visit;
-  require(state_->id >= 0, "a file is finished once", state_->label);
-  const bool closed = H5Fclose(std::exchange(state_->id, -1)) >= 0;
-  state_->expect(closed, "complete the file", "");
-  state_->raw->finish();
-  state_->expect(true, "flush it to the disk", "");
+  if (state_->id >= 0) {
+    complete();
+  }
+  require(!state_->temporary.empty(), "a file is finished once", state_->label);
   publish(state_->temporary, state_->target);
   state_->temporary.clear();
 }

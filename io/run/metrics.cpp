@@ -1,16 +1,21 @@
 #include "io/run/metrics.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <optional>
+#include <random>
 #include <sstream>
 #include <utility>
 
+#include "io/files/file_system.h"
+#include "io/files/folders.h"
 #include "io/files/raw_file.h"
+#include "io/run/parse_json.h"
 #include "src/core/error.h"
 
 namespace espalier::io {
@@ -18,23 +23,12 @@ namespace {
 
 using nlohmann::json;
 
-std::string cause() { return std::generic_category().message(errno); }
-
 /// A string that is not UTF-8 must not stop a run: its bad bytes are replaced.
 std::string dump(const nlohmann::ordered_json& value, int indent) {
   return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-std::string slurp(const std::filesystem::path& path) {
-  std::error_code error;
-  check(!std::filesystem::is_directory(path, error), "{} is a directory; name a file",
-        path.string());
-  std::ifstream file(path, std::ios::binary);
-  check(file.good(), "{} cannot be read: {}", path.string(), cause());
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+constexpr std::string_view kMetrics = "metrics file";
 
 bool has_step(const json& line) {
   return line.is_object() && line.contains("step") && line["step"].is_number_integer();
@@ -46,12 +40,61 @@ std::string lines_up_to(const std::string& text, int64_t last) {
   std::string kept;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    const json parsed = json::parse(line, nullptr, false);
+    const json parsed = parse_json(line);
     if (has_step(parsed) && parsed["step"].get<int64_t>() <= last) {
       kept += line + "\n";
     }
   }
   return kept;
+}
+
+/// The text before zeros, which a crash leaves where a write was not on the disk.
+std::string_view before_zeros(std::string_view text) {
+  const size_t zeros = text.find('\0');
+  return zeros == text.npos || text.find_first_not_of('\0', zeros) != text.npos
+             ? text
+             : text.substr(0, zeros);
+}
+
+/// The first `most` bytes of a file, or fewer; empty, with errno, if it cannot be read.
+std::optional<std::string> beginning_of(int file, size_t most) {
+  std::string text(most, '\0');
+  const ssize_t got =
+      uninterrupted([&] { return file_system().read(file, text.data(), text.size(), 0); });
+  if (got < 0) {
+    return {};
+  }
+  text.resize(static_cast<size_t>(got));
+  return text;
+}
+
+/// Whether a file has the line that a RunLock writes, or as much of it as a crash has left; and one
+/// name, or another's file may be meant. Throws Failure if the file, at `path`, cannot be read.
+bool is_lock_file(int file, const std::filesystem::path& path) {
+  struct stat status {};
+  constexpr size_t kMax = 512;
+  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink != 1 ||
+      status.st_size > static_cast<off_t>(kMax)) {
+    return false;
+  }
+  const std::optional<std::string> content = beginning_of(file, kMax);
+  const int error = errno;
+  check_system(content.has_value(), error, "{} cannot be read: {}; check the disk", path.string(),
+               cause_of(error));
+  const std::string_view text = before_zeros(*content);
+  const std::string_view after =
+      text.substr(std::min(text.find_first_not_of("0123456789"), text.size()));
+  constexpr std::string_view kAfter = " on ";
+  constexpr std::string_view kHolder = ", holder ";
+  const size_t holder = text.find(kHolder);
+  if (holder != text.npos) {
+    const std::string_view number = text.substr(holder + kHolder.size());
+    if (number.size() > 16 || number.find_first_not_of("0123456789abcdef") != number.npos) {
+      return false;
+    }
+  }
+  return (text.empty() || after.size() < text.size()) &&
+         (after.starts_with(kAfter) || kAfter.starts_with(after));
 }
 
 // Of trace.json: the Chrome trace event format ("JSON object format").
@@ -80,31 +123,59 @@ std::string header_of(int rank) {
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t resumed_step)
-    : path_(std::move(path)) {
-  std::error_code missing;
-  const bool resumes = resumed_step >= 0 && std::filesystem::exists(path_, missing);
-  write_text_atomically(path_, resumes ? lines_up_to(slurp(path_), resumed_step) : "");
-  file_.open(path_, std::ios::app);
-  check(file_.good(), "{} cannot be opened: {}", path_.string(), cause());
+int64_t json_levels(std::string_view text) {
+  int64_t level = 0;
+  int64_t most = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      i += c == '\\' ? 1 : 0;
+      quoted = c != '"';
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '[' || c == '{') {
+      most = std::max(most, ++level);
+    } else if (c == ']' || c == '}') {
+      --level;
+    }
+  }
+  return most;
 }
+
+MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t resumed_step)
+    : path_(std::move(path)), file_([&] {
+        const bool resumes = resumed_step >= 0 && path_exists(path_);
+        write_text_atomically(path_,
+                              resumes ? lines_up_to(read_text(path_, kMetrics), resumed_step) : "");
+        return RawFile::open_to_write(path_);
+      }()) {}
 
 void MetricsWriter::write(const nlohmann::ordered_json& line) {
   require(line.is_object() && line.contains("step") && line["step"].is_number_integer(),
           "a metrics line has a step");
-  file_ << dump(line, -1) << std::endl;
-  check(file_.good(), "{} cannot be written: {}", path_.string(), cause());
+  const std::string text = dump(line, -1) + "\n";
+  file_.write(file_.size(), text.size(), text.data());
+  expect_written(file_.error());
+}
+
+void MetricsWriter::sync() const { expect_written(file_.flush()); }
+
+void MetricsWriter::expect_written(int error) const {
+  check_system(error == 0, error,
+               "{} cannot be written: {}; free space or fix the cause, then --resume auto",
+               path_.string(), cause_of(error));
 }
 
 std::vector<json> read_metrics(const std::filesystem::path& path) {
-  const std::string text = slurp(path);
+  const std::string text = read_text(path, kMetrics);
   std::vector<json> out;
   std::istringstream lines(text);
   int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
-    json parsed = json::parse(line, nullptr, false);
-    const bool torn = lines.eof();  // no newline after it
+    json parsed = parse_json(line);
+    const bool torn = lines.eof() || line.find('\0') != line.npos;  // eof: no newline after it
     if (has_step(parsed)) {
       out.push_back(std::move(parsed));
     } else {
@@ -159,41 +230,84 @@ void write_trace(const std::filesystem::path& path, std::span<const RankTrace> r
   file.commit();
 }
 
-RunLock::RunLock(const std::filesystem::path& run_directory) {
-  const std::filesystem::path path = run_directory / ".lock";
+RunLock::RunLock(const std::filesystem::path& run_directory)
+    : path_(run_directory / ".lock"),
+      holder_(fmt::format("{} on {}, holder {:08x}{:08x}", ::getpid(), host_name(),
+                          std::random_device()(), std::random_device()())) {
+  const std::filesystem::path& path = path_;
   make_folder_of(path);
-  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  check(file_ >= 0, "{} cannot be opened: {}", path.string(), cause());
-  if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    std::string holder(64, '\0');
-    const ssize_t got = ::pread(file_, holder.data(), holder.size(), 0);
-    ::close(std::exchange(file_, -1));
-    holder.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    fail(
-        "run directory {} is in use by process {}; wait for it, stop it, or choose another "
-        "directory with --out",
-        run_directory.string(), holder.empty() ? "(unknown)" : holder);
+  // An earlier process may have made the folder, and ended before its name was on the disk.
+  sync_folder(run_directory / "..");
+  FileSystem& system = file_system();
+  int error = error_of(
+      [&] { return file_ = system.open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK); });
+  check_system(error == 0, error, "{} cannot be opened: {}; if it is a link, remove it",
+               path.string(), cause_of(error));
+  error = error_of([&] { return system.lock(file_); });
+  try {
+    if (error == EWOULDBLOCK) {
+      const std::string holder = beginning_of(file_, 256).value_or("");
+      throw Failure(fmt::format("run directory {} is in use by process {}; wait for it, stop it, "
+                                "or choose another directory with --out",
+                                run_directory.string(),
+                                holder.empty() ? "(unknown)" : holder.substr(0, holder.find(','))),
+                    true);
+    }
+    espalier::check(is_lock_file(file_, path),
+                    "{} is no lock file of a run: it is left as it is; move it, or choose another "
+                    "directory",
+                    path.string());
+    write_holder();
+  } catch (const std::exception&) {
+    system.close(std::exchange(file_, -1));
+    throw;
   }
-  // Any other error: a file system without locks. The run continues without one.
-  std::string host(64, '\0');
-  ::gethostname(host.data(), host.size() - 1);
-  const std::string holder = fmt::format("{} on {}", ::getpid(), host.c_str());
-  const bool noted =
-      ::ftruncate(file_, 0) == 0 &&
-      ::pwrite(file_, holder.data(), holder.size(), 0) == static_cast<ssize_t>(holder.size());
-  const std::string why = cause();
-  if (!noted) {
-    ::close(std::exchange(file_, -1));
-    fail("{} cannot be written: {}", path.string(), why);
+  if (error != 0) {
+    warning_ = fmt::format(
+        "{} cannot be locked ({}): nothing keeps a second run out of {}, start none there",
+        path.string(), cause_of(error), run_directory.string());
   }
 }
 
-RunLock::RunLock(RunLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+/// The old text is off the disk before the new one is written: a crash leaves no mixture, which
+/// would look like another's file.
+void RunLock::write_holder() const {
+  FileSystem& system = file_system();
+  int error = error_of([&] { return system.resize(file_, 0); });
+  if (error == 0) {
+    error = error_of([&] { return system.sync(file_); });
+    error = error == EINVAL ? 0 : error;  // a file system that knows no fsync
+  }
+  ssize_t put = 0;
+  if (error == 0) {
+    error = error_of([&] { return put = system.write(file_, holder_.data(), holder_.size(), 0); });
+  }
+  if (error == 0 && put < static_cast<ssize_t>(holder_.size())) {
+    error = ENOSPC;
+  }
+  check_system(error == 0, error, "{} cannot be written: {}; free space or fix the cause",
+               path_.string(), cause_of(error));
+}
+
+void RunLock::check() const {
+  const std::string found = read_text(path_, "lock file");
+  espalier::check(
+      found == holder_,
+      "run directory {} was taken over by process {}: this process stops and leaves the "
+      "directory as it is; let the other one go on, or end it and resume",
+      path_.parent_path().string(), found.substr(0, found.find(',')));
+}
+
+RunLock::RunLock(RunLock&& other) noexcept
+    : path_(std::move(other.path_)),
+      holder_(std::move(other.holder_)),
+      file_(std::exchange(other.file_, -1)),
+      warning_(std::move(other.warning_)) {}
 
 RunLock::~RunLock() {
   if (file_ >= 0) {
-    ::close(
-        file_);  // releases the lock; the file stays, because removing it races with the next run
+    // Releases the lock. The file stays: removing it would race with the next run.
+    file_system().close(file_);
   }
 }
 

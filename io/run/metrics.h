@@ -1,16 +1,16 @@
 #pragma once
 // The files of a run directory that report its progress: metrics.jsonl (one JSON object a step,
-// flushed line by line), summary.json and other small JSON files (replaced atomically), trace.json
+// written line by line), summary.json and other small JSON files (replaced atomically), trace.json
 // (Chrome trace events: one process a rank, one thread a track), and .lock. Formats:
 // docs/formats.md.
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "io/files/raw_file.h"
 #include "src/core/trace.h"
 
 namespace espalier::io {
@@ -18,19 +18,25 @@ namespace espalier::io {
 class MetricsWriter {
  public:
   /// Starts an empty file, or with `resumed_step` >= 0 keeps the lines of steps up to it, so that
-  /// each step stands once; a torn last line (from a crash) is dropped.
+  /// each step stands once; lines that a crash left incomplete are dropped.
   explicit MetricsWriter(std::filesystem::path path, int64_t resumed_step = -1);
 
-  /// `line` is an object with an integer "step". A NaN or infinity is written as null.
+  /// `line` is an object with an integer "step". A NaN or infinity is written as null. The line is
+  /// in the file when the call returns, but on the disk only after `sync`.
   void write(const nlohmann::ordered_json& line);
+  /// All lines to the disk: before a checkpoint of their step is. Another thread may write lines
+  /// meanwhile.
+  void sync() const;
 
  private:
+  void expect_written(int error) const;
+
   std::filesystem::path path_;
-  std::ofstream file_;
+  RawFile file_;
 };
 
-/// Every whole line of a metrics.jsonl; a torn last line is ignored, any other bad line throws
-/// Failure.
+/// Every whole line of a metrics.jsonl. A torn last line, and lines with the zeros that a loss of
+/// power leaves where a write was not on the disk, are ignored. Any other bad line throws Failure.
 std::vector<nlohmann::json> read_metrics(const std::filesystem::path& path);
 
 /// Temporary file, fsync, rename.
@@ -45,7 +51,11 @@ struct RankTrace {
 void write_trace(const std::filesystem::path& path, std::span<const RankTrace> ranks);
 
 /// Holds RUN/.lock (flock) while it lives; the folder is made when missing. A second holder gets a
-/// Failure that names the directory, the PID of the first and the fix.
+/// retryable Failure that names the directory, the PID of the first and the fix.
+///
+/// A file system may drop the lock of a disconnected or suspended process. Each holder therefore
+/// writes a number of its own (a fencing token) into the file, and checks it before it changes the
+/// directory; a former holder throws.
 class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& run_directory);
@@ -53,8 +63,18 @@ class RunLock {
   RunLock(RunLock&& other) noexcept;
   RunLock& operator=(RunLock&&) = delete;
 
+  /// Throws Failure if the file no longer has the number of this holder.
+  void check() const;
+  /// Why nothing keeps other processes out (a file system without locks); empty: the lock does.
+  const std::string& warning() const { return warning_; }
+
  private:
+  void write_holder() const;
+
+  std::filesystem::path path_;
+  std::string holder_;  ///< the text of the file: "PID on HOST, holder NUMBER"
   int file_ = -1;
+  std::string warning_;
 };
 
 }  // namespace espalier::io

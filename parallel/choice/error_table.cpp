@@ -25,7 +25,7 @@ int64_t block_of(const WireFormat& format, int64_t count, int64_t wanted) {
 }
 
 /// Upper bound of the relative error of a run (lost / all), as counted.
-constexpr double kMostLost = 1;
+constexpr double kMaxLost = 1;
 constexpr int64_t kRun = 64;
 
 /// x and y of one block.
@@ -76,7 +76,7 @@ double relative_error(const Values& values) {
       return sums.lost;
     }
     if (sums.lost > 0) {
-      error += static_cast<double>(n) * std::min(kMostLost, sums.lost / sums.all);
+      error += static_cast<double>(n) * std::min(kMaxLost, sums.lost / sums.all);
     }
   }
   return error;

@@ -51,11 +51,13 @@ std::span<std::byte> Carrier::content(size_t slot) const { return whole(slot).fi
 
 void Carrier::accept(size_t slot, const Envelope& expected) {
   const Envelope found = envelope(slot);
-  check(found == expected,
-        "rank {} sent {} where {} was expected: a message was lost or duplicated; resume from the "
-        "last checkpoint, and check the network",
-        comm_.members().world[static_cast<size_t>(shape_.peer)], describe(found),
-        describe(expected));
+  if (found != expected) {
+    const int sender = comm_.members().world[static_cast<size_t>(shape_.peer)];
+    throw Failure(fmt::format("rank {} sent {} where {} was expected: a message was lost or "
+                              "duplicated; resume from the last checkpoint, and check the network",
+                              sender, describe(found), describe(expected)),
+                  true);
+  }
   follow_transfer(slot);
 }
 

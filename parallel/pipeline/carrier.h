@@ -27,7 +27,7 @@ struct Envelope {
   uint32_t micro_batch = 0;
   uint16_t stage = 0;
   uint16_t gradient = 0;  ///< 1: gradient, 0: activation
-  uint32_t mark = 0x45535050;
+  uint32_t magic = 0x45535050;
   bool operator==(const Envelope&) const = default;
 };
 static_assert(sizeof(Envelope) == 16);

@@ -11,7 +11,7 @@ namespace {
 
 /// Numbers of the channels of a stage: its incoming activations and gradients.
 int channel_of(int stage, bool gradient) { return 2 * stage + (gradient ? 1 : 0); }
-constexpr int kMostChannels = kTagNumbers / 2;  // envelopes have tags too
+constexpr int kMaxChannels = kTagNumbers / 2;  // envelopes have tags too
 
 }  // namespace
 
@@ -24,7 +24,7 @@ PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineS
            .programs = {}};
   require(shape_.message_bytes.size() + 1 == static_cast<size_t>(grid_.stages()),
           "the bytes of each boundary between stages", shape_.message_bytes.size(), grid_.stages());
-  require(channel_of(grid_.stages(), false) <= kMostChannels, "as many channels as tags",
+  require(channel_of(grid_.stages(), false) <= kMaxChannels, "as many channels as tags",
           grid_.stages());
   open_channels();
   for (int chunk = 0; chunk < shape_.chunks; ++chunk) {
@@ -285,8 +285,16 @@ void PipelineRunner::wait(const std::function<bool()>& ready, int peer, const st
         }
         // Peers may wait for kernels of this rank that still run. They count as progress, at most
         // twice per timeout: reported at every poll, they would keep the host from idling.
+        constexpr double kMaxTimeouts = 4;  // no message for so long: the device hangs
         const double now = now_seconds();
         if (now - patient_since > comm_->timeout() / 2 && !stream_.passed(enqueued)) {
+          if (now - begin > kMaxTimeouts * comm_->timeout()) {
+            comm_->lose({comm_->rank()},
+                        fmt::format("the device did not finish its kernels within {:g} s while "
+                                    "this rank was {}: check the kernel's log (dmesg, Xid) and "
+                                    "resume from the last checkpoint",
+                                    kMaxTimeouts * comm_->timeout(), doing));
+          }
           patient_since = now;
           return Progress::moved;
         }

@@ -9,7 +9,7 @@
 
 namespace espalier::parallel {
 
-SliceJob BucketStep::job(size_t bucket, std::vector<int64_t>& slices) const {
+SliceJob BucketedCollective::job(size_t bucket, std::vector<int64_t>& slices) const {
   const int64_t from = bucket == 0 ? 0 : ends[bucket - 1];
   const size_t width = edges.size() / ends.size();
   slices.clear();
@@ -24,8 +24,8 @@ SliceJob BucketStep::job(size_t bucket, std::vector<int64_t>& slices) const {
           .first = wire.first + from};
 }
 
-BucketStep all_reduce_step(const Tensor& flat, std::span<const int64_t> boundaries,
-                           size_t bucket_bytes, const WireView& wire) {
+BucketedCollective all_reduce_step(const Tensor& flat, std::span<const int64_t> boundaries,
+                                   size_t bucket_bytes, const WireView& wire) {
   const size_t bytes =
       bucket_bytes > 0 ? bucket_bytes : usual_bucket_bytes(flat ? flat.bytes() : 0);
   const auto least = static_cast<int64_t>(bytes / size_of(flat.dtype));
@@ -35,8 +35,8 @@ BucketStep all_reduce_step(const Tensor& flat, std::span<const int64_t> boundari
           .wire = wire};
 }
 
-BucketStep half_step(const Tensor& flat, Phases phases, const Partition& partition,
-                     const WireView& wire) {
+BucketedCollective half_step(const Tensor& flat, Phases phases, const Partition& partition,
+                             const WireView& wire) {
   return {.flat = flat,
           .phases = phases,
           .ends = partition.ends,
@@ -54,7 +54,7 @@ HostBuckets::HostBuckets(Communicator& comm, Arena& arena, const BucketOptions& 
   }
 }
 
-void HostBuckets::begin(BucketStep step) {
+void HostBuckets::begin(BucketedCollective step) {
   require(completed_ == step_.ends.size(), "finish the step before beginning another", completed_,
           step_.ends.size());
   const int64_t count = flat_count(step.flat);
@@ -68,7 +68,7 @@ void HostBuckets::begin(BucketStep step) {
     step_.ends.clear();
   }
   final_ = 0;
-  allowed_ = 0;
+  ready_buckets_ = 0;
   started_ = 0;
   completed_ = 0;
   last_end_ = 0;
@@ -80,7 +80,7 @@ void HostBuckets::ready(int64_t end) {
   if (overlap_) {
     final_ = end;
     const auto complete = std::ranges::upper_bound(step_.ends, end);
-    allowed_ = static_cast<size_t>(complete - step_.ends.begin());
+    ready_buckets_ = static_cast<size_t>(complete - step_.ends.begin());
     progress();
   }
 }
@@ -109,7 +109,7 @@ Progress HostBuckets::advance() {
     Slot& slot = slots_[i];
     // A bucket uses the same slot on all ranks: a reduction may have its own communicators.
     const bool next = started_ % slots_.size() == i;
-    if (!slot.busy && next && started_ < allowed_) {
+    if (!slot.busy && next && started_ < ready_buckets_) {
       start(slot);
       moved = true;
     }
@@ -134,7 +134,7 @@ void HostBuckets::progress() {
 
 void HostBuckets::finish() {
   final_ = flat_count(step_.flat);
-  allowed_ = step_.ends.size();
+  ready_buckets_ = step_.ends.size();
   comm_.wait_until([this] { return advance(); }, [this] { return missing(); }, text_.doing);
 }
 

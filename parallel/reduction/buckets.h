@@ -29,7 +29,7 @@
 
 namespace espalier::parallel {
 
-struct BucketStep {
+struct BucketedCollective {
   Tensor flat;
   Phases phases = Phases::both;
   std::vector<int64_t> ends;   ///< of the buckets
@@ -42,11 +42,11 @@ struct BucketStep {
 
 /// All-reduces of buckets that end at these boundaries (ascending end offsets of the parameters;
 /// none: one bucket). Each bucket has at least `bucket_bytes`; 0: usual_bucket_bytes.
-BucketStep all_reduce_step(const Tensor& flat, std::span<const int64_t> boundaries,
-                           size_t bucket_bytes = kBucketBytes, const WireView& wire = {});
+BucketedCollective all_reduce_step(const Tensor& flat, std::span<const int64_t> boundaries,
+                                   size_t bucket_bytes = kBucketBytes, const WireView& wire = {});
 /// One half of an all-reduce, by the buckets and slices of a partition.
-BucketStep half_step(const Tensor& flat, Phases phases, const Partition& partition,
-                     const WireView& wire = {});
+BucketedCollective half_step(const Tensor& flat, Phases phases, const Partition& partition,
+                             const WireView& wire = {});
 
 struct BucketOptions {
   bool overlap = true;  ///< false: everything runs in `finish`
@@ -71,7 +71,7 @@ class HostBuckets {
               const BucketText& text = kGradientText, const MakeReduction& make = {});
 
   /// The previous step must be finished.
-  void begin(BucketStep step);
+  void begin(BucketedCollective step);
   /// Elements [0, end) are final: all of them, or this rank's slices of them to be gathered. `end`
   /// never decreases.
   void ready(int64_t end);
@@ -81,7 +81,7 @@ class HostBuckets {
   void finish();
 
   /// The current step; no buckets with one rank.
-  const BucketStep& step() const { return step_; }
+  const BucketedCollective& step() const { return step_; }
 
  private:
   struct Slot {
@@ -99,10 +99,10 @@ class HostBuckets {
   Communicator& comm_;
   bool overlap_;
   BucketText text_;
-  BucketStep step_;
+  BucketedCollective step_;
   std::vector<int64_t> slices_;  ///< edges of the bucket started last
   int64_t final_ = 0;            ///< elements known to be final
-  size_t allowed_ = 0;           ///< buckets
+  size_t ready_buckets_ = 0;     ///< buckets
   size_t started_ = 0;           ///< buckets
   size_t completed_ = 0;         ///< buckets
   double last_end_ = 0;          ///< seconds, of the last span

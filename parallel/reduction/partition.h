@@ -18,15 +18,9 @@
 #include <span>
 #include <vector>
 
-namespace espalier::parallel {
+#include "src/core/range.h"
 
-/// Elements (or bytes) [first, first + count).
-struct Range {
-  int64_t first = 0;
-  int64_t count = 0;
-  int64_t end() const { return first + count; }
-  bool operator==(const Range&) const = default;
-};
+namespace espalier::parallel {
 
 /// A parameter's kept elements: [offset, offset + kept) of the flat array.
 struct FlatParameter {

@@ -192,4 +192,30 @@ void all_reduce_small(Communicator& comm, std::span<double> values, Combine comb
   }
 }
 
+SplitPart split_by_messages(Communicator& comm, int color, int key,
+                            const std::function<int(int)>& reserve) {
+  struct Member {
+    int color, key, context;
+  };
+  // Rank 0 reserves the contexts of all groups; a group takes the one at its first member's index.
+  const Member mine{color, key, comm.rank() == 0 ? reserve(comm.size()) : 0};
+  std::vector<Member> all(static_cast<size_t>(comm.size()));
+  all_gather(comm, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  std::vector<int> group;
+  for (int r = 0; r < comm.size(); ++r) {
+    if (all[r].color == color) {
+      group.push_back(r);
+    }
+  }
+  SplitPart part{.members = {}, .context = all[0].context + group.front()};
+  std::ranges::stable_sort(group, {}, [&](int r) { return all[r].key; });
+  for (const int r : group) {
+    part.members.rank =
+        r == comm.rank() ? static_cast<int>(part.members.world.size()) : part.members.rank;
+    part.members.world.push_back(comm.members().world[r]);
+    part.members.node.push_back(comm.members().node[r]);
+  }
+  return part;
+}
+
 }  // namespace espalier::parallel

@@ -42,4 +42,13 @@ enum class Combine : uint8_t { sum, max };
 /// In place, for a few numbers (norms, losses, counters). Both operations propagate NaN.
 void all_reduce_small(Communicator& comm, std::span<double> values, Combine combine);
 
+/// Result of `Communicator::split`, for transports that only have messages.
+struct SplitPart {
+  Membership members;
+  int context = 0;  ///< number of the new communicator in its world
+};
+/// Collective. `reserve(n)` returns the first of n unused contexts; rank 0 calls it.
+SplitPart split_by_messages(Communicator& comm, int color, int key,
+                            const std::function<int(int)>& reserve);
+
 }  // namespace espalier::parallel

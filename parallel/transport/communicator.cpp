@@ -3,9 +3,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/core/checksum.h"
 #include "src/core/trace.h"
 
 namespace espalier::parallel {
+
+namespace {
+
+std::string_view name_of(Traffic kind) {
+  return kind == Traffic::allreduce        ? "sums"
+         : kind == Traffic::point_to_point ? "messages between stages"
+                                           : "small messages";
+}
+
+}  // namespace
 
 Communicator::Communicator(Membership members)
     : members_(std::move(members)), shared_(std::make_shared<Shared>()) {}
@@ -42,7 +53,12 @@ Request Communicator::isend(int to, Tag tag, std::span<const std::byte> data) {
   require(to >= 0 && to < size(), "no such rank to send to", to, size());
   require(tag.number >= 0 && tag.number < kTagNumbers, "tag out of range", tag.number);
   Request request;
-  request.operation_ = start_send(to, tag, data);
+  Trailer trailer;
+  if (!tag.whole) {
+    trailer.number = next(sent_numbers_, to, tag);
+    trailer.hash = checksum(data, trailer.number);
+  }
+  request.operation_ = start_send(to, tag, data, trailer);
   request.peer_ = to;
   request.bytes_ = data.size();
   request.sends_ = true;
@@ -59,6 +75,9 @@ Request Communicator::irecv(int from, Tag tag, std::span<std::byte> data) {
   request.operation_ = start_receive(from, tag, data);
   request.peer_ = from;
   request.bytes_ = data.size();
+  request.tag_ = tag;
+  request.data_ = data.data();
+  request.number_ = tag.whole ? 0 : next(received_numbers_, from, tag);
   return request;
 }
 
@@ -85,8 +104,43 @@ bool Communicator::test(Request& request) {
   if (!request.operation_->test()) {
     return false;
   }
+  if (!request.sends_) {
+    verify(request);
+  }
   request.operation_.reset();
   return true;
+}
+
+uint64_t Communicator::next(Numbers& numbers, int peer, Tag tag) {
+  const auto kind = static_cast<uint64_t>(tag.kind);
+  const auto key = (static_cast<uint64_t>(peer) * kTrafficKinds + kind) * kTagNumbers;
+  return numbers[key + static_cast<uint64_t>(tag.number)]++;
+}
+
+void Communicator::verify(const Request& request) {
+  const auto& [trailer, wrong_size] = request.operation_->arrival;
+  const int from = members_.world[request.peer_];
+  const bool in_order = request.tag_.whole || trailer.number == request.number_;
+  check(!wrong_size || !in_order,
+        "rank {} sent {} bytes where {} were expected: ranks must run the same program and config",
+        from, wrong_size.value_or(0), request.bytes_);
+  const bool intact = request.tag_.whole || wrong_size ||
+                      checksum({request.data_, request.bytes_}, trailer.number) == trailer.hash;
+  if (intact && in_order) {
+    return;
+  }
+  set_broken();
+  const std::string what =
+      !intact ? "arrived with changed bits"
+              : fmt::format("is number {} of its kind where number {} was expected: one was {}",
+                            trailer.number, request.number_,
+                            trailer.number > request.number_ ? "lost or reordered"
+                                                             : "duplicated or reordered");
+  throw Failure(fmt::format("a message of {} bytes from rank {} to rank {} ({}, tag {}) {}; resume "
+                            "from the last checkpoint, and check memory and network of both ranks",
+                            wrong_size.value_or(request.bytes_), from, members_.world[rank()],
+                            name_of(request.tag_.kind), request.tag_.number, what),
+                true);
 }
 
 void Communicator::wait(Request& request) {
@@ -104,18 +158,32 @@ void Communicator::wait_until(const std::function<Progress()>& step,
                               const std::function<std::vector<int>()>& missing,
                               std::string_view doing) try {
   double stuck_since = now_seconds();
+  double last_poll = stuck_since;
   for (int round = 0;;) {
     const Progress progress = step();
+    const double now = now_seconds();
     if (progress == Progress::done) {
       return;
     }
     if (progress == Progress::moved) {
       round = 0;
-      stuck_since = now_seconds();
+      stuck_since = last_poll = now;
       continue;
     }
-    if (now_seconds() - stuck_since > timeout_) {
-      give_up(missing(), doing);
+    const auto waited_until = [&](double time) {
+      return std::max(0.0, time - std::max(stuck_since, last_life()));
+    };
+    // So long a gap means that the process was stopped, and its peers perhaps too. On a loaded
+    // machine a process may get no core for some tenths of a second.
+    if (now - last_poll > std::max(timeout_ / 4, 1.0)) {
+      stuck_since = now - waited_until(last_poll);
+    }
+    last_poll = now;
+    if (waited_until(now) > timeout_) {
+      this->progress();
+      if (waited_until(now) > timeout_) {
+        give_up(missing(), doing);
+      }
     }
     idle(round++);
   }

@@ -12,17 +12,23 @@
 // - Messages match by (sender, tag) in posting order. Both ends pass the same number of bytes.
 // - Sends and receives never block; `test` drives the transport.
 // - The transport owns a buffer until its Request is done.
-// - Every blocking wait has a timeout and throws PeerLost that names the rank.
-// - `sent` counts bytes at the sender.
+// - Every blocking wait has a timeout and throws PeerLost that names the rank. Time in which a rank
+//   shows that it is alive (busy.h), or this process was stopped, does not count.
+// - `sent` counts bytes at the sender, without trailers and the transport's own headers.
+// - A Trailer travels with every message except those marked `whole`. Its receiver checks it: a
+//   message whose bits changed, or that was lost, duplicated or reordered, throws a retryable
+//   Failure that names both ranks and the message.
 // - At most one thread at a time uses a communicator and all communicators split from it.
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "src/core/error.h"
@@ -41,7 +47,7 @@ struct Tag {
   /// Envelope bytes of the message: counted as `other`.
   size_t envelope = 0;
   /// Sent as one message, not in parts that MPI sends eagerly. Set for device memory, where each
-  /// eager part would be a copy.
+  /// eager part would be a copy. Its bytes are not checked: the host cannot read them.
   bool whole = false;
 };
 inline constexpr int kTagNumbers = 8192;
@@ -54,13 +60,25 @@ struct Sent {
 /// A peer failed, left, or did not answer in time.
 class PeerLost : public Failure {
  public:
-  PeerLost(std::vector<int> ranks, const std::string& message)
-      : Failure(message), ranks_(std::move(ranks)) {}
+  /// `retryable`: false if the peer failed for a reason that a retry would meet again.
+  PeerLost(std::vector<int> ranks, const std::string& message, bool retryable = true)
+      : Failure(message, retryable), ranks_(std::move(ranks)) {}
   /// The lost ranks, numbered as in the world.
   const std::vector<int>& ranks() const { return ranks_; }
 
  private:
   std::vector<int> ranks_;
+};
+
+/// Sent behind the bytes of a message, as a part of it.
+struct Trailer {
+  uint64_t number = 0;  ///< 0, 1, …: of the message, among those of its sender and tag
+  uint64_t hash = 0;    ///< checksum of the bytes, seeded by the number
+};
+
+struct Arrival {
+  Trailer trailer;
+  std::optional<size_t> wrong_size;  ///< bytes of a message that has more or fewer than expected
 };
 
 /// A message in flight, as its transport sees it.
@@ -73,6 +91,9 @@ class Operation {
   virtual ~Operation() = default;
   /// Drives the transport; true once the caller owns the buffer again.
   virtual bool test() = 0;
+
+  /// Of a receive that is done.
+  Arrival arrival;
 };
 
 /// Handle of a message; an empty handle is done. Destroying a handle that is not done abandons the
@@ -89,6 +110,10 @@ class Request {
   int peer_ = 0;
   size_t bytes_ = 0;
   bool sends_ = false;
+  // Of a receive:
+  Tag tag_;
+  const std::byte* data_ = nullptr;
+  uint64_t number_ = 0;  ///< that the message must have
 };
 
 /// Ranks in ascending order, without duplicates.
@@ -162,9 +187,19 @@ class Communicator {
   /// inherits the timeout and must not outlive the root.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
+  /// Tells the other ranks of the world that this one is alive and at work (busy.h). Any thread, if
+  /// no other one uses the communicator meanwhile.
+  virtual void show_life() noexcept = 0;
+  /// Begin and end of a Busy. True: the transport shows life by itself meanwhile, so that Busy
+  /// starts no thread (a simulation, whose time is not the system's).
+  virtual bool begin_busy() { return false; }
+  virtual void end_busy() noexcept {}
+  /// Time (now_seconds) of another rank's last sign of life; 0: none. `progress` receives them.
+  virtual double last_life() const = 0;
+
   /// Notifies all ranks of the world that this rank has failed and why: their waits then throw
   /// PeerLost with this text. Best effort, at most a second.
-  virtual void poison(std::string_view why) noexcept = 0;
+  virtual void poison(const Failure& why) noexcept = 0;
   /// Ends the world at once. MPI: ends all processes of the job with this exit code and never
   /// returns. Threads: the same as `poison`.
   virtual void abort(int code) noexcept = 0;
@@ -176,9 +211,9 @@ class Communicator {
   void set_broken() { shared_->broken = true; }
 
  private:
-  /// Empty: the message is complete.
-  virtual std::unique_ptr<Operation> start_send(int to, Tag tag,
-                                                std::span<const std::byte> data) = 0;
+  /// Empty: the message is complete. Messages with `tag.whole` have no trailer.
+  virtual std::unique_ptr<Operation> start_send(int to, Tag tag, std::span<const std::byte> data,
+                                                const Trailer& trailer) = 0;
   virtual std::unique_ptr<Operation> start_receive(int from, Tag tag,
                                                    std::span<std::byte> data) = 0;
   /// Empty: the transport has no all-reduce.
@@ -186,6 +221,11 @@ class Communicator {
   /// Yields the core until something may have changed; `round` counts calls since the last
   /// progress. Throws PeerLost when a rank has poisoned the world.
   virtual void idle(int round) = 0;
+
+  /// Numbers of messages, by peer and tag.
+  using Numbers = std::unordered_map<uint64_t, uint64_t>;
+  static uint64_t next(Numbers& numbers, int peer, Tag tag);
+  void verify(const Request& request);
 
   /// Shared by all communicators of this rank.
   struct Shared {
@@ -196,6 +236,7 @@ class Communicator {
   Membership members_;
   double timeout_ = 120;
   std::shared_ptr<Shared> shared_;
+  Numbers sent_numbers_, received_numbers_;
 };
 
 }  // namespace espalier::parallel

@@ -69,10 +69,12 @@ void compare_digests(Communicator& comm, std::span<const std::string> names,
         fmt::join(by_count, ", "));
   const auto [entry, ranks] = first_difference(comm, digests);
   require(entry >= 0, "digests differ where their combination does");
-  fail(
-      "ranks hold different bits of '{}' (not the same on rank {}): the run can no longer be "
-      "trusted; resume all ranks from the last checkpoint",
-      names[static_cast<size_t>(entry)], fmt::join(ranks, ", "));
+  // A retry resumes all ranks from one checkpoint.
+  throw Failure(
+      fmt::format("ranks hold different bits of '{}' (not the same on rank {}): the run can no "
+                  "longer be trusted; resume all ranks from the last checkpoint",
+                  names[static_cast<size_t>(entry)], fmt::join(ranks, ", ")),
+      true);
 }
 
 DigestDifference first_difference(Communicator& comm, std::span<const uint64_t> digests) {

@@ -11,8 +11,8 @@
 
 namespace espalier::parallel {
 
-/// Collective. If digests differ, throws Failure on every rank; it names the first entry that
-/// differs and the ranks that differ from the majority.
+/// Collective. If digests differ, throws a retryable Failure on every rank; it names the first
+/// entry that differs and the ranks that differ from the majority.
 void compare_digests(Communicator& comm, std::span<const std::string> names,
                      std::span<const uint64_t> digests);
 

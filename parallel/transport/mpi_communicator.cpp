@@ -11,20 +11,22 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "parallel/reduction/reduction.h"
 #include "parallel/transport/collectives.h"
+#include "parallel/transport/start_watch.h"
+#include "parallel/transport/watchdog.h"
 #include "src/core/trace.h"
 
 namespace espalier::parallel {
 
 namespace {
 
-/// Throws Failure with MPI's own text unless the call succeeded.
+/// Throws a retryable Failure with MPI's own text unless the call succeeded.
 void check_mpi(int code, std::string_view call) {
   if (code == MPI_SUCCESS) {
     return;
@@ -32,13 +34,15 @@ void check_mpi(int code, std::string_view call) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   MPI_Error_string(code, text.data(), &length);
-  fail("{} failed: {}", call, std::string_view(text.data(), static_cast<size_t>(length)));
+  const std::string_view cause(text.data(), static_cast<size_t>(length));
+  throw Failure(fmt::format("{} failed: {}", call, cause), true);
 }
 
 /// MPI's number of a tag. Every MPI library supports at least 0 … 32767; these end below
 /// kPoisonTag.
 constexpr int mpi_tag(Tag tag) { return static_cast<int>(tag.kind) * kTagNumbers + tag.number; }
 inline constexpr int kPoisonTag = 32766;
+inline constexpr int kLifeTag = 32765;
 
 /// Source or destination of a message.
 struct MpiAddress {
@@ -48,22 +52,35 @@ struct MpiAddress {
   size_t part_bytes = 0;  ///< a longer message is sent in parts of this size
 };
 
+/// Messages up to this size are copied to lie beside their trailer; a longer one sends it as one
+/// more part. A copy of 4 KiB takes 0.1 us, a part of its own 0.5 us.
+constexpr size_t kLargestPacked = 4096;
+
 /// One message, in parts.
 class MpiOperation final : public Operation {
  public:
-  /// A send reads `data` only.
-  MpiOperation(const MpiAddress& at, std::span<std::byte> data, bool receives)
-      : peer_(at.peer), receives_(receives) {
+  /// A send reads `data` only. With `sealed` it ends with the trailer.
+  MpiOperation(const MpiAddress& at, std::span<std::byte> data, bool receives, bool sealed,
+               const Trailer& trailer = {})
+      : data_(data), peer_(at.peer), receives_(receives) {
+    arrival.trailer = trailer;
+    if (sealed && data.size() <= kLargestPacked) {
+      packed_.resize(data.size() + sizeof trailer);
+      if (!receives) {
+        std::ranges::copy(data, packed_.begin());
+        std::memcpy(packed_.data() + data.size(), &trailer, sizeof trailer);
+      }
+      start(at, packed_);
+      return;
+    }
     do {  // an empty message has one empty part
-      Part& part = parts_.emplace_back();
-      part.bytes = static_cast<int>(std::min(at.part_bytes, data.size()));
-      check_mpi(receives ? MPI_Irecv(data.data(), part.bytes, MPI_BYTE, at.peer, at.tag, at.comm,
-                                     &part.request)
-                         : MPI_Isend(data.data(), part.bytes, MPI_BYTE, at.peer, at.tag, at.comm,
-                                     &part.request),
-                receives ? "MPI_Irecv" : "MPI_Isend");
-      data = data.subspan(static_cast<size_t>(part.bytes));
+      const size_t bytes = std::min(at.part_bytes, data.size());
+      start(at, data.first(bytes));
+      data = data.subspan(bytes);
     } while (!data.empty());
+    if (sealed) {
+      start(at, std::as_writable_bytes(std::span(&arrival.trailer, 1)));
+    }
   }
 
   ~MpiOperation() override {
@@ -89,9 +106,8 @@ class MpiOperation final : public Operation {
         MPI_Error_class(code, &kind);
         check(kind != MPI_ERR_TRUNCATE,
               "rank {} sent more than the {} bytes that were expected: ranks must run the same "
-              "program "
-              "and config",
-              peer_, parts_[done_].bytes);
+              "program and config",
+              peer_, parts_[done_].bytes - trailer_bytes());
         check_mpi(code, "MPI_Test");
       }
       if (flag == 0) {
@@ -101,6 +117,10 @@ class MpiOperation final : public Operation {
         check_size(parts_[done_], status);
       }
     }
+    if (receives_ && !packed_.empty()) {
+      std::copy_n(packed_.begin(), data_.size(), data_.begin());
+      std::memcpy(&arrival.trailer, packed_.data() + data_.size(), sizeof arrival.trailer);
+    }
     return true;
   }
 
@@ -109,15 +129,31 @@ class MpiOperation final : public Operation {
     MPI_Request request = MPI_REQUEST_NULL;
     int bytes = 0;
   };
+
+  void start(const MpiAddress& at, std::span<std::byte> data) {
+    Part& part = parts_.emplace_back();
+    part.bytes = static_cast<int>(data.size());
+    check_mpi(
+        receives_
+            ? MPI_Irecv(data.data(), part.bytes, MPI_BYTE, at.peer, at.tag, at.comm, &part.request)
+            : MPI_Isend(data.data(), part.bytes, MPI_BYTE, at.peer, at.tag, at.comm, &part.request),
+        receives_ ? "MPI_Irecv" : "MPI_Isend");
+  }
+
+  /// Bytes of a packed part that are not the caller's.
+  int trailer_bytes() const { return packed_.empty() ? 0 : static_cast<int>(sizeof(Trailer)); }
+
   void check_size(const Part& part, const MPI_Status& status) const {
     int bytes = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
     check(
         bytes == part.bytes,
         "rank {} sent {} bytes where {} were expected: ranks must run the same program and config",
-        peer_, bytes, part.bytes);
+        peer_, bytes - trailer_bytes(), part.bytes - trailer_bytes());
   }
 
+  std::span<std::byte> data_;
+  std::vector<std::byte> packed_;  ///< a short message and its trailer
   std::vector<Part> parts_;
   size_t done_ = 0;  ///< parts
   int peer_;
@@ -185,18 +221,24 @@ class MpiAllReduce final : public Operation {
 };
 
 /// The reason that a failed rank sends to the others; short, so that it is sent eagerly.
-using Notice = std::array<char, 1024>;
+struct Notice {
+  bool retryable = true;
+  std::array<char, 1023> why{};  ///< ends with a zero
+};
+static_assert(std::is_trivially_copyable_v<Notice>);
 
-/// State shared by a world and the communicators split from it. A receive for a notice is always
-/// posted.
+/// State shared by a world and the communicators split from it. Receives for a notice and for a
+/// sign of life are always posted.
 class MpiWorld {
  public:
-  explicit MpiWorld(size_t part) : part_bytes(part) {
+  explicit MpiWorld(const MpiOptions& options)
+      : part_bytes(options.part_bytes), on_hang(options.on_hang) {
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
     check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check_mpi(MPI_Irecv(notice_.data(), static_cast<int>(notice_.size()), MPI_CHAR, MPI_ANY_SOURCE,
-                        kPoisonTag, comm, &request_),
-              "MPI_Irecv");
+    check_mpi(
+        MPI_Irecv(&notice_, sizeof(notice_), MPI_BYTE, MPI_ANY_SOURCE, kPoisonTag, comm, &request_),
+        "MPI_Irecv");
+    await_life();
   }
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
@@ -205,9 +247,11 @@ class MpiWorld {
 
   /// Collective, like all of finalizing.
   void close() {
-    if (request_ != MPI_REQUEST_NULL) {
-      MPI_Cancel(&request_);
-      MPI_Wait(&request_, MPI_STATUS_IGNORE);
+    for (MPI_Request* request : {&request_, &life_request_}) {
+      if (*request != MPI_REQUEST_NULL) {
+        MPI_Cancel(request);
+        MPI_Wait(request, MPI_STATUS_IGNORE);
+      }
     }
     for (MPI_Comm& part : parts) {
       MPI_Comm_free(&part);
@@ -215,54 +259,82 @@ class MpiWorld {
     MPI_Comm_free(&comm);
   }
 
-  /// Whether all ranks arrive here within the timeout.
-  bool all_arrive(double timeout) const {
+  /// Whether all ranks arrive here within the timeout. As in other waits, time in which a rank
+  /// shows that it is alive, or this process was stopped, does not count.
+  bool all_arrive(double timeout) {
     MPI_Request barrier = MPI_REQUEST_NULL;
     int flag = 0;
     if (MPI_Ibarrier(comm, &barrier) != MPI_SUCCESS) {
       return false;
     }
-    for (const double begin = now_seconds(); flag == 0 && now_seconds() - begin < timeout;) {
+    double since = now_seconds();
+    for (double last = since; flag == 0 && last - std::max(since, last_life) < timeout;) {
       MPI_Test(&barrier, &flag, MPI_STATUS_IGNORE);
+      try {
+        look_at_peers();
+      } catch (const PeerLost&) {  // it arrives here, too
+      }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
+      const double now = now_seconds();
+      since += now - last > 1 ? now - last : 0;
+      last = now;
     }
     return flag != 0;
   }
 
-  void throw_if_poisoned() {
+  /// Takes signs of life, and throws if a rank has failed.
+  void look_at_peers() {
     int flag = 0;
     MPI_Status status{};
+    for (check_mpi(MPI_Test(&life_request_, &flag, &status), "MPI_Test"); flag != 0;
+         check_mpi(MPI_Test(&life_request_, &flag, &status), "MPI_Test")) {
+      last_life = now_seconds();
+      await_life();
+    }
     check_mpi(MPI_Test(&request_, &flag, &status), "MPI_Test");
     if (flag == 0 || status.MPI_SOURCE < 0) {
       return;
     }
     throw PeerLost({status.MPI_SOURCE},
-                   fmt::format("rank {} has failed: {}", status.MPI_SOURCE, notice_.data()));
+                   fmt::format("rank {} has failed: {}", status.MPI_SOURCE, notice_.why.data()),
+                   notice_.retryable);
   }
 
   /// Sends the notice to all ranks, on the calling thread.
-  void poison(std::string_view why) {
+  void poison(const Failure& failure) {
+    Notice notice{.retryable = failure.retryable()};
+    const std::string_view why = failure.what();
+    std::memcpy(notice.why.data(), why.data(), std::min(why.size(), notice.why.size() - 1));
+    tell_all(kPoisonTag, std::as_bytes(std::span(&notice, 1)));
+  }
+  void show_life() { tell_all(kLifeTag, {}); }
+
+  MPI_Comm comm = MPI_COMM_NULL;
+  std::vector<MPI_Comm> parts;  ///< made by split; freed together at the end
+  size_t part_bytes;
+  std::function<void(const std::string&)> on_hang;  ///< MpiOptions
+  double last_life = 0;                             ///< a sign of life arrived
+
+ private:
+  void await_life() {
+    check_mpi(MPI_Irecv(nullptr, 0, MPI_CHAR, MPI_ANY_SOURCE, kLifeTag, comm, &life_request_),
+              "MPI_Irecv");
+  }
+
+  void tell_all(int tag, std::span<const std::byte> text) const {
     int rank = 0;
     int size = 0;
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
-    Notice notice{};
-    std::memcpy(notice.data(), why.data(), std::min(why.size(), notice.size() - 1));
     for (int peer = 0; peer < size; ++peer) {
       if (peer != rank) {
         MPI_Request sent = MPI_REQUEST_NULL;
-        MPI_Isend(notice.data(), static_cast<int>(notice.size()), MPI_CHAR, peer, kPoisonTag, comm,
-                  &sent);
+        MPI_Isend(text.data(), static_cast<int>(text.size()), MPI_BYTE, peer, tag, comm, &sent);
         drive(sent);
       }
     }
   }
 
-  MPI_Comm comm = MPI_COMM_NULL;
-  std::vector<MPI_Comm> parts;  ///< made by split; freed together at the end
-  size_t part_bytes;
-
- private:
   /// A message this short is sent at once, unless its receiver is stuck.
   static void drive(MPI_Request& sent) {
     const double begin = now_seconds();
@@ -277,6 +349,7 @@ class MpiWorld {
 
   Notice notice_{};
   MPI_Request request_ = MPI_REQUEST_NULL;
+  MPI_Request life_request_ = MPI_REQUEST_NULL;
 };
 
 /// A message between stages is sent in parts that MPI sends eagerly: they leave at once and arrive
@@ -294,23 +367,30 @@ class MpiCommunicator final : public Communicator {
   std::string_view name() const override { return "mpi"; }
   std::string takes_device_memory() const override { return mpi_cuda_support(); }
   std::unique_ptr<Communicator> split(int color, int key) override;
-  void progress() override { world_->throw_if_poisoned(); }  // any call drives all of MPI
-  void poison(std::string_view why) noexcept override {
+  void progress() override { world_->look_at_peers(); }  // any call drives all of MPI
+  void show_life() noexcept override { world_->show_life(); }
+  double last_life() const override { return world_->last_life; }
+  void poison(const Failure& why) noexcept override {
     set_broken();
     world_->poison(why);
   }
   void abort(int code) noexcept override { MPI_Abort(MPI_COMM_WORLD, code); }
 
-  /// Whether MPI may be finalized: all ranks have reached their end, and none is lost.
-  bool close() {
-    // A rank that lost a peer may wait in vain for the others, so its wait has a timeout. Other
-    // ranks wait as long as finalizing would.
-    const double patience = broken() ? timeout() : std::numeric_limits<double>::infinity();
-    if (!world_->all_arrive(patience)) {
-      return false;
+  /// Collective, and the end of MPI. After a lost peer only if all ranks arrive in time: else
+  /// finalizing would hang.
+  void finalize() {
+    if (!world_->all_arrive(timeout())) {
+      if (!broken()) {
+        report_hang(fmt::format(
+            "a rank did not reach the end of the run within {:g} s: it died or is stopped; see its "
+            "own output, and resume from the last checkpoint",
+            timeout()));
+      }
+      return;
     }
+    const auto watchdog = watch("the end of MPI");
     world_->close();
-    return true;
+    MPI_Finalize();
   }
 
  private:
@@ -322,17 +402,34 @@ class MpiCommunicator final : public Communicator {
             .tag = mpi_tag(tag),
             .part_bytes = std::min(most, world_->part_bytes)};
   }
-  std::unique_ptr<Operation> start_send(int to, Tag tag, std::span<const std::byte> data) override {
+  std::unique_ptr<Operation> start_send(int to, Tag tag, std::span<const std::byte> data,
+                                        const Trailer& trailer) override {
     const std::span<std::byte> bytes(const_cast<std::byte*>(data.data()), data.size());
-    return std::make_unique<MpiOperation>(address(to, tag), bytes, false);
+    return std::make_unique<MpiOperation>(address(to, tag), bytes, false, !tag.whole, trailer);
   }
   std::unique_ptr<Operation> start_receive(int from, Tag tag, std::span<std::byte> data) override {
-    return std::make_unique<MpiOperation>(address(from, tag), data, true);
+    return std::make_unique<MpiOperation>(address(from, tag), data, true, !tag.whole);
   }
   std::unique_ptr<Operation> start_all_reduce(const Tensor& data) override {
     return std::make_unique<MpiAllReduce>(comm_, data);
   }
   void idle(int round) override;
+
+  void report_hang(const std::string& why) const {
+    if (world_->on_hang) {
+      world_->on_hang(why);
+    }
+  }
+  /// Watches calls that wait for all ranks. All have arrived just before, so that the message of
+  /// that wait names a rank that is late.
+  std::optional<Watchdog> watch(std::string_view calls) const {
+    return std::optional<Watchdog>(std::in_place, timeout(), [this, text = std::string(calls)] {
+      report_hang(
+          fmt::format("a rank did not join {} within {:g} s: it died or is stopped; see "
+                      "its own output, and resume from the last checkpoint",
+                      text, timeout()));
+    });
+  }
 
   std::shared_ptr<MpiWorld> world_;
   MPI_Comm comm_;
@@ -347,7 +444,7 @@ void MpiCommunicator::idle(int round) {
     return;
   }
   if (round % 16 == 0) {
-    world_->throw_if_poisoned();  // also while yielding: on a loaded machine that lasts for seconds
+    world_->look_at_peers();  // also while yielding: on a loaded machine that lasts for seconds
   }
   if (round < kPolls) {
     std::this_thread::yield();
@@ -358,6 +455,8 @@ void MpiCommunicator::idle(int round) {
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
   MPI_Comm part = MPI_COMM_NULL;
+  barrier(*this);
+  const auto watchdog = watch("the creation of a communicator");
   check_mpi(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
   check_mpi(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   world_->parts.push_back(part);
@@ -439,12 +538,14 @@ MpiScope::MpiScope(const MpiOptions& options) : exceptions_(std::uncaught_except
   require(before == 0, "MPI starts once in a process");
   int provided = 0;
   raise_eager_limit();
-  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-  check(provided >= MPI_THREAD_FUNNELED,
-        "this MPI library ({}) allows no threads beside it: use one built with thread support",
+  const StartWatch watch(options.timeout, options.on_hang);
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  check(provided >= MPI_THREAD_SERIALIZED,
+        "this MPI library ({}) may be called by one thread only: use one built with thread support "
+        "(MPI_THREAD_SERIALIZED)",
         mpi_library());
-  auto world = std::make_unique<MpiCommunicator>(std::make_shared<MpiWorld>(options.part_bytes),
-                                                 world_membership());
+  auto world =
+      std::make_unique<MpiCommunicator>(std::make_shared<MpiWorld>(options), world_membership());
   world->set_timeout(options.timeout);
   const int tasks = environment_number("SLURM_STEP_NUM_TASKS");
   check(world->size() > 1 || tasks <= 1,
@@ -456,9 +557,8 @@ MpiScope::MpiScope(const MpiOptions& options) : exceptions_(std::uncaught_except
 }
 
 MpiScope::~MpiScope() {
-  auto& world = static_cast<MpiCommunicator&>(*world_);
-  if (std::uncaught_exceptions() <= exceptions_ && world.close()) {
-    MPI_Finalize();
+  if (std::uncaught_exceptions() <= exceptions_) {
+    static_cast<MpiCommunicator&>(*world_).finalize();
   }
 }
 

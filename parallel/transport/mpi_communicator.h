@@ -3,9 +3,9 @@
 //
 //   if (launched_by_mpi()) { MpiScope mpi; run(mpi.world()); } else { run(*self_communicator()); }
 //
-// MPI runs with MPI_THREAD_FUNNELED: only the thread that made the scope may communicate. A wait
-// polls MPI_Test and yields the core; after about a millisecond it sleeps between polls. Messages
-// beyond 1 GiB are sent in parts.
+// MPI runs with MPI_THREAD_SERIALIZED: one thread at a time communicates, the thread that made the
+// scope or one that shows life for it (busy.h). A wait polls MPI_Test and yields the core; after
+// about a millisecond it sleeps between polls. Messages beyond 1 GiB are sent in parts.
 #include <memory>
 
 #include "parallel/transport/communicator.h"
@@ -19,6 +19,9 @@ bool launched_by_mpi();
 struct MpiOptions {
   double timeout = 120;                  ///< seconds
   size_t part_bytes = size_t{1} << 30U;  ///< longer messages are sent in parts of this size
+  /// Called, on any thread, if a rank does not join the start (start_watch.h), the creation of a
+  /// communicator or the end in time; should end the process. Empty: these wait for ever.
+  std::function<void(const std::string&)> on_hang{};
 };
 
 /// MPI from construction to destruction; at most one scope per process.

@@ -1,6 +1,7 @@
 #include "parallel/transport/thread_communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -25,7 +26,8 @@ struct ThreadMessage {
   double arrival = 0;                  ///< seconds; the receiver may not read earlier
   std::vector<std::byte> copy;         ///< of an eager message
   std::span<const std::byte> content;  ///< of `copy` or the sender's buffer
-  bool reading = false;                ///< the receiver is copying
+  Trailer trailer;
+  bool reading = false;  ///< the receiver is copying
   bool read = false;
   bool withdrawn = false;  ///< the sender abandoned it
 };
@@ -55,10 +57,13 @@ class ThreadWorld {
   bool copies_anything() const { return static_cast<bool>(options_.copy); }
 
   /// Copies small messages; these complete at once, and the result is null.
-  std::shared_ptr<ThreadMessage> send(int to, const Key& key, std::span<const std::byte> data) {
-    auto message = std::make_shared<ThreadMessage>();
-    message->from = std::get<1>(key);
-    message->arrival = options_.latency > 0 ? now_seconds() + options_.latency : 0;
+  std::shared_ptr<ThreadMessage> send(int to, const Key& key, std::span<const std::byte> data,
+                                      const Trailer& trailer) {
+    if (options_.network) {
+      send_by_network(to, key, data, trailer);
+      return nullptr;
+    }
+    auto message = new_message(std::get<1>(key), trailer);
     const bool eager = data.size() <= options_.eager_bytes;
     if (eager) {
       message->copy.resize(data.size());
@@ -67,18 +72,7 @@ class ThreadWorld {
     } else {
       message->content = data;
     }
-    const std::scoped_lock lock(mutex_);
-    auto& channels = boxes_[to].channels;
-    Channel& channel = channels[key];
-    if (channel.receives.empty()) {
-      channel.messages.push_back(message);
-    } else {
-      bind(to, std::move(channel.receives.front()), message);
-      channel.receives.pop_front();
-      if (channel.receives.empty()) {
-        channels.erase(key);
-      }
-    }
+    deliver(to, key, message);
     return eager ? nullptr : message;
   }
 
@@ -137,22 +131,26 @@ class ThreadWorld {
     return false;
   }
 
-  /// Throws PeerLost or Failure when the receive can never complete.
-  void check_receive(const ThreadReceive& receive, int from) {
+  /// The arrived message of a receive; empty: none yet. Throws PeerLost if none can come any more.
+  std::optional<Arrival> arrival(const ThreadReceive& receive, int from) {
     const std::scoped_lock lock(mutex_);
-    throw_poison();
     const ThreadMessage* message = receive.message.get();
+    if (receive.done) {
+      return Arrival{.trailer = message->trailer, .wrong_size = {}};
+    }
+    throw_poison();
     // A sender that withdraws is about to poison the world with its reason, or to leave.
     if (message != nullptr && !message->withdrawn) {
-      check(message->content.size() == receive.data.size(),
-            "rank {} sent {} bytes where {} were expected: ranks must run the same program and "
-            "config",
-            from, message->content.size(), receive.data.size());
+      const size_t size = message->content.size();
+      if (size != receive.data.size()) {
+        return Arrival{.trailer = message->trailer, .wrong_size = size};
+      }
     } else if (boxes_[from].gone) {
       throw PeerLost(
           {from}, fmt::format("rank {} has ended without sending {} bytes that are awaited", from,
                               receive.data.size()));
     }
+    return {};
   }
 
   void withdraw(ThreadMessage& message) {
@@ -194,7 +192,7 @@ class ThreadWorld {
     box.seen = box.events;
   }
 
-  void poison(int rank, std::string_view why) {
+  void poison(int rank, const Failure& why) {
     const std::scoped_lock lock(mutex_);
     if (!failed_) {
       failed_ = rank;
@@ -204,6 +202,9 @@ class ThreadWorld {
       notify(r);
     }
   }
+
+  void show_life() { life_ = now_seconds(); }
+  double last_life() const { return life_; }
 
   void leave(int rank) {
     const std::scoped_lock lock(mutex_);
@@ -234,6 +235,49 @@ class ThreadWorld {
     uint64_t seen = 0;
     bool gone = false;
   };
+
+  std::shared_ptr<ThreadMessage> new_message(int from, const Trailer& trailer) const {
+    auto message = std::make_shared<ThreadMessage>();
+    message->from = from;
+    message->arrival = options_.latency > 0 ? now_seconds() + options_.latency : 0;
+    message->trailer = trailer;
+    return message;
+  }
+
+  void send_by_network(int to, const Key& key, std::span<const std::byte> data,
+                       const Trailer& trailer) {
+    const auto& [context, from, kind, number] = key;
+    Packet sent{.from = from,
+                .to = to,
+                .tag = {.number = number, .kind = static_cast<Traffic>(kind)},
+                .context = context,
+                .bytes = std::vector<std::byte>(data.size()),
+                .trailer = trailer};
+    copy(data, sent.bytes.data());
+    for (Packet& packet : options_.network(std::move(sent))) {
+      auto message = new_message(packet.from, packet.trailer);
+      message->copy = std::move(packet.bytes);
+      message->content = message->copy;
+      deliver(packet.to,
+              {packet.context, packet.from, static_cast<int>(packet.tag.kind), packet.tag.number},
+              message);
+    }
+  }
+
+  void deliver(int to, const Key& key, const std::shared_ptr<ThreadMessage>& message) {
+    const std::scoped_lock lock(mutex_);
+    auto& channels = boxes_[to].channels;
+    Channel& channel = channels[key];
+    if (channel.receives.empty()) {
+      channel.messages.push_back(message);
+    } else {
+      bind(to, std::move(channel.receives.front()), message);
+      channel.receives.pop_front();
+      if (channel.receives.empty()) {
+        channels.erase(key);
+      }
+    }
+  }
 
   void bind(int to, std::shared_ptr<ThreadReceive> receive,
             std::shared_ptr<ThreadMessage> message) {
@@ -268,7 +312,8 @@ class ThreadWorld {
 
   void throw_poison() const {
     if (failed_) {
-      throw PeerLost({*failed_}, fmt::format("rank {} has failed: {}", *failed_, why_));
+      throw PeerLost({*failed_}, fmt::format("rank {} has failed: {}", *failed_, why_.what()),
+                     why_.retryable());
     }
   }
 
@@ -286,7 +331,8 @@ class ThreadWorld {
   std::deque<Box> boxes_;
   int contexts_ = 1;
   std::optional<int> failed_;
-  std::string why_;
+  Failure why_{""};
+  std::atomic<double> life_ = 0;
 };
 
 class SendOperation final : public Operation {
@@ -322,10 +368,9 @@ class ReceiveOperation final : public Operation {
   }
   bool test() override {
     world_->progress(to_);
-    if (!receive_->done) {
-      world_->check_receive(*receive_, std::get<1>(key_));
-    }
-    return receive_->done;
+    const std::optional<Arrival> arrived = world_->arrival(*receive_, std::get<1>(key_));
+    arrival = arrived.value_or(Arrival());
+    return arrived.has_value();
   }
 
  private:
@@ -351,7 +396,9 @@ class ThreadCommunicator final : public Communicator {
     world_->throw_if_poisoned();
     world_->progress(world_rank(rank()));
   }
-  void poison(std::string_view why) noexcept override {
+  void show_life() noexcept override { world_->show_life(); }
+  double last_life() const override { return world_->last_life(); }
+  void poison(const Failure& why) noexcept override {
     set_broken();
     try {
       world_->poison(world_rank(rank()), why);
@@ -359,7 +406,7 @@ class ThreadCommunicator final : public Communicator {
     }
   }
   void abort(int code) noexcept override {
-    poison(code == 0 ? "it aborted" : "it aborted with an error");
+    poison(Failure(code == 0 ? "it aborted" : "it aborted with an error"));
   }
 
  private:
@@ -367,8 +414,9 @@ class ThreadCommunicator final : public Communicator {
   ThreadWorld::Key key_of(int from, Tag tag) const {
     return {context_, world_rank(from), static_cast<int>(tag.kind), tag.number};
   }
-  std::unique_ptr<Operation> start_send(int to, Tag tag, std::span<const std::byte> data) override {
-    auto message = world_->send(world_rank(to), key_of(rank(), tag), data);
+  std::unique_ptr<Operation> start_send(int to, Tag tag, std::span<const std::byte> data,
+                                        const Trailer& trailer) override {
+    auto message = world_->send(world_rank(to), key_of(rank(), tag), data, trailer);
     return message == nullptr
                ? nullptr
                : std::make_unique<SendOperation>(world_, std::move(message), world_rank(to));
@@ -385,28 +433,9 @@ class ThreadCommunicator final : public Communicator {
 };
 
 std::unique_ptr<Communicator> ThreadCommunicator::split(int color, int key) {
-  struct Member {
-    int color, key, context;
-  };
-  // Rank 0 reserves the contexts of all groups; a group takes the one at its first member's index.
-  const Member mine{color, key, rank() == 0 ? world_->reserve_contexts(size()) : 0};
-  std::vector<Member> all(static_cast<size_t>(size()));
-  all_gather(*this, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  std::vector<int> group;
-  for (int r = 0; r < size(); ++r) {
-    if (all[r].color == color) {
-      group.push_back(r);
-    }
-  }
-  const int context = all[0].context + group.front();
-  std::ranges::stable_sort(group, {}, [&](int r) { return all[r].key; });
-  Membership part;
-  for (const int r : group) {
-    part.rank = r == rank() ? static_cast<int>(part.world.size()) : part.rank;
-    part.world.push_back(world_rank(r));
-    part.node.push_back(members().node[r]);
-  }
-  return std::make_unique<ThreadCommunicator>(*this, context, std::move(part));
+  SplitPart part = split_by_messages(
+      *this, color, key, [this](int contexts) { return world_->reserve_contexts(contexts); });
+  return std::make_unique<ThreadCommunicator>(*this, part.context, std::move(part.members));
 }
 
 std::unique_ptr<Communicator> make_rank(const std::shared_ptr<ThreadWorld>& world, int rank,
@@ -423,7 +452,7 @@ std::unique_ptr<Communicator> make_rank(const std::shared_ptr<ThreadWorld>& worl
 void run_rank(const std::shared_ptr<ThreadWorld>& world, int rank, const ThreadOptions& options,
               const std::function<void(Communicator&)>& body, std::mutex& mutex,
               std::exception_ptr& first) {
-  const auto keep = [&](std::string_view why) {
+  const auto keep = [&](const Failure& why) {
     const std::scoped_lock lock(mutex);
     if (first == nullptr) {
       first = std::current_exception();
@@ -434,10 +463,12 @@ void run_rank(const std::shared_ptr<ThreadWorld>& world, int rank, const ThreadO
     const auto comm = make_rank(world, rank, options.ranks_a_node);
     comm->set_timeout(options.timeout);
     body(*comm);
+  } catch (const Failure& failure) {
+    keep(failure);
   } catch (const std::exception& error) {
-    keep(error.what());
+    keep(Failure(error.what()));
   } catch (...) {
-    keep("unknown error");
+    keep(Failure("unknown error"));
   }
   world->leave(rank);
 }

@@ -10,10 +10,20 @@
 // So nothing hangs, unless a rank loops without communicating.
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "parallel/transport/communicator.h"
 
 namespace espalier::parallel {
+
+/// A message on its way, as a simulated network sees it.
+struct Packet {
+  int from = 0, to = 0;  ///< ranks of the world
+  Tag tag;
+  int context = 0;  ///< of the communicator: a world's parts have contexts of their own
+  std::vector<std::byte> bytes;
+  Trailer trailer;
+};
 
 struct ThreadOptions {
   double timeout = 120;        ///< seconds
@@ -24,6 +34,10 @@ struct ThreadOptions {
   std::function<void()> while_waiting = {};
   /// Replaces memcpy: tests with simulated devices also copy their memory.
   std::function<void(void* to, const void* from, size_t bytes)> copy = {};
+  /// Simulates a network with faults: called for each message that is sent, on the sender's thread,
+  /// with several threads at once; the packets that it returns are delivered now, in this order.
+  /// All messages are then copied when sent.
+  std::function<std::vector<Packet>(Packet sent)> network = {};
 };
 
 /// Calls `body` on `ranks` threads and returns when all have ended; rethrows the first error.

@@ -18,8 +18,8 @@ using kernels::WireNumbers;
 
 constexpr int64_t kBits = 4;
 constexpr double kShare = 0.01;
-constexpr int64_t kMostBucket = int64_t{1} << 30;
-constexpr int64_t kMostRank = 1 << 16;
+constexpr int64_t kMaxBucket = int64_t{1} << 30;
+constexpr int64_t kMaxRank = 1 << 16;
 
 constexpr Codec kOthers[] = {
     {.name = "powersgd",
@@ -28,13 +28,16 @@ constexpr Codec kOthers[] = {
      .numbers = WireNumbers::rank},
     {.name = "adaptive",
      .help = "chooses the bits of maxmin for each parameter",
-     .kind = CodecKind::choosing},
+     .kind = CodecKind::choosing,
+     .chooser = CodecChooser::adaptive},
     {.name = "fastest",
      .help = "chooses by measured times, for each size of message",
-     .kind = CodecKind::choosing},
+     .kind = CodecKind::choosing,
+     .chooser = CodecChooser::fastest},
     {.name = "adaprec",
      .help = "chooses among codec_candidates by trial training (AdaPrec)",
-     .kind = CodecKind::choosing},
+     .kind = CodecKind::choosing,
+     .chooser = CodecChooser::adaprec},
 };
 
 template <class Number>
@@ -101,6 +104,7 @@ Registry<Codec> codecs() {
 }
 
 CodecKind CodecSpec::kind() const { return find(codecs(), "codec", name).kind; }
+CodecChooser CodecSpec::chooser() const { return find(codecs(), "codec", name).chooser; }
 
 CodecSpec parse_codec(std::string_view text) {
   std::vector<std::string_view> words;
@@ -117,9 +121,9 @@ CodecSpec parse_codec(std::string_view text) {
     if (number == "BITS") {
       spec.bits = whole_number(text, words[i], "bits", codec.most_bits);
     } else if (number == "BUCKET") {
-      spec.bucket = whole_number(text, words[i], "bucket", kMostBucket);
+      spec.bucket = whole_number(text, words[i], "bucket", kMaxBucket);
     } else if (number == "RANK") {
-      spec.rank = whole_number(text, words[i], "rank", kMostRank);
+      spec.rank = whole_number(text, words[i], "rank", kMaxRank);
     } else {
       spec.share = number_in<double>(text, words[i]);
       check(spec.share > 0 && spec.share <= 1,
@@ -137,7 +141,7 @@ std::string to_text(const CodecSpec& codec) {
     text += fmt::format(":{}", codec.bits);
   }
   if (codec.share > 0) {
-    text += fmt::format(":{:.4g}", codec.share);
+    text += fmt::format(":{}", codec.share);
   }
   if (codec.rank > 0) {
     text += fmt::format(":{}", codec.rank);
@@ -180,7 +184,13 @@ std::string text_of(const WireFormat& format) {
   const WireCodec& entry = kernels::codec_of(format.code);
   CodecSpec spec{.name = std::string(entry.name), .bucket = format.bucket};
   if (entry.numbers == WireNumbers::share) {
-    spec.share = static_cast<double>(format.kept) / static_cast<double>(format.bucket);
+    // With four digits, or as many as it takes to keep as many values.
+    const auto bucket = static_cast<double>(format.bucket);
+    int digits = 4;
+    do {
+      spec.share =
+          std::stod(fmt::format("{:.{}g}", static_cast<double>(format.kept) / bucket, digits++));
+    } while (std::llround(spec.share * bucket) != format.kept && digits < 17);
   } else if (entry.numbers == WireNumbers::bits) {
     spec.bits = format.bits;
   }

@@ -18,11 +18,14 @@
 namespace espalier::parallel {
 
 enum class CodecKind : uint8_t { values, matrices, choosing };
+/// The origin of the gradients' codecs: the config, or measurements (src/train/codec_choice).
+enum class CodecChooser : uint8_t { config, adaptive, fastest, adaprec };
 
 struct Codec {
   std::string_view name;
   std::string_view help;
   CodecKind kind = CodecKind::values;
+  CodecChooser chooser = CodecChooser::config;  ///< another one for kind `choosing` only
   kernels::WireNumbers numbers = kernels::WireNumbers::none;
   int most_bits = 8;  ///< if the number is BITS
 };
@@ -39,6 +42,7 @@ struct CodecSpec {
 
   bool operator==(const CodecSpec&) const = default;
   CodecKind kind() const;
+  CodecChooser chooser() const;
 };
 /// Throws Failure that names the error and the fix.
 CodecSpec parse_codec(std::string_view text);

@@ -27,10 +27,11 @@ void Wire::set_segments(std::vector<WireSegment> segments) {
   changes_ = false;
   for (const WireSegment& segment : segments) {
     require(segment.first >= end && segment.count >= 0, "ascending segments", segment.first, end);
-    require(!segment.target || (segment.change && segment.target.count() == segment.count),
-            "a target for each element of a change", segment.first, segment.count);
+    require(
+        !segment.target || (segment.sends_difference && segment.target.count() == segment.count),
+        "a target for each element of a change", segment.first, segment.count);
     end = segment.first + segment.count;
-    changes_ |= segment.change;
+    changes_ |= segment.sends_difference;
   }
   segments_ = std::move(segments);
 }
@@ -115,7 +116,7 @@ void Wire::subtract_from_targets(const Tensor& x, int64_t first) const {
     return;
   }
   for_parts(first, x.count(), [&](const Part& part) {
-    if (!part.segment->change) {
+    if (!part.segment->sends_difference) {
       return;
     }
     require(part.segment->target.data != nullptr, "the target of an encoded change",
@@ -167,7 +168,7 @@ void Wire::decode_parts(std::span<const std::byte> in, int64_t first, const Tens
     kernels_.decode(stream_, {.wire = in.subspan(at, part.bytes),
                               .y = flat_part(y, part.begin, part.count),
                               .format = part.segment->format,
-                              .accumulate = add || part.segment->change});
+                              .accumulate = add || part.segment->sends_difference});
     at += part.bytes;
     done = part.begin + part.count;
   });

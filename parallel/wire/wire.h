@@ -13,12 +13,12 @@
 // e of all ranks add up to the error of the sums, whichever rank encodes which. Source: Seide and
 // others, Interspeech 2014; of the sum as well: Tang and others, "DoubleSqueeze", ICML 2019.
 //
-// Changes: all ranks hold equal elements x of a segment with `change`, and one rank knows their new
-// values (`target`). It sends code(target - x). On every rank, its own included, x becomes x +
-// decode(code): added in fp32, then rounded once to x's type. The next target - x contains the
-// error of a code, so no feedback is kept for it. With a non-finite factor (from an update that
-// changed no target) the change is zero: x stays, except that -0 becomes 0. Source: Koloskova and
-// others, "CHOCO-SGD", ICML 2019.
+// Differences: all ranks hold equal elements x of a segment with `sends_difference`, and one rank
+// knows their new values (`target`). It sends code(target - x). On every rank, its own included, x
+// becomes x + decode(code): added in fp32, then rounded once to x's type. The next target - x
+// contains the error of a code, so no feedback is kept for it. With a non-finite factor (from an
+// update that changed no target) the difference is zero: x stays, except that -0 becomes 0. Source:
+// Koloskova and others, "CHOCO-SGD", ICML 2019.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -31,7 +31,7 @@ namespace espalier::parallel {
 struct WireSegment {
   int64_t first = 0, count = 0;  ///< elements of the array
   kernels::WireFormat format;
-  bool change = false;
+  bool sends_difference = false;
   Tensor target = {};  ///< fp32 [count], on the rank that encodes changes
 };
 

@@ -12,27 +12,29 @@ namespace bitmap_coding {
 
 int64_t word_count(int64_t size) { return (size + 63) / 64; }
 
-int64_t rank_count(int64_t size) { return (word_count(size) + kWordsPerRank - 1) / kWordsPerRank; }
+int64_t prefix_counts_size(int64_t size) {
+  return (word_count(size) + kWordsPerCount - 1) / kWordsPerCount;
+}
 
-void build_ranks(std::span<const uint64_t> words, std::span<uint32_t> ranks) {
+void build_prefix_counts(std::span<const uint64_t> words, std::span<uint32_t> prefix_counts) {
   int64_t before = 0;
-  for (size_t j = 0; j < ranks.size(); ++j) {
-    ranks[j] = static_cast<uint32_t>(before);
-    const size_t begin = j * kWordsPerRank;
+  for (size_t j = 0; j < prefix_counts.size(); ++j) {
+    prefix_counts[j] = static_cast<uint32_t>(before);
+    const size_t begin = j * kWordsPerCount;
     before +=
-        count_ones(words.subspan(begin, std::min<size_t>(kWordsPerRank, words.size() - begin)));
+        count_ones(words.subspan(begin, std::min<size_t>(kWordsPerCount, words.size() - begin)));
   }
 }
 
-void decode(std::span<const uint64_t> words, std::span<const uint32_t> ranks, int64_t first,
+void decode(std::span<const uint64_t> words, std::span<const uint32_t> prefix_counts, int64_t first,
             std::span<int32_t> out) {
   if (out.empty()) {
     return;
   }
   // The last block that starts with no more than `first` ones before it.
-  const auto block = std::ranges::upper_bound(ranks, first) - ranks.begin() - 1;
-  auto skip = first - ranks[static_cast<size_t>(block)];
-  auto at = static_cast<size_t>(block * kWordsPerRank);
+  const auto block = std::ranges::upper_bound(prefix_counts, first) - prefix_counts.begin() - 1;
+  auto skip = first - prefix_counts[static_cast<size_t>(block)];
+  auto at = static_cast<size_t>(block * kWordsPerCount);
   uint64_t word = words[at];
   for (int64_t ones = count_ones({&word, 1}); skip >= ones; ones = count_ones({&word, 1})) {
     skip -= ones;
@@ -64,11 +66,13 @@ void decode(std::span<const uint64_t> words, std::span<const uint32_t> ranks, in
 
 namespace {
 
-using bitmap_coding::kWordsPerRank;
+using bitmap_coding::kWordsPerCount;
 
 size_t exact_bytes(const Mask&, const Counts& counts) { return word_bytes(counts.size); }
 
-int64_t rank_count(const Counts& counts) { return bitmap_coding::rank_count(counts.size); }
+int64_t prefix_counts_size(const Counts& counts) {
+  return bitmap_coding::prefix_counts_size(counts.size);
+}
 
 void encode(const Mask& mask, const Counts&, std::span<uint8_t> data) {
   std::memcpy(data.data(), mask.words().data(), data.size());
@@ -85,31 +89,31 @@ void check_data(const Coded& coded) {
         coded.kept);
 }
 
-void build_ranks(const Coded& coded, std::span<uint32_t> ranks) {
-  bitmap_coding::build_ranks(coded.words(), ranks);
+void build_prefix_counts(const Coded& coded, std::span<uint32_t> prefix_counts) {
+  bitmap_coding::build_prefix_counts(coded.words(), prefix_counts);
 }
 
 void decode(const Coded& coded, int64_t first, std::span<int32_t> out) {
-  bitmap_coding::decode(coded.words(), coded.ranks, first, out);
+  bitmap_coding::decode(coded.words(), coded.prefix_counts, first, out);
 }
 
 int64_t kept_before(const Coded& coded, int64_t dense) {
   const auto words = coded.words();
   // `dense` = size may lie just behind the last word or block: start from the last one that exists.
   const auto word = std::min(static_cast<size_t>(dense) / 64, words.size() - 1);
-  const auto block = word / kWordsPerRank;
-  const auto begin = block * kWordsPerRank;
+  const auto block = word / kWordsPerCount;
+  const auto begin = block * kWordsPerCount;
   const uint64_t part =
       words[word] & low_mask(static_cast<int>(dense - static_cast<int64_t>(word * 64)));
-  return coded.ranks[block] + count_ones(words.subspan(begin, word - begin)) +
+  return coded.prefix_counts[block] + count_ones(words.subspan(begin, word - begin)) +
          count_ones({&part, 1});
 }
 
 constexpr Coding kCoding{.exact_bytes = exact_bytes,
-                         .rank_count = rank_count,
+                         .prefix_counts_size = prefix_counts_size,
                          .encode = encode,
                          .check = check_data,
-                         .build_ranks = build_ranks,
+                         .build_prefix_counts = build_prefix_counts,
                          .decode = decode,
                          .kept_before = kept_before};
 

@@ -1,5 +1,5 @@
 // Block masks: one bit a block of height x width, row by row of blocks; those at the lower and
-// right edge are cut off. ranks[i] = kept elements before row of blocks i.
+// right edge are cut off. prefix_counts[i] = kept elements before row of blocks i.
 #include <algorithm>
 
 #include "sparse/index/bit_stream.h"
@@ -53,7 +53,7 @@ size_t exact_bytes(const Mask&, const Counts& counts) {
   return word_bytes(grid.down * grid.across);
 }
 
-int64_t rank_count(const Counts& counts) { return Grid(counts.size, counts.shape).down; }
+int64_t prefix_counts_size(const Counts& counts) { return Grid(counts.size, counts.shape).down; }
 
 /// Whether elements [begin, end) of a row are kept: by the first one of the block.
 bool block_kept(const Mask& mask, const Grid& grid, int64_t i, int64_t j) {
@@ -131,11 +131,11 @@ void check_data(const Coded& coded) {
         kept, coded.kept);
 }
 
-void build_ranks(const Coded& coded, std::span<uint32_t> ranks) {
+void build_prefix_counts(const Coded& coded, std::span<uint32_t> prefix_counts) {
   const Grid grid(coded.size, coded.shape);
   int64_t kept = 0;
   for (int64_t i = 0; i < grid.down; ++i) {
-    ranks[static_cast<size_t>(i)] = static_cast<uint32_t>(kept);
+    prefix_counts[static_cast<size_t>(i)] = static_cast<uint32_t>(kept);
     kept += kept_in_row(coded.data, grid, i, grid.across) * grid.height_of(i);
   }
 }
@@ -145,9 +145,9 @@ void decode(const Coded& coded, int64_t first, std::span<int32_t> out) {
     return;
   }
   const Grid grid(coded.size, coded.shape);
-  auto i = std::ranges::upper_bound(coded.ranks, first) - coded.ranks.begin() - 1;
+  auto i = std::ranges::upper_bound(coded.prefix_counts, first) - coded.prefix_counts.begin() - 1;
   const int64_t a_row = kept_in_row(coded.data, grid, i, grid.across);
-  const int64_t before = first - coded.ranks[static_cast<size_t>(i)];
+  const int64_t before = first - coded.prefix_counts[static_cast<size_t>(i)];
   int64_t row = i * grid.height + before / a_row;
   int64_t skip = before % a_row;
   int32_t* next = out.data();
@@ -177,7 +177,7 @@ int64_t kept_before(const Coded& coded, int64_t dense) {
   const int64_t i = row / grid.height;
   const int64_t j = column / grid.width;
   const bool inside = (load_bits(coded.data, i * grid.across + j) & 1) != 0;
-  return coded.ranks[static_cast<size_t>(i)] +
+  return coded.prefix_counts[static_cast<size_t>(i)] +
          kept_in_row(coded.data, grid, i, grid.across) * (row - i * grid.height) +
          kept_in_row(coded.data, grid, i, j) + (inside ? column - grid.begin(j) : 0);
 }
@@ -198,10 +198,10 @@ constexpr ShapeRules kRules{.possible = possible,
                             .shape = shape_in};
 
 constexpr Coding kCoding{.exact_bytes = exact_bytes,
-                         .rank_count = rank_count,
+                         .prefix_counts_size = prefix_counts_size,
                          .encode = encode,
                          .check = check_data,
-                         .build_ranks = build_ranks,
+                         .build_prefix_counts = build_prefix_counts,
                          .decode = decode,
                          .kept_before = kept_before};
 

@@ -133,7 +133,7 @@ std::optional<BlockSize> find_blocks(const Mask& mask, const Shape& shape,
   found = within(shape, found);
   const bool fits = divides(found.height, divisors.height) && divides(found.width, divisors.width);
   const bool large =
-      options.exact || found.height * found.width >= std::min(kLeastBlock, mask.size());
+      options.exact || found.height * found.width >= std::min(kMinBlock, mask.size());
   return fits && large ? std::optional(found) : std::nullopt;
 }
 

@@ -31,7 +31,7 @@ struct BlockOptions {
 };
 
 /// Blocks of fewer elements are not used: their list and products cost more than `sparse`.
-inline constexpr int64_t kLeastBlock = 4;
+inline constexpr int64_t kMinBlock = 4;
 
 /// Blocks with a smaller side leave vector lanes empty: at 90 % sparsity products of single
 /// elements take half the time of products of 8 x 8 blocks, and that of 16 x 16 (fp32, AVX-512).
@@ -66,6 +66,7 @@ class BlockList {
   const BlockSize& block() const { return block_; }
   int64_t count() const { return count_; }  ///< kept blocks
   size_t bytes() const { return *this ? array_.tensor().bytes() : 0; }
+  const Tensor& array() const { return array_.tensor(); }
   explicit operator bool() const { return static_cast<bool>(array_.tensor()); }
   /// With `values` [kept]; valid while the list lives.
   kernels::BlockMatrix matrix(const Tensor& values) const;

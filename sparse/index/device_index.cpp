@@ -10,10 +10,11 @@ namespace {
 void write_bitmap(const Index& index, std::byte* data) {
   const std::span words(reinterpret_cast<uint64_t*>(data),
                         static_cast<size_t>(bitmap_coding::word_count(index.size())));
-  const std::span ranks(reinterpret_cast<uint32_t*>(words.data() + words.size()),
-                        static_cast<size_t>(bitmap_coding::rank_count(index.size())));
+  const std::span prefix_counts(
+      reinterpret_cast<uint32_t*>(words.data() + words.size()),
+      static_cast<size_t>(bitmap_coding::prefix_counts_size(index.size())));
   index.decode_words(0, words);
-  bitmap_coding::build_ranks(words, ranks);
+  bitmap_coding::build_prefix_counts(words, prefix_counts);
 }
 
 /// In elements, to a cache line; libraries need 16 bytes.
@@ -27,7 +28,7 @@ DeviceIndex::DeviceIndex(Stream& stream, const Index& index)
   const bool list = index.encoding().kernel_form == KernelForm::list;
   const int64_t words = bitmap_coding::word_count(index.size());
   const int64_t bytes = list ? 4 * std::max<int64_t>(index.kept(), 1)  // null would mean a bitmap
-                             : 8 * words + 4 * bitmap_coding::rank_count(index.size());
+                             : 8 * words + 4 * bitmap_coding::prefix_counts_size(index.size());
   memory_ = stream.arena().allocate(Memory::index, "positions", DType::uint8, Shape{bytes});
   if (!index.dry()) {
     const Mirror image(stream, memory_.tensor());
@@ -42,7 +43,7 @@ DeviceIndex::DeviceIndex(Stream& stream, const Index& index)
   auto* data = static_cast<std::byte*>(memory_.tensor().data);
   positions_.list = list ? reinterpret_cast<const int32_t*>(data) : nullptr;
   positions_.bitmap = list ? nullptr : reinterpret_cast<const uint64_t*>(data);
-  positions_.ranks = list ? nullptr : reinterpret_cast<const uint32_t*>(data + 8 * words);
+  positions_.prefix_counts = list ? nullptr : reinterpret_cast<const uint32_t*>(data + 8 * words);
 }
 
 CsrList::CsrList(Stream& stream, const kernels::Kernels& kernels, const Shape& shape,

@@ -3,7 +3,7 @@
 // index itself. Category index.
 //
 //   DeviceIndex   positions: an int32 index as it is (4 bytes a kept element), any other as a
-//                 bitmap with its ranks (0.133 bytes an element)
+//                 bitmap with its prefix counts (0.133 bytes an element)
 //   CsrList       the kept elements by rows and by columns, for unstructured products (kernels.h,
 //                 Csr), and what a library has prepared for them (scratch). Both orders: a product
 //                 with the transpose repeats its bits only when it goes by rows of the transpose.

@@ -26,18 +26,18 @@ class WordMaker {
       const auto bit = static_cast<uint32_t>(position) - static_cast<uint32_t>(base);
       bytes[bit >> 3] = static_cast<uint8_t>(bytes[bit >> 3] | 1U << (bit & 7));
     }
-    rank(last);
+    count_until(last);
   }
   void finish() {
     clear(out_.words.size());
-    rank(out_.words.size());
-    if (ranked_ < out_.ranks.size()) {  // of words that fill no whole block
-      out_.ranks[ranked_] = static_cast<uint32_t>(kept_);
+    count_until(out_.words.size());
+    if (counted_ < out_.prefix_counts.size()) {  // of words that fill no whole block
+      out_.prefix_counts[counted_] = static_cast<uint32_t>(kept_);
     }
   }
 
  private:
-  static constexpr size_t kBlock = bitmap_coding::kWordsPerRank;
+  static constexpr size_t kBlock = bitmap_coding::kWordsPerCount;
 
   void clear(size_t end) {
     std::fill(out_.words.begin() + static_cast<int64_t>(cleared_),
@@ -45,17 +45,17 @@ class WordMaker {
     cleared_ = end;
   }
   /// Words before `end` are done.
-  void rank(size_t end) {
-    for (; ranked_ < out_.ranks.size() && (ranked_ + 1) * kBlock <= end; ++ranked_) {
-      out_.ranks[ranked_] = static_cast<uint32_t>(kept_);
-      kept_ += count_ones(out_.words.subspan(ranked_ * kBlock, kBlock));
+  void count_until(size_t end) {
+    for (; counted_ < out_.prefix_counts.size() && (counted_ + 1) * kBlock <= end; ++counted_) {
+      out_.prefix_counts[counted_] = static_cast<uint32_t>(kept_);
+      kept_ += count_ones(out_.words.subspan(counted_ * kBlock, kBlock));
     }
   }
 
   Words out_;
   int64_t kept_;
   size_t cleared_ = 0;
-  size_t ranked_ = 0;
+  size_t counted_ = 0;
 };
 
 }  // namespace

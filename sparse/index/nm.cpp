@@ -2,8 +2,9 @@
 // shorter) the places of at most n kept ones, ascending, ceil(log2 m) bits each; 2:4 takes the four
 // bits that NVIDIA's sparse tensor cores take. A group that keeps fewer ends its list early: the
 // last place is repeated; an empty one reads 1, 0, 0, ... With n = 1 there is nothing to repeat:
-// places then have bit_width(m) bits, and m means none. ranks[j] = kept elements before group
-// kPerRank * j. Source: Mishra et al., "Accelerating sparse deep neural networks", 2021, section 3.
+// places then have bit_width(m) bits, and m means none. prefix_counts[j] = kept elements before
+// group kPerCount * j. Source: Mishra et al., "Accelerating sparse deep neural networks", 2021,
+// section 3.
 #include <algorithm>
 #include <array>
 
@@ -14,10 +15,10 @@
 namespace espalier::sparse {
 namespace {
 
-constexpr int64_t kPerRank = 128;
-constexpr int kMostBits = 56;    // of a group: one load reads them from any bit
-constexpr int kTableBits = 8;    // groups of that many bits are looked up
-constexpr int kMostPlaces = 64;  // m: the kept elements of a group are the bits of a word
+constexpr int64_t kPerCount = 128;
+constexpr int kMaxBits = 56;    // of a group: one load reads them from any bit
+constexpr int kTableBits = 8;   // groups of that many bits are looked up
+constexpr int kMaxPlaces = 64;  // m: the kept elements of a group are the bits of a word
 
 /// Groups of a matrix, and the code of one.
 struct Groups {
@@ -113,20 +114,20 @@ size_t exact_bytes(const Mask&, const Counts& counts) {
   return word_bytes(groups.count * groups.bits());
 }
 
-int64_t rank_count(const Counts& counts) {
-  return (Groups(counts.size, counts.shape).count + kPerRank - 1) / kPerRank;
+int64_t prefix_counts_size(const Counts& counts) {
+  return (Groups(counts.size, counts.shape).count + kPerCount - 1) / kPerCount;
 }
 
 void check_shape(int64_t size, const IndexShape& shape) {
   check(shape.cols > 0 && size % shape.cols == 0,
         "nm index: {} elements are no rows of {}: it needs the columns of the matrix", size,
         shape.cols);
-  check(shape.m >= 2 && shape.m <= kMostPlaces && shape.n >= 1 && shape.n <= shape.m,
+  check(shape.m >= 2 && shape.m <= kMaxPlaces && shape.n >= 1 && shape.n <= shape.m,
         "nm index: {} of {} elements: n lies in 1 to m, m in 2 to {}", shape.n, shape.m,
-        kMostPlaces);
-  check(Groups(size, shape).bits() <= kMostBits,
+        kMaxPlaces);
+  check(Groups(size, shape).bits() <= kMaxBits,
         "nm index: {} of {} elements take more than {} bits a group: use bitmap", shape.n, shape.m,
-        kMostBits);
+        kMaxBits);
 }
 
 void encode(const Mask& mask, const Counts& counts, std::span<uint8_t> data) {
@@ -160,13 +161,13 @@ void check_data(const Coded& coded) {
         coded.kept);
 }
 
-void build_ranks(const Coded& coded, std::span<uint32_t> ranks) {
+void build_prefix_counts(const Coded& coded, std::span<uint32_t> prefix_counts) {
   const Groups groups(coded.size, coded.shape);
   const GroupReader read(coded, groups);
   int64_t kept = 0;
   for (int64_t group = 0; group < groups.count; ++group) {
-    if (group % kPerRank == 0) {
-      ranks[static_cast<size_t>(group / kPerRank)] = static_cast<uint32_t>(kept);
+    if (group % kPerCount == 0) {
+      prefix_counts[static_cast<size_t>(group / kPerCount)] = static_cast<uint32_t>(kept);
     }
     kept += std::popcount(read(group));
   }
@@ -178,9 +179,10 @@ void decode(const Coded& coded, int64_t first, std::span<int32_t> out) {
   }
   const Groups groups(coded.size, coded.shape);
   const GroupReader read(coded, groups);
-  const auto rank = std::ranges::upper_bound(coded.ranks, first) - coded.ranks.begin() - 1;
-  int64_t group = rank * kPerRank;
-  int64_t skip = first - coded.ranks[static_cast<size_t>(rank)];
+  const auto entry =
+      std::ranges::upper_bound(coded.prefix_counts, first) - coded.prefix_counts.begin() - 1;
+  int64_t group = entry * kPerCount;
+  int64_t skip = first - coded.prefix_counts[static_cast<size_t>(entry)];
   int64_t column = group % groups.per_row;
   auto row = static_cast<int32_t>(group / groups.per_row * groups.cols);
   for (size_t done = 0; done < out.size(); ++group) {
@@ -204,9 +206,10 @@ int64_t kept_before(const Coded& coded, int64_t dense) {
   const GroupReader read(coded, groups);
   const int64_t column = dense % groups.cols;
   const int64_t end = dense / groups.cols * groups.per_row + column / groups.m;
-  const int64_t rank = std::min(end / kPerRank, static_cast<int64_t>(coded.ranks.size()) - 1);
-  int64_t before = coded.ranks[static_cast<size_t>(rank)];
-  for (int64_t group = rank * kPerRank; group < end; ++group) {
+  const int64_t entry =
+      std::min(end / kPerCount, static_cast<int64_t>(coded.prefix_counts.size()) - 1);
+  int64_t before = coded.prefix_counts[static_cast<size_t>(entry)];
+  for (int64_t group = entry * kPerCount; group < end; ++group) {
     before += std::popcount(read(group));
   }
   const auto within = static_cast<int>(column % groups.m);
@@ -215,8 +218,8 @@ int64_t kept_before(const Coded& coded, int64_t dense) {
 
 bool possible(int64_t size, const IndexShape& shape) {
   const bool known = shape.cols > 0 && size % shape.cols == 0 && shape.n >= 1 && shape.m >= 2 &&
-                     shape.n < shape.m && shape.m <= kMostPlaces;
-  return known && Groups(size, shape).bits() <= kMostBits;
+                     shape.n < shape.m && shape.m <= kMaxPlaces;
+  return known && Groups(size, shape).bits() <= kMaxBits;
 }
 
 bool holds(const Mask& mask, const IndexShape& shape) {
@@ -248,10 +251,10 @@ constexpr ShapeRules kRules{.possible = possible,
                             .shape = shape_in};
 
 constexpr Coding kCoding{.exact_bytes = exact_bytes,
-                         .rank_count = rank_count,
+                         .prefix_counts_size = prefix_counts_size,
                          .encode = encode,
                          .check = check_data,
-                         .build_ranks = build_ranks,
+                         .build_prefix_counts = build_prefix_counts,
                          .decode = decode,
                          .kept_before = kept_before};
 

@@ -93,7 +93,7 @@ size_t predicted_bytes(const Encoding& encoding, int64_t size, int64_t kept,
   const size_t data = coding.expected_bytes == nullptr
                           ? coding.exact_bytes(Mask(), counts)
                           : static_cast<size_t>(std::ceil(coding.expected_bytes(counts)));
-  return data + static_cast<size_t>(coding.rank_count(counts)) * sizeof(uint32_t);
+  return data + static_cast<size_t>(coding.prefix_counts_size(counts)) * sizeof(uint32_t);
 }
 
 double entropy_bound_bytes(int64_t size, int64_t kept) {

@@ -1,6 +1,10 @@
 // The store under new masks: all arrays move to the new layout; elements that stay kept keep their
-// value and state.
+// value and state. Elements that come back start at zero, but their second moment at the mean of
+// the parameter's. The bias correction of AdamW counts the steps of the run, so with a second
+// moment of zero the first update is lr (1 - beta1) / sqrt(1 - beta2), whatever the gradient: a
+// multiple of the others, whose first moments average noise.
 #include <algorithm>
+#include <numeric>
 
 #include "sparse/store/store.h"
 #include "src/core/mirror.h"
@@ -8,12 +12,13 @@
 namespace espalier::sparse {
 namespace {
 
-/// The elements that both indices keep, in the order of `now`; the others are zero.
+/// The elements that both indices keep, in the order of `now`; the others are `missing`.
 template <class T>
-std::vector<T> survivors(const Index& before, const Index& now, std::span<const T> old) {
+std::vector<T> survivors(const Index& before, const Index& now, std::span<const T> old,
+                         T missing = {}) {
   const std::vector<int32_t> old_positions = before.positions();
   const std::vector<int32_t> positions = now.positions();
-  std::vector<T> kept(positions.size());
+  std::vector<T> kept(positions.size(), missing);
   size_t from = 0;
   for (size_t k = 0; k < positions.size(); ++k) {
     while (from < old_positions.size() && old_positions[from] < positions[k]) {
@@ -24,6 +29,12 @@ std::vector<T> survivors(const Index& before, const Index& now, std::span<const 
     }
   }
   return kept;
+}
+
+/// 0 for none.
+float mean(std::span<const float> numbers) {
+  const double sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
+  return numbers.empty() ? 0.0F : static_cast<float>(sum / static_cast<double>(numbers.size()));
 }
 
 }  // namespace
@@ -141,8 +152,9 @@ void Store::move_to(std::vector<Pattern> patterns) {
   gradient_.release();
   carry_values(before);
   if (options_.training) {
-    optimizer_.relocate(extents, [&](size_t p, std::span<const float> old) {
-      return survivors(before[p].index, parameters_[p].index, old);
+    optimizer_.relocate(extents, [&](StatePart part, size_t p, std::span<const float> old) {
+      const float missing = part == StatePart::moment2 ? mean(old) : 0;
+      return survivors(before[p].index, parameters_[p].index, old, missing);
     });
     gradient_ = allocate_flat(Memory::gradient, "gradient", options_.gradient);
   }

@@ -11,14 +11,16 @@ namespace {
 
 /// Bytes that parts of an array are aligned to: a cache line.
 constexpr int64_t kLine = 64;
-constexpr std::array kParts{StatePart::low, StatePart::master, StatePart::moment1,
-                            StatePart::moment2};
+constexpr std::array kParts{StatePart::low,     StatePart::master,   StatePart::moment1,
+                            StatePart::moment2, StatePart::pruning1, StatePart::pruning2};
 constexpr std::array<std::string_view, kStateParts> kNames{
-    "low half of the master copy", "master copy apart from values", "moment1", "moment2"};
+    "low half of the master copy",   "master copy separate from values", "moment1", "moment2",
+    "array 1 of the pruning method", "array 2 of the pruning method"};
 
 int64_t divide_up(int64_t count, int64_t parts) { return (count + parts - 1) / parts; }
 
-bool is_moment(StatePart part) { return part >= StatePart::moment1; }
+bool is_moment(StatePart part) { return part == StatePart::moment1 || part == StatePart::moment2; }
+bool is_master(StatePart part) { return part == StatePart::low || part == StatePart::master; }
 
 kernels::DynamicMap map_of(StatePart part) {
   return part == StatePart::moment1 ? kernels::DynamicMap::with_sign
@@ -37,24 +39,22 @@ OptimizerArrays::OptimizerArrays(Stream& stream, const kernels::Kernels& kernels
   places_ = std::move(layout.places);
 }
 
-bool OptimizerArrays::has(StatePart part, MasterCopy copy) const {
+bool OptimizerArrays::has(StatePart part, const Place& place) const {
   switch (part) {
     case StatePart::low:
-      return copy == MasterCopy::halves;
+      return place.copy == MasterCopy::split;
     case StatePart::master:
-      return copy == MasterCopy::apart;
+      return place.copy == MasterCopy::separate;
     case StatePart::moment1:
       return options_.moments >= 1;
     case StatePart::moment2:
+      return options_.moments >= 2;
+    case StatePart::pruning1:
+      return place.pruning >= 1;
+    case StatePart::pruning2:
       break;
   }
-  return options_.moments >= 2;
-}
-
-bool OptimizerArrays::used(StatePart part) const {
-  return is_moment(part) ? has(part, {})
-                         : std::ranges::any_of(options_.copies,
-                                               [&](MasterCopy copy) { return has(part, copy); });
+  return place.pruning >= 2;
 }
 
 bool OptimizerArrays::is_coded(StatePart part, int64_t kept) const {
@@ -72,6 +72,7 @@ OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents
     layout.places[p].kept = extents[p].kept;
     layout.places[p].owned = {0, extents[p].kept};
     layout.places[p].copy = options_.copies.at(p);
+    layout.places[p].pruning = options_.pruning.empty() ? 0 : options_.pruning.at(p);
   }
   if (options_.sharding) {
     // The sharding sees the order of the flat arrays.
@@ -98,7 +99,7 @@ OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents
     for (const StatePart part : kParts) {
       const auto each = static_cast<int64_t>(size_of(dtype_in(part, place.kept)));
       layout.bytes[static_cast<size_t>(part)] +=
-          has(part, place.copy) ? divide_up(count * each, kLine) * kLine : 0;
+          has(part, place) ? divide_up(count * each, kLine) * kLine : 0;
     }
     layout.scales +=
         is_coded(StatePart::moment1, place.kept) ? divide_up(count, kernels::kQuantizeBlock) : 0;
@@ -109,13 +110,13 @@ OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents
 Buffer OptimizerArrays::allocate(StatePart part, int64_t bytes) const {
   Arena& where =
       part == StatePart::master && !options_.codecs_on_device ? stream_->arena().host() : arena();
-  return where.allocate(is_moment(part) ? Memory::moment : Memory::master,
+  return where.allocate(is_master(part) ? Memory::master : Memory::moment,
                         kNames.at(static_cast<size_t>(part)), DType::uint8, Shape{bytes});
 }
 
 OptimizerArrays::Array OptimizerArrays::allocate(StatePart part, const Layout& layout) const {
   Array made;
-  if (used(part)) {
+  if (std::ranges::any_of(layout.places, [&](const Place& place) { return has(part, place); })) {
     made.values = allocate(part, layout.bytes.at(static_cast<size_t>(part)));
     if (is_moment(part) && layout.scales > 0) {
       made.scales = arena().allocate(Memory::moment, kNames.at(static_cast<size_t>(part)),
@@ -127,7 +128,7 @@ OptimizerArrays::Array OptimizerArrays::allocate(StatePart part, const Layout& l
 
 void OptimizerArrays::move_master_to_device() {
   if (std::exchange(options_.codecs_on_device, true) || options_.offload ||
-      !used(StatePart::master)) {
+      !array(StatePart::master).values.tensor()) {
     return;
   }
   Buffer& master = array(StatePart::master).values;
@@ -138,7 +139,7 @@ void OptimizerArrays::move_master_to_device() {
 }
 
 Tensor OptimizerArrays::view(const Array& array, StatePart part, const Place& place) const {
-  if (!has(part, place.copy)) {
+  if (!has(part, place)) {
     return {};
   }
   return array.values.tensor()
@@ -162,7 +163,7 @@ std::vector<float> OptimizerArrays::read(const Array& array, StatePart part,
                                          const Place& place) const {
   std::vector<float> whole(static_cast<size_t>(place.kept));
   const Tensor stored = view(array, part, place);
-  if (!has(part, place.copy)) {
+  if (!has(part, place)) {
     return whole;
   }
   float* const owned = whole.data() + place.owned.first;
@@ -190,7 +191,7 @@ void OptimizerArrays::write(const Array& array, StatePart part, const Place& pla
   const std::span<const float> owned = packed.subspan(static_cast<size_t>(place.owned.first),
                                                       static_cast<size_t>(place.owned.count));
   const Tensor stored = view(array, part, place);
-  if (!has(part, place.copy)) {
+  if (!has(part, place)) {
     return;
   }
   if (stored.dtype == DType::uint8) {
@@ -221,8 +222,8 @@ void OptimizerArrays::relocate(std::span<const Extent> extents, const Survive& s
   for (const StatePart part : kParts) {
     Array moved = allocate(part, next);
     for (size_t p = 0; p < moved_parameters; ++p) {
-      if (has(part, places_[p].copy)) {
-        write(moved, part, next.places[p], survive(p, whole(part, p)));
+      if (has(part, places_[p])) {
+        write(moved, part, next.places[p], survive(part, p, whole(part, p)));
       }
     }
     array(part) = std::move(moved);

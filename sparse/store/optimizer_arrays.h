@@ -1,7 +1,8 @@
 #pragma once
-// The optimizer's own state: `low` (the lower half of master copies, where those are halves),
-// `master` (whole fp32 master copies, where they are apart from values) and the moments, for the
-// owned part of each parameter. Moments are fp32, or 8-bit codes with one fp32 scale for
+// The optimizer's own state: `low` (the lower half of master copies, where those are split),
+// `master` (whole fp32 master copies, where they are separate from values), the moments, and the
+// fp32 arrays of pruning methods that learn from every step; for the owned part of each parameter.
+// Moments are fp32, or 8-bit codes with one fp32 scale for
 // kernels::kQuantizeBlock elements; those of parameters with fewer than kSmall kept elements stay
 // fp32. Parameters are numbered in forward order.
 //
@@ -20,16 +21,19 @@ namespace espalier::sparse {
 
 /// The form of a parameter's master copy.
 enum class MasterCopy : uint8_t {
-  value,   ///< the values that compute reads are the master copy
-  halves,  ///< those values and `low`, the 16 bits that rounding removed
-  apart,   ///< an fp32 array of its own, `master`
+  same_as_value,  ///< the values that compute reads are the master copy
+  split,          ///< those values and `low`, the 16 bits that rounding removed
+  separate,       ///< an fp32 array of its own, `master`
 };
 
 /// The arrays of state.
-enum class StatePart : uint8_t { low, master, moment1, moment2 };
-inline constexpr size_t kStateParts = 4;
+enum class StatePart : uint8_t { low, master, moment1, moment2, pruning1, pruning2 };
+inline constexpr size_t kStateParts = 6;
 inline StatePart moment_part(int which) {
   return which == 0 ? StatePart::moment1 : StatePart::moment2;
+}
+inline StatePart pruning_part(int which) {
+  return which == 0 ? StatePart::pruning1 : StatePart::pruning2;
 }
 
 class OptimizerArrays {
@@ -40,6 +44,7 @@ class OptimizerArrays {
     std::vector<MasterCopy> copies{};  ///< by parameter
     int moments = 2;
     int state_bits = 32;                 ///< or 8
+    std::vector<int> pruning{};          ///< by parameter: arrays of the pruning method, 0 to 2
     bool offload = false;                ///< all arrays in pinned memory of the host
     bool codecs_on_device = false;       ///< and `master` with them
     std::shared_ptr<Sharding> sharding;  ///< empty: this rank owns all
@@ -56,7 +61,7 @@ class OptimizerArrays {
   Range owned(size_t p) const { return places_[p].owned; }
   /// The range of it that each rank owns; empty when not sharded.
   std::span<const Range> shares(size_t p) const { return places_[p].shares; }
-  bool apart(size_t p) const { return places_[p].copy == MasterCopy::apart; }
+  bool has_separate_master(size_t p) const { return places_[p].copy == MasterCopy::separate; }
   /// The owned part of an array; empty if the parameter has none.
   Tensor view(StatePart part, size_t p) const { return view(array(part), part, places_[p]); }
   /// The scales of an 8-bit moment, else empty.
@@ -75,7 +80,8 @@ class OptimizerArrays {
   void move_master_to_device();
 
   /// Maps the packed elements of parameter p from the old kept elements to the new ones.
-  using Survive = std::function<std::vector<float>(size_t p, std::span<const float> old)>;
+  using Survive =
+      std::function<std::vector<float>(StatePart part, size_t p, std::span<const float> old)>;
   /// Moves all arrays to a new layout, one at a time. Collective when sharded.
   void relocate(std::span<const Extent> extents, const Survive& survive);
 
@@ -84,7 +90,8 @@ class OptimizerArrays {
     int64_t kept = 0;
     Range owned;
     std::vector<Range> shares;  ///< by rank; empty: not sharded
-    MasterCopy copy = MasterCopy::value;
+    MasterCopy copy = MasterCopy::same_as_value;
+    int pruning = 0;
     std::array<int64_t, kStateParts> begin{};  ///< bytes, in each array
     int64_t scale = 0;                         ///< elements
   };
@@ -102,8 +109,7 @@ class OptimizerArrays {
   Array& array(StatePart part) { return arrays_[static_cast<size_t>(part)]; }
   Layout lay_out(std::span<const Extent> extents) const;
   Arena& arena() const { return options_.offload ? stream_->arena().host() : stream_->arena(); }
-  bool has(StatePart part, MasterCopy copy) const;
-  bool used(StatePart part) const;
+  bool has(StatePart part, const Place& place) const;
   bool is_coded(StatePart part, int64_t kept) const;
   DType dtype_in(StatePart part, int64_t kept) const;
   Buffer allocate(StatePart part, int64_t bytes) const;

@@ -5,16 +5,10 @@
 #include <span>
 #include <vector>
 
+#include "src/core/range.h"
 #include "src/core/tensor.h"
 
 namespace espalier::sparse {
-
-/// Elements [first, first + count).
-struct Range {
-  int64_t first = 0;
-  int64_t count = 0;
-  bool operator==(const Range&) const = default;
-};
 
 /// A parameter's place in the flat arrays.
 struct Extent {

@@ -54,10 +54,15 @@ void Store::allocate_all() {
     if (options_.feedback) {
       feedback_ = allocate_feedback();
     }
+    std::vector<int> pruning;
+    for (const Parameter& parameter : parameters_) {
+      pruning.push_back(pruning_arrays(parameter));
+    }
     optimizer_ = OptimizerArrays(stream_, kernels_,
                                  {.copies = master_copies(),
                                   .moments = options_.moments,
                                   .state_bits = options_.state_bits,
+                                  .pruning = std::move(pruning),
                                   .offload = options_.offload,
                                   .codecs_on_device = codecs_on_device_,
                                   .sharding = options_.sharding},
@@ -71,11 +76,13 @@ void Store::allocate_all() {
 std::vector<MasterCopy> Store::master_copies() const {
   std::vector<MasterCopy> copies;
   for (const Parameter& parameter : parameters_) {
-    const bool apart = options_.sharding && options_.apart && !is_vector(parameter) &&
-                       options_.apart(parameter.spec);
-    const bool halves =
+    const bool separate = options_.sharding && options_.separate_master && !is_vector(parameter) &&
+                          options_.separate_master(parameter.spec);
+    const bool split =
         options_.dtype != DType::fp32 && (options_.master_copy || is_vector(parameter));
-    copies.push_back(apart ? MasterCopy::apart : halves ? MasterCopy::halves : MasterCopy::value);
+    copies.push_back(separate ? MasterCopy::separate
+                     : split  ? MasterCopy::split
+                              : MasterCopy::same_as_value);
   }
   return copies;
 }
@@ -162,16 +169,18 @@ OptimizerState Store::state(const Parameter& parameter) const {
   auto owned_part = [&](const Tensor& flat) {
     return part(flat, parameter).elements(owned.first, owned.count);
   };
-  return {
-      .gradient = owned_part(gradient()),
-      .value = optimizer_.apart(p) ? optimizer_.view(StatePart::master, p) : owned_part(value()),
-      .low = optimizer_.view(StatePart::low, p),
-      .moment1 = optimizer_.view(StatePart::moment1, p),
-      .moment2 = optimizer_.view(StatePart::moment2, p),
-      .scale1 = optimizer_.scales(StatePart::moment1, p),
-      .scale2 = optimizer_.scales(StatePart::moment2, p),
-      .apart = optimizer_.apart(p),
-      .first = owned.first};
+  return {.gradient = owned_part(gradient()),
+          .value = optimizer_.has_separate_master(p) ? optimizer_.view(StatePart::master, p)
+                                                     : owned_part(value()),
+          .low = optimizer_.view(StatePart::low, p),
+          .moment1 = optimizer_.view(StatePart::moment1, p),
+          .moment2 = optimizer_.view(StatePart::moment2, p),
+          .scale1 = optimizer_.scales(StatePart::moment1, p),
+          .scale2 = optimizer_.scales(StatePart::moment2, p),
+          .pruning1 = optimizer_.view(StatePart::pruning1, p),
+          .pruning2 = optimizer_.view(StatePart::pruning2, p),
+          .separate_master = optimizer_.has_separate_master(p),
+          .first = owned.first};
 }
 
 std::span<const Range> Store::shares(const Parameter& parameter) const {
@@ -278,7 +287,8 @@ StateParts Store::parts() const {
       .low = optimizer_.bytes(StatePart::low),
       .master = optimizer_.bytes(StatePart::master),
       .moments = optimizer_.bytes(StatePart::moment1) + optimizer_.bytes(StatePart::moment2),
-      .scales = optimizer_.scale_bytes()};
+      .scales = optimizer_.scale_bytes(),
+      .pruning = optimizer_.bytes(StatePart::pruning1) + optimizer_.bytes(StatePart::pruning2)};
   for (const Parameter& parameter : parameters_) {
     parts.copies += parameter.memory.bytes();
     parts.index +=

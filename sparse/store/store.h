@@ -7,6 +7,7 @@
 //                     value and low together are an exact fp32 number (kernels/rules/master.h).
 //                     Without master_copy matrices have none: updates then round `value` at random
 //   moment1, moment2  fp32, or 8-bit codes with one scale for 256 elements
+//   pruning1, 2       fp32, of pruning methods that learn from every step
 //   feedback          optional, fp32: error feedback of codecs for this rank's gradients. It
 //                     differs between ranks and is never sharded
 //   master            fp32, instead of low, of parameters whose new values are sent in codes
@@ -16,9 +17,9 @@
 // A Parameter is (offset, kept count, shape, index) into them; biases and norms have a full mask
 // and no index. Because all ranks share the masks, a flat array is an ordinary dense vector: one
 // call reduces, clips or gathers all parameters. Dense training is the case of full masks. `low`,
-// `master` and moments are held for the owned part of each parameter only, which is all of it
-// unless a Sharding says otherwise (ZeRO-1). Offsets are multiples of kAlign elements, padding
-// stays zero. The Storage of a parameter decides what is resident beside the flat arrays
+// `master`, moments and pruning arrays are held for the owned part of each parameter only, which is
+// all of it unless a Sharding says otherwise (ZeRO-1). Offsets are multiples of kAlign elements,
+// padding stays zero. The Storage of a parameter decides what is resident beside the flat arrays
 // (weight.h). Bytes per original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f
 // low, 8f moments (2f in 8 bits), the index, and 2 for storage `dense`. Source: SAMO (IPDPS 2023),
 // section III.
@@ -46,6 +47,23 @@ namespace espalier::sparse {
 /// How a parameter starts: zeros, ones, or normal numbers of the given standard deviation.
 enum class Initial : uint8_t { zeros, ones, normal };
 
+/// How a parameter's learning rate and initial values follow the width of its network
+/// (src/optim/parametrization.h).
+enum class Scaling : uint8_t {
+  base,    ///< a fixed number of inputs, or a vector
+  hidden,  ///< a matrix whose inputs grow with the width
+  logits,  ///< the logits are proportional to it
+};
+
+/// The place of a prunable matrix on the paths from inputs to outputs, for pruning methods that
+/// score paths. The matrix reads the output of the prunable one before it; activations, norms and
+/// biases between them count as the identity.
+struct Flow {
+  bool begins_branch = false;  ///< of a residual network: the stream goes on beside the branch
+  bool ends_branch = false;    ///< its output is added to the stream
+  int64_t parts = 1;           ///< of the output, along its rows: the next matrix reads their sum
+};
+
 /// A parameter as a network declares it.
 struct ParameterSpec {
   std::string name;
@@ -53,8 +71,12 @@ struct ParameterSpec {
   Initial initial = Initial::zeros;
   float deviation = 0;
   bool prunable = false;  ///< by default; configs may exclude more
+  Flow flow{};            ///< of prunable matrices
   bool decay = false;     ///< weight decay applies
   bool lookup = false;    ///< rows are looked up (embeddings): always storage dense
+  Scaling scaling = Scaling::base;
+  int64_t width = 0;                ///< of the network at this place; 0: does not matter
+  bool deviation_by_width = false;  ///< `deviation` is proportional to 1 / sqrt(width) already
   /// Another rank's, read here as well (tied embeddings over a pipeline): held and stepped like any
   /// other, but neither counted nor saved.
   bool borrowed = false;
@@ -109,10 +131,12 @@ struct StoreOptions {
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
   bool feedback = false;  ///< with the array of error feedback
+  /// Arrays of the pruning method for a parameter, 0 to 2 (OptimizerArrays); empty: none.
+  std::function<int(const ParameterSpec&)> pruning_arrays;
   /// The shares of the ranks; empty: this rank owns all.
   std::shared_ptr<Sharding> sharding;
-  /// Of a sharded store: the matrices whose master copy is apart from values; empty: none.
-  std::function<bool(const ParameterSpec&)> apart;
+  /// Of a sharded store: the matrices whose master copy is separate from values; empty: none.
+  std::function<bool(const ParameterSpec&)> separate_master;
   /// The mask that parameter p starts with, called once for each, in order; empty: all are kept. A
   /// store that starts pruned never holds dense state, nor more than one mask.
   std::function<Mask(size_t p)> start;
@@ -131,17 +155,20 @@ struct StateParts {
   size_t copies = 0;  ///< resident dense matrices, and fp32 vectors of runs of 16 bits
   size_t gradient = 0;
   size_t low = 0;     ///< the lower halves of master copies
-  size_t master = 0;  ///< master copies apart from values
+  size_t master = 0;  ///< master copies separate from values
   size_t moments = 0;
-  size_t scales = 0;  ///< of 8-bit moments
+  size_t scales = 0;   ///< of 8-bit moments
+  size_t pruning = 0;  ///< arrays of the pruning method
   size_t index = 0;
 };
 
 /// Views of the owned part of one parameter, as the fused optimizers take them (kernels.h).
 struct OptimizerState {
   Tensor gradient, value, low, moment1, moment2, scale1, scale2;
-  bool apart = false;  ///< `value` is the master copy, apart from the values that compute reads
-  int64_t first = 0;   ///< number of the first one among the kept elements of the parameter
+  Tensor pruning1, pruning2;  ///< fp32; empty unless the pruning method has them
+  bool separate_master =
+      false;          ///< `value` is the master copy, separate from the values that compute reads
+  int64_t first = 0;  ///< number of the first one among the kept elements of the parameter
 };
 
 class Store {
@@ -224,11 +251,11 @@ class Store {
   }
   const GradientProbe& gradient_probe() const { return gradient_probe_; }
 
-  /// Draws the initial values of all parameters.
-  void initialise(uint64_t seed);
+  /// Draws the initial values of all parameters, each times `factor` of it; empty: 1.
+  void initialise(uint64_t seed, const std::function<double(const Parameter&)>& factor = {});
   /// Packed fp32 values of a parameter → values, low, master and dense.
   void set_values(Parameter& parameter, std::span<const float> packed);
-  /// Sets only the values, rounded, of a matrix whose master copy is apart.
+  /// Sets only the values, rounded, of a matrix whose master copy is separate.
   void set_common(Parameter& parameter, std::span<const float> packed);
   /// The packed values that compute reads.
   std::vector<float> values(const Parameter& parameter);
@@ -237,6 +264,11 @@ class Store {
   /// The packed moments as fp32. Collective when sharded.
   std::vector<float> moment(const Parameter& parameter, int which);
   void set_moment(const Parameter& parameter, int which, std::span<const float> packed);
+  /// Arrays of the pruning method that `parameter` has.
+  int pruning_arrays(const Parameter& parameter) const;
+  /// One of them, packed. Collective when sharded.
+  std::vector<float> pruning_array(const Parameter& parameter, int which);
+  void set_pruning_array(const Parameter& parameter, int which, std::span<const float> packed);
   /// Writes values into `dense` where that is a copy.
   void refresh(Parameter& parameter);
   /// The same for all parameters, after the values of other ranks have come. Collective when
@@ -244,8 +276,9 @@ class Store {
   void refresh_all();
 
   /// New masks, in forward order of parameters. Survivors keep value and moments; elements that
-  /// come back start at zero. Peak memory: the old arrays and one new one. Collective when sharded.
-  /// Throws Failure, and changes nothing, when a parameter's storage cannot hold its mask.
+  /// come back start at zero, their second moment at the parameter's mean (masks.cpp). Peak
+  /// memory: the old arrays and one new one. Collective when sharded. Throws Failure, and changes
+  /// nothing, when a parameter's storage cannot hold its mask.
   void set_masks(std::span<const Mask> masks);
   /// As a new store with these masks: values and state are zero. Not collective, and without the
   /// extra memory of carrying anything over. Throws as set_masks does.

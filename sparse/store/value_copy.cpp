@@ -60,7 +60,7 @@ void ValueCopy::each_exact(const Store& store, const Each& each) const {
   }
 }
 
-void ValueCopy::take(Stream& stream, const kernels::Kernels& kernels, const Store& store) {
+void ValueCopy::save_from(Stream& stream, const kernels::Kernels& kernels, const Store& store) {
   kernels.cast(stream,
                {.x = store.value().elements(flat_.first, flat_.count), .y = value_.tensor()});
   each_exact(store, [&](const Tensor& vector, const Tensor& here) {
@@ -68,7 +68,7 @@ void ValueCopy::take(Stream& stream, const kernels::Kernels& kernels, const Stor
   });
 }
 
-void ValueCopy::give(Stream& stream, const kernels::Kernels& kernels, Store& store) const {
+void ValueCopy::restore_to(Stream& stream, const kernels::Kernels& kernels, Store& store) const {
   kernels.cast(stream,
                {.x = value_.tensor(), .y = store.value().elements(flat_.first, flat_.count)});
   each_exact(store, [&](const Tensor& vector, const Tensor& here) {

@@ -16,14 +16,14 @@ std::vector<int64_t> flat_ends(const Store& store, const ParameterRange& range);
 class ValueCopy {
  public:
   ValueCopy() = default;
-  /// For the present masks of `range`; empty until `take`.
+  /// For the present masks of `range`; empty until `save_from`.
   ValueCopy(Store& store, const ParameterRange& range, std::string_view name);
 
   /// From the store.
-  void take(Stream& stream, const kernels::Kernels& kernels, const Store& store);
+  void save_from(Stream& stream, const kernels::Kernels& kernels, const Store& store);
   /// To the store, dense copies included. With split master copies, restore before the next update:
   /// `low` fits only the values that were saved with it.
-  void give(Stream& stream, const kernels::Kernels& kernels, Store& store) const;
+  void restore_to(Stream& stream, const kernels::Kernels& kernels, Store& store) const;
 
   /// Of a parameter in the range: its values here.
   Tensor part(const Parameter& parameter) const;

@@ -86,9 +86,16 @@ std::vector<float> initial_values(const ParameterSpec& spec, const Index& index,
   return values;
 }
 
-void Store::initialise(uint64_t seed) {
+void Store::initialise(uint64_t seed, const std::function<double(const Parameter&)>& factor) {
   for (Parameter& parameter : parameters_) {
-    set_values(parameter, initial_values(parameter.spec, parameter.index, seed, stream_.threads()));
+    std::vector<float> values =
+        initial_values(parameter.spec, parameter.index, seed, stream_.threads());
+    if (const double scale = factor ? factor(parameter) : 1; scale != 1) {
+      for (float& value : values) {
+        value *= static_cast<float>(scale);
+      }
+    }
+    set_values(parameter, values);
   }
 }
 
@@ -112,7 +119,7 @@ void Store::set_values(Parameter& parameter, std::span<const float> packed) {
     }
   }
   stored.write();
-  if (options_.training && optimizer_.apart(number_of(parameter))) {
+  if (options_.training && optimizer_.has_separate_master(number_of(parameter))) {
     optimizer_.set(StatePart::master, number_of(parameter), packed);
   }
   if (parameter.exact_copy()) {
@@ -125,7 +132,8 @@ void Store::set_values(Parameter& parameter, std::span<const float> packed) {
 }
 
 void Store::set_common(Parameter& parameter, std::span<const float> packed) {
-  require(optimizer_.apart(number_of(parameter)), "a master copy apart", parameter.spec.name);
+  require(optimizer_.has_separate_master(number_of(parameter)), "a separate master copy",
+          parameter.spec.name);
   const Mirror stored(stream_, part(value(), parameter));
   with_number(stored.host().dtype, [&]<class Number>(Number) {
     std::ranges::transform(packed, stored.host().get<Number>(),
@@ -147,7 +155,7 @@ std::vector<float> Store::values(const Parameter& parameter) {
 }
 
 std::vector<float> Store::master(const Parameter& parameter) {
-  if (options_.training && optimizer_.apart(number_of(parameter))) {
+  if (options_.training && optimizer_.has_separate_master(number_of(parameter))) {
     return optimizer_.whole(StatePart::master, number_of(parameter));
   }
   if (options_.dtype == DType::fp32) {
@@ -169,6 +177,19 @@ std::vector<float> Store::moment(const Parameter& parameter, int which) {
 
 void Store::set_moment(const Parameter& parameter, int which, std::span<const float> packed) {
   optimizer_.set(moment_part(which), number_of(parameter), packed);
+}
+
+int Store::pruning_arrays(const Parameter& parameter) const {
+  return options_.training && options_.pruning_arrays ? options_.pruning_arrays(parameter.spec) : 0;
+}
+
+std::vector<float> Store::pruning_array(const Parameter& parameter, int which) {
+  return optimizer_.whole(pruning_part(which), number_of(parameter));
+}
+
+void Store::set_pruning_array(const Parameter& parameter, int which,
+                              std::span<const float> packed) {
+  optimizer_.set(pruning_part(which), number_of(parameter), packed);
 }
 
 /// The master copy of the part of `parameter` that this rank owns.
@@ -200,7 +221,8 @@ void Store::refresh(Parameter& parameter) {
 void Store::refresh_all() {
   for (Parameter& parameter : parameters_) {
     const size_t p = number_of(parameter);
-    const bool all_mine = optimizer_.owned(p).count == parameter.kept() && !optimizer_.apart(p);
+    const bool all_mine =
+        optimizer_.owned(p).count == parameter.kept() && !optimizer_.has_separate_master(p);
     const bool written = all_mine && parameter.dense.dtype == options_.dtype;  // with the step
     if (!parameter.exact_copy() && !written) {
       refresh(parameter);

@@ -12,40 +12,40 @@ namespace {
 using kernels::Float8;
 
 /// The 8-bit type that an operand is rounded to: `wanted` with fp8, else none.
-Float8 rounding(const WeightParts& parts, Float8 wanted) {
-  return in_fp8(parts.store, parts.parameter) ? wanted : Float8::none;
+Float8 rounding(const WeightContext& context, Float8 wanted) {
+  return in_fp8(context.store, context.parameter) ? wanted : Float8::none;
 }
 
-using Matrix = Tensor (*)(const WeightParts& parts);
+using Matrix = Tensor (*)(const WeightContext& context);
 
-Tensor resident(const WeightParts& parts) { return parts.parameter.dense; }
-Tensor rebuilt(const WeightParts& parts) { return parts.store.expand(parts.parameter); }
+Tensor resident(const WeightContext& context) { return context.parameter.dense; }
+Tensor rebuilt(const WeightContext& context) { return context.store.expand(context.parameter); }
 
 template <Matrix kMatrix>
-void apply(Stream& stream, const WeightParts& parts, const Weight::Apply& args) {
-  parts.kernels.gemm(stream, {.a = args.x,
-                              .b = kMatrix(parts),
-                              .c = args.y,
-                              .addend = args.addend,
-                              .bias = args.bias,
-                              .transpose_b = true,
-                              .activation = args.activation,
-                              .activated = args.activated,
-                              .round_a = rounding(parts, Float8::e4m3),
-                              .round_b = rounding(parts, Float8::e4m3)});
+void apply(Stream& stream, const WeightContext& context, const Weight::Apply& args) {
+  context.kernels.gemm(stream, {.a = args.x,
+                                .b = kMatrix(context),
+                                .c = args.y,
+                                .addend = args.addend,
+                                .bias = args.bias,
+                                .transpose_b = true,
+                                .activation = args.activation,
+                                .activated = args.activated,
+                                .round_a = rounding(context, Float8::e4m3),
+                                .round_b = rounding(context, Float8::e4m3)});
 }
 
 template <Matrix kMatrix>
-void apply_transposed(Stream& stream, const WeightParts& parts,
+void apply_transposed(Stream& stream, const WeightContext& context,
                       const Weight::ApplyTransposed& args) {
-  parts.kernels.gemm(stream, {.a = args.dy,
-                              .b = kMatrix(parts),
-                              .c = args.dx,
-                              .accumulate = args.accumulate,
-                              .activation = args.activation,
-                              .preactivation = args.preactivation,
-                              .round_a = rounding(parts, Float8::e5m2),
-                              .round_b = rounding(parts, Float8::e4m3)});
+  context.kernels.gemm(stream, {.a = args.dy,
+                                .b = kMatrix(context),
+                                .c = args.dx,
+                                .accumulate = args.accumulate,
+                                .activation = args.activation,
+                                .preactivation = args.preactivation,
+                                .round_a = rounding(context, Float8::e5m2),
+                                .round_b = rounding(context, Float8::e4m3)});
 }
 
 /// Of a panel of dW: small enough for the gather to find it in cache; on a device large enough for
@@ -70,7 +70,7 @@ Run run_of(const Index& index, const kernels::Positions& all, int64_t first, int
   run.positions.count = index.kept_before(first + size) - run.before;
   if (all.bitmap != nullptr) {
     run.positions.bitmap = all.bitmap + first / 64;
-    run.positions.ranks = all.ranks + first / 512;
+    run.positions.prefix_counts = all.prefix_counts + first / 512;
   } else {
     run.positions.list = all.list + run.before;
   }
@@ -85,55 +85,55 @@ Run share_of(const kernels::Positions& all, int64_t size) {
   return run;
 }
 
-void gathered_gradient(Stream& stream, const WeightParts& parts,
+void gathered_gradient(Stream& stream, const WeightContext& context,
                        const Weight::AccumulateGradient& args) {
-  Store& store = parts.store;
-  const Shape& shape = parts.parameter.spec.shape;
-  const int64_t step = in_fp8(store, parts.parameter)
+  Store& store = context.store;
+  const Shape& shape = context.parameter.spec.shape;
+  const int64_t step = in_fp8(store, context.parameter)
                            ? shape.rows()
                            : panel_rows(panel_bytes(store.arena()), shape.rows(), shape.cols());
-  const kernels::Positions positions = store.positions(parts.parameter);
-  const Tensor packed = store.part(store.gradient(), parts.parameter);
+  const kernels::Positions positions = store.positions(context.parameter);
+  const Tensor packed = store.part(store.gradient(), context.parameter);
   // Sums are rounded once, here or where they are gathered: as narrow as they will be in the end.
   const DType sums = args.accumulate ? DType::fp32 : packed.dtype;
   for (int64_t row = 0; row < shape.rows(); row += step) {
     const int64_t rows = std::min(step, shape.rows() - row);
     const Tensor panel = store.panels().take(sums, Shape{rows, shape.cols()});
-    parts.kernels.gemm(stream, {.a = args.dy.column_range(row, rows),
-                                .b = args.x,
-                                .c = panel,
-                                .transpose_a = true,
-                                .row_sums = args.bias_gradient.elements(row, rows),
-                                .accumulate_sums = args.accumulate,
-                                .round_a = rounding(parts, Float8::e5m2),
-                                .round_b = rounding(parts, Float8::e4m3)});
+    context.kernels.gemm(stream, {.a = args.dy.column_range(row, rows),
+                                  .b = args.x,
+                                  .c = panel,
+                                  .transpose_a = true,
+                                  .row_sums = args.bias_gradient.elements(row, rows),
+                                  .accumulate_sums = args.accumulate,
+                                  .round_a = rounding(context, Float8::e5m2),
+                                  .round_b = rounding(context, Float8::e4m3)});
     const Run run = store.arena().dry() ? share_of(positions, rows * shape.cols())
-                                        : run_of(parts.parameter.index, positions,
+                                        : run_of(context.parameter.index, positions,
                                                  row * shape.cols(), rows * shape.cols());
     store.panels().gather([&](Stream& with) {
-      parts.kernels.gather(with, {.dense = panel,
-                                  .packed = packed.elements(run.before, run.positions.count),
-                                  .positions = run.positions,
-                                  .accumulate = args.accumulate});
+      context.kernels.gather(with, {.dense = panel,
+                                    .packed = packed.elements(run.before, run.positions.count),
+                                    .positions = run.positions,
+                                    .accumulate = args.accumulate});
     });
   }
 }
 
-void accumulate_gradient(Stream& stream, const WeightParts& parts,
+void accumulate_gradient(Stream& stream, const WeightContext& context,
                          const Weight::AccumulateGradient& args) {
-  if (!parts.parameter.full()) {
-    gathered_gradient(stream, parts, args);
+  if (!context.parameter.full()) {
+    gathered_gradient(stream, context, args);
     return;
   }
-  parts.kernels.gemm(stream, {.a = args.dy,
-                              .b = args.x,
-                              .c = parts.store.full_gradient(parts.parameter),
-                              .transpose_a = true,
-                              .accumulate = args.accumulate,
-                              .row_sums = args.bias_gradient,
-                              .accumulate_sums = args.accumulate,
-                              .round_a = rounding(parts, Float8::e5m2),
-                              .round_b = rounding(parts, Float8::e4m3)});
+  context.kernels.gemm(stream, {.a = args.dy,
+                                .b = args.x,
+                                .c = context.store.full_gradient(context.parameter),
+                                .transpose_a = true,
+                                .accumulate = args.accumulate,
+                                .row_sums = args.bias_gradient,
+                                .accumulate_sums = args.accumulate,
+                                .round_a = rounding(context, Float8::e5m2),
+                                .round_b = rounding(context, Float8::e4m3)});
 }
 
 template <Matrix kMatrix>

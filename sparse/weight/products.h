@@ -5,16 +5,16 @@
 namespace espalier::sparse {
 
 /// Operands of the operations.
-struct WeightParts {
+struct WeightContext {
   Store& store;
   const kernels::Kernels& kernels;
   Parameter& parameter;
 };
 
 struct Products {
-  void (*apply)(Stream&, const WeightParts&, const Weight::Apply&);
-  void (*apply_transposed)(Stream&, const WeightParts&, const Weight::ApplyTransposed&);
-  void (*accumulate_gradient)(Stream&, const WeightParts&, const Weight::AccumulateGradient&);
+  void (*apply)(Stream&, const WeightContext&, const Weight::Apply&);
+  void (*apply_transposed)(Stream&, const WeightContext&, const Weight::ApplyTransposed&);
+  void (*accumulate_gradient)(Stream&, const WeightContext&, const Weight::AccumulateGradient&);
 };
 
 }  // namespace espalier::sparse

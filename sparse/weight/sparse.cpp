@@ -12,12 +12,12 @@ struct Elements {
   static constexpr auto kSpmm = &Kernels::spmm;
   static constexpr auto kSpmmTransposed = &Kernels::spmm_transposed;
   static constexpr auto kSddmm = &Kernels::sddmm;
-  static kernels::SparseMatrix matrix(const WeightParts& parts, const Tensor& flat) {
-    Parameter& parameter = parts.parameter;
+  static kernels::SparseMatrix matrix(const WeightContext& context, const Tensor& flat) {
+    Parameter& parameter = context.parameter;
     return {.rows = parameter.spec.shape.rows(),
             .cols = parameter.spec.shape.cols(),
-            .values = parts.store.part(flat, parameter),
-            .positions = parts.store.positions(parameter),
+            .values = context.store.part(flat, parameter),
+            .positions = context.store.positions(parameter),
             .csr = parameter.csr.view()};
   }
 };
@@ -25,46 +25,47 @@ struct Blocks {
   static constexpr auto kSpmm = &Kernels::block_spmm;
   static constexpr auto kSpmmTransposed = &Kernels::block_spmm_transposed;
   static constexpr auto kSddmm = &Kernels::block_sddmm;
-  static kernels::BlockMatrix matrix(const WeightParts& parts, const Tensor& flat) {
-    return parts.parameter.blocks.matrix(parts.store.part(flat, parts.parameter));
+  static kernels::BlockMatrix matrix(const WeightContext& context, const Tensor& flat) {
+    return context.parameter.blocks.matrix(context.store.part(flat, context.parameter));
   }
 };
 
 template <class Form>
-void apply(Stream& stream, const WeightParts& parts, const Weight::Apply& args) {
+void apply(Stream& stream, const WeightContext& context, const Weight::Apply& args) {
   if (args.addend) {  // products accumulate in place
-    parts.kernels.cast(stream, {.x = args.addend, .y = args.y});
+    context.kernels.cast(stream, {.x = args.addend, .y = args.y});
   }
-  (parts.kernels.*Form::kSpmm)(stream, {.weight = Form::matrix(parts, parts.store.value()),
-                                        .x = args.x,
-                                        .y = args.y,
-                                        .bias = args.bias,
-                                        .activation = args.activation,
-                                        .activated = args.activated,
-                                        .accumulate = static_cast<bool>(args.addend)});
-}
-
-template <class Form>
-void apply_transposed(Stream& stream, const WeightParts& parts,
-                      const Weight::ApplyTransposed& args) {
-  (parts.kernels.*Form::kSpmmTransposed)(stream,
-                                         {.weight = Form::matrix(parts, parts.store.value()),
-                                          .dy = args.dy,
-                                          .dx = args.dx,
+  (context.kernels.*Form::kSpmm)(stream, {.weight = Form::matrix(context, context.store.value()),
+                                          .x = args.x,
+                                          .y = args.y,
+                                          .bias = args.bias,
                                           .activation = args.activation,
-                                          .preactivation = args.preactivation,
-                                          .accumulate = args.accumulate});
+                                          .activated = args.activated,
+                                          .accumulate = static_cast<bool>(args.addend)});
 }
 
 template <class Form>
-void accumulate_gradient(Stream& stream, const WeightParts& parts,
+void apply_transposed(Stream& stream, const WeightContext& context,
+                      const Weight::ApplyTransposed& args) {
+  (context.kernels.*Form::kSpmmTransposed)(stream,
+                                           {.weight = Form::matrix(context, context.store.value()),
+                                            .dy = args.dy,
+                                            .dx = args.dx,
+                                            .activation = args.activation,
+                                            .preactivation = args.preactivation,
+                                            .accumulate = args.accumulate});
+}
+
+template <class Form>
+void accumulate_gradient(Stream& stream, const WeightContext& context,
                          const Weight::AccumulateGradient& args) {
-  (parts.kernels.*Form::kSddmm)(stream, {.weight = Form::matrix(parts, parts.store.gradient()),
-                                         .dy = args.dy,
-                                         .x = args.x,
-                                         .accumulate = args.accumulate});
+  (context.kernels.*Form::kSddmm)(stream,
+                                  {.weight = Form::matrix(context, context.store.gradient()),
+                                   .dy = args.dy,
+                                   .x = args.x,
+                                   .accumulate = args.accumulate});
   if (args.bias_gradient) {
-    parts.kernels.column_sum(
+    context.kernels.column_sum(
         stream, {.x = args.dy, .out = args.bias_gradient, .accumulate = args.accumulate});
   }
 }

@@ -86,7 +86,7 @@ Found measure(const CodecArguments& arguments, const std::vector<WireFormat>& fo
               .rows = {}};
   const Tensor& all = found.values.values.tensor();
   found.same = parallel::compare(all.span<float>(), all.span<float>());
-  std::vector<parallel::Range> ranges;
+  std::vector<Range> ranges;
   for (const auto& part : found.values.parts) {
     ranges.push_back(part.range);
   }
@@ -267,7 +267,7 @@ void add_sources(CLI::App& command, CodecArguments& arguments) {
 void register_codec(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<CodecArguments>();
   CLI::App* command = app.add_subcommand(
-      "codec", "What codecs do to given values: bits on the wire, errors, speed");
+      "codec", "Effect of codecs on given values: bits on the wire, errors, speed");
   command->footer(
       "Example: espalier codec --checkpoint RUN/checkpoints/step-000100.h5 --by-parameter \\\n"
       "  --codec maxmin:4 --codec dynamic8");

@@ -1,5 +1,6 @@
 #include "src/cli/console.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -49,7 +50,23 @@ size_t columns(std::string_view text) {
   return count;
 }
 
+/// Writes to standard error. A console that is gone or full must not end a run, so errors are
+/// ignored.
+void say(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+  std::clearerr(stderr);
+}
+
 }  // namespace
+
+void keep_standard_files() {
+  for (int file = 0; file <= 2; ++file) {
+    if (::fcntl(file, F_GETFD) < 0 && errno == EBADF) {
+      ::open("/dev/null", file == 0 ? O_RDONLY : O_WRONLY);  // gets the lowest free number
+    }
+  }
+}
 
 void print(std::string_view text) {
   const bool ok =
@@ -108,8 +125,7 @@ int launched_rank() {
 void print_error(const std::string& message) {
   const char* rank = launcher_rank_text();
   const std::string where = rank == nullptr ? "" : fmt::format(" (rank {})", rank);
-  fmt::print(stderr, "espalier: error{}: {}\n", where, message);
-  std::fflush(stderr);
+  say(fmt::format("espalier: error{}: {}\n", where, message));
 }
 
 std::string bytes_text(double bytes) {
@@ -147,8 +163,7 @@ void Progress::step(const train::StepReport& report) {
   if (terminal_) {
     draw(report);
   } else {
-    fmt::print(stderr, "{}\n", line(report));
-    std::fflush(stderr);
+    say(line(report) + "\n");
   }
 }
 
@@ -171,12 +186,11 @@ void Progress::draw(const train::StepReport& report) {
   for (int i = 0; i < kWidth; ++i) {
     bar += i < filled ? "█" : "░";
   }
-  fmt::print(stderr, "\r\033[K{} {:3.0f} %  {}", bar, 100 * share, line(report));
+  say(fmt::format("\r\033[K{} {:3.0f} %  {}", bar, 100 * share, line(report)));
   bar_open_ = true;
   if (report.val_loss) {
     finish();  // evaluations stay on the screen
   }
-  std::fflush(stderr);
 }
 
 void Progress::note(const std::string& text) {
@@ -184,16 +198,15 @@ void Progress::note(const std::string& text) {
     return;
   }
   if (bar_open_) {
-    fmt::print(stderr, "\r\033[K");
+    say("\r\033[K");
     bar_open_ = false;
   }
-  fmt::print(stderr, "{}\n", text);
-  std::fflush(stderr);
+  say(text + "\n");
 }
 
 void Progress::finish() {
   if (bar_open_) {
-    fmt::print(stderr, "\n");
+    say("\n");
     bar_open_ = false;
   }
 }

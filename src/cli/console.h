@@ -14,6 +14,10 @@ struct StepReport;
 
 namespace espalier::cli {
 
+/// Opens /dev/null in place of standard files that are closed: files that a run opens must not get
+/// their numbers, or messages would be written into them.
+void keep_standard_files();
+
 /// Writes and flushes. Throws Failure if standard output cannot be written (a full disk).
 void print(std::string_view text);
 /// Prints the object of --json and a newline.

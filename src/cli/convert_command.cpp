@@ -47,9 +47,10 @@ std::vector<float> dense_values(const io::CheckpointReader& reader, const io::Pa
   if (info.encoding == "full") {
     return packed;
   }
+  const sparse::Mask mask = train::read_mask(reader, info.name);  // checks the count of the shape
   std::vector<float> dense(static_cast<size_t>(info.shape.count()));
   size_t next = 0;
-  for (const int32_t position : train::read_mask(reader, info.name).positions()) {
+  for (const int32_t position : mask.positions()) {
     dense[static_cast<size_t>(position)] = packed[next++];
   }
   return dense;

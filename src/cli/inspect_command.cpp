@@ -1,6 +1,9 @@
 // espalier inspect FILE.h5: lists the arrays of a checkpoint or a plain HDF5 file. Reads and
 // verifies every dataset. If any is damaged, names it and exits with code 1.
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <map>
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/plain_hdf5.h"
@@ -89,6 +92,14 @@ Json inspect_checkpoint(const std::string& path) {
   Json rows = parameters_of(reader, damaged);
   const int64_t size = sum(rows, "size");
   const int64_t kept = sum(rows, "kept");
+  Json manifest;
+  if (meta.extra.contains("manifest")) {
+    try {
+      manifest = train::json_of(train::manifest_of(meta.extra.at("manifest"), path));
+    } catch (const Failure& failure) {
+      damaged.push_back({{"dataset", "/meta"}, {"error", failure.what()}});
+    }
+  }
   const int64_t stored = sum(rows, "value_bytes") + sum(rows, "index_bytes");
   return {
       {"file", path},
@@ -105,6 +116,9 @@ Json inspect_checkpoint(const std::string& path) {
       {"bytes_per_parameter", share(static_cast<int64_t>(bytes), size)},
       {"arrays", std::move(rows)},
       {"damaged", std::move(damaged)},
+      {"manifest", std::move(manifest)},
+      {"codec_choice",
+       meta.extra.contains("codec_choice") ? Json(meta.extra.at("codec_choice")) : Json()},
       {"config", meta.config}};
 }
 
@@ -144,6 +158,19 @@ std::string joined(const Json& list, const char* separator) {
     text += element.is_string() ? element.get<std::string>() : element.dump();
   }
   return text;
+}
+
+/// "12 x sparse, 4 x dense"
+std::string counts_of(const Json& storages) {
+  std::map<std::string, int64_t> counts;
+  for (const Json& storage : storages) {
+    ++counts[storage.get<std::string>()];
+  }
+  std::vector<std::string> words;
+  for (const auto& [name, count] : counts) {
+    words.push_back(fmt::format("{} x {}", count, name));
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
 }
 
 std::vector<std::string> row_of(const Json& array, bool checkpoint) {
@@ -187,6 +214,12 @@ std::string text_of(const Json& found) {
       bytes_text(found["weight_and_index_bytes"].get<double>()),
       bytes_text(found["optimizer_bytes"].get<double>()),
       found["bytes_per_parameter"].get<double>());
+  for (const auto& [key, value] : found["manifest"].items()) {
+    text += fmt::format("{:<18} {}\n", key,
+                        key == "storages"   ? counts_of(value)
+                        : value.is_string() ? value.get<std::string>()
+                                            : value.dump());
+  }
   return found["damaged"].empty() ? text + "all checksums are right\n" : text;
 }
 

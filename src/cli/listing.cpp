@@ -23,7 +23,15 @@ struct AssumedProblem {
   std::string note;  ///< empty: no assumption was made
 };
 
-AssumedProblem assume_problem(const io::Config& config) {
+/// A teacher predicts the classes of the data.
+AssumedProblem assume_problem(const io::Config& config, const train::TeacherFile* teacher) {
+  if (teacher != nullptr) {
+    model::ProblemShape shape = teacher->problem;
+    if (config.data.kind != "images") {
+      shape.features = shape.rows = config.model.context;
+    }
+    return {shape, ""};
+  }
   if (config.data.kind == "images") {
     return {{.classes = 10, .features = 784, .rows = 1, .input_dtype = DType::fp32},
             "28 x 28 pixels and 10 classes, as in MNIST: the data were not read"};
@@ -74,6 +82,9 @@ Json json_of(const sparse::StateParts& parts) {
              {"index", parts.index}};
   if (parts.master > 0) {
     found["master copies"] = parts.master;
+  }
+  if (parts.pruning > 0) {
+    found["arrays of the pruning method"] = parts.pruning;
   }
   return found;
 }
@@ -179,6 +190,9 @@ std::string listing_text(const Json& found, const io::Config& config) {
     head.push_back({fmt::format("kept at {}", percent(found["sparsity"].get<double>())),
                     grouped_of("kept_parameters")});
   }
+  if (found.contains("teacher")) {
+    head.push_back({"teacher", found["teacher"].get<std::string>()});
+  }
   head.push_back(
       {"flops", fmt::format("{:.3g} a step of {} sequences", found["flops_per_step"].get<double>(),
                             config.train.global_batch)});
@@ -199,6 +213,13 @@ std::string listing_text(const Json& found, const io::Config& config) {
                         bytes_text(found["pinned"]["all"].get<double>()),
                         bytes_text(found["pinned"]["model_state"].get<double>()));
   }
+  if (found.contains("checkpoint_copy")) {
+    const Json& copy = found["checkpoint_copy"];
+    text += fmt::format("{}copy of a checkpoint, while it is written: {}{}\n",
+                        device ? "memory of the host, " : "in addition, ",
+                        bytes_text(copy["bytes"].get<double>()),
+                        copy["fits"].get<bool>() ? "" : "; no room: steps wait instead");
+  }
   if (found.contains("pipeline")) {
     text += pipeline_text(found["pipeline"]);
   }
@@ -206,6 +227,11 @@ std::string listing_text(const Json& found, const io::Config& config) {
     text += found["note"].get<std::string>() + "\n";
   }
   return text;
+}
+
+std::string teacher_text(size_t bytes) {
+  return bytes == 0 ? ""
+                    : fmt::format(" (the teacher's {})", bytes_text(static_cast<double>(bytes)));
 }
 
 }  // namespace
@@ -230,7 +256,8 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
              config.train.global_batch, trainer.layout().grid.data, share / micro,
              share == micro ? "" : "es", micro,
              bytes_text(static_cast<double>(trainer.arena().model_state_bytes() +
-                                            trainer.arena().offloaded_bytes())),
+                                            trainer.arena().offloaded_bytes())) +
+                 teacher_text(trainer.fit().plan.teacher),
              bytes_text(static_cast<double>(trainer.arena().use(Memory::activation).now)),
              name_of(choice.recompute),
              bytes_text(static_cast<double>(train::sum_of(trainer.fit().plan.peak)))) +
@@ -245,7 +272,7 @@ namespace {
 Json pipeline_json(const io::Config& config, const train::RunShape& run,
                    std::span<const std::unique_ptr<model::Layer>> layers) {
   const auto stages = static_cast<int>(config.parallel.pipeline);
-  const train::LayerTimes times = train::estimated_times(config, run.problem);
+  const train::LayerTimes times = train::estimated_times(config, run.problem, run.teacher);
   try {
     const train::Plan plan =
         train::make_plan({.config = config,
@@ -256,7 +283,8 @@ Json pipeline_json(const io::Config& config, const train::RunShape& run,
                           .ranks = stages,
                           .threads = run.threads,
                           .place = run.place,
-                          .carrier = train::planned_carrier(config, run.place.device)});
+                          .carrier = train::planned_carrier(config, run.place.device),
+                          .teacher = run.teacher});
     return {{"ranks", stages},
             {"schedule", plan.layout.schedule.name},
             {"ends", plan.layout.ends},
@@ -274,13 +302,16 @@ Json listing(const io::Config& given) {
     config.pruning.method = "none";  // a mask file is not read
     config.pruning.file.clear();
   }
-  const AssumedProblem problem = assume_problem(config);
+  const std::optional<train::TeacherFile> opened = train::open_teacher(config);
+  const train::TeacherFile* teacher = opened ? &*opened : nullptr;
+  const AssumedProblem problem = assume_problem(config, teacher);
   const model::Layers layers = model::make_layers(config.model, problem.shape);
   const std::vector<sparse::ParameterSpec> specs = model::parameters_of(layers);
   const train::RunShape run{.problem = problem.shape,
                             .threads = std::max(1, static_cast<int>(config.run.threads)),
                             .place = kernels::planning(config.run.backend),
-                            .start = train::start_of(config, specs)};
+                            .start = train::start_of(config, specs),
+                            .teacher = teacher};
   io::Config alone = config;  // one rank with all layers
   alone.parallel.pipeline = 1;
   const Fitting fitting = fit_or_tell(alone, run);
@@ -291,7 +322,8 @@ Json listing(const io::Config& given) {
   const train::RunShape dense{.problem = run.problem,
                               .threads = run.threads,
                               .place = run.place,
-                              .start = train::start_of(unpruned, specs)};
+                              .start = train::start_of(unpruned, specs),
+                              .teacher = teacher};
   Json found{
       {"network", model::network_of(config.model).describe(config.model, problem.shape.classes)},
       {"parameters", plan.total_size},
@@ -317,8 +349,17 @@ Json listing(const io::Config& given) {
     found["pruned"] = json_of(plan.last, plan.total_size);
   }
   found["parts"] = json_of(plan.parts);
+  if (teacher != nullptr) {
+    found["teacher"] = model::network_of(teacher->config.model)
+                           .describe(teacher->config.model, teacher->problem.classes);
+    found["parts"]["teacher"] = plan.teacher;
+  }
   found["peak"] = json_of(plan.peak, plan.total_size);
   found["process"] = plan.needed();
+  if (plan.checkpoint_copy > 0) {
+    found["checkpoint_copy"] = {{"bytes", plan.checkpoint_copy},
+                                {"fits", fitting.fit.copies_checkpoints}};
+  }
   if (run.place.device) {
     found["backend"] = config.run.backend;
     found["pinned"] = json_of(plan.pinned, plan.total_size);

@@ -18,6 +18,7 @@
 #include "src/cli/weights_file.h"
 #include "src/config/dump.h"
 #include "src/train/masks/pruner.h"
+#include "src/train/run/calibration.h"
 #include "src/train/run/snapshot.h"
 
 namespace espalier::cli {
@@ -33,6 +34,8 @@ struct PruneArguments {
   std::vector<std::string> exclude;
   int64_t n = 0, m = 0, block = 0;
   int64_t seed = -1;
+  std::vector<std::string> calibration;
+  int64_t samples = 128;
 };
 
 std::string methods_without_training() {
@@ -46,6 +49,16 @@ std::string methods_without_training() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+/// The limits of the config hold for options, too.
+void check_settings(const io::PruningConfig& pruning) {
+  const io::Config config{.pruning = pruning};
+  for (const config::Field& field : config::fields()) {
+    if (field.section == "pruning") {
+      config::check_limits(field, config, "prune");
+    }
+  }
+}
+
 /// Applies --sparsity and the other options to the config's [pruning].
 io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConfig config) {
   config.method = arguments.method;
@@ -53,6 +66,18 @@ io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConf
   check(method.without_training(),
         "pruning method \"{}\" needs training; use it in a config, or one of {} here", method.name,
         methods_without_training());
+  if (method.reads_inputs() && arguments.calibration.empty()) {
+    throw Usage(
+        fmt::format("--calibration is missing: text like the training data, whose "
+                    "activations method \"{}\" reads",
+                    method.name));
+  }
+  if (!method.reads_inputs() && !arguments.calibration.empty()) {
+    throw Usage(
+        fmt::format("--calibration is for methods that read activations; method \"{}\" does "
+                    "not, so leave it out",
+                    method.name));
+  }
   if (!arguments.sparsity && method.sparsity == nullptr) {
     throw Usage("--sparsity is missing: the share of zeros to reach, e.g. --sparsity 0.9");
   }
@@ -65,6 +90,7 @@ io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConf
   set(config.m, arguments.m);
   set(config.block, arguments.block);
   config.exclude.insert(config.exclude.end(), arguments.exclude.begin(), arguments.exclude.end());
+  check_settings(config);
   return config;
 }
 
@@ -103,6 +129,7 @@ struct Loaded {
   io::Config config;
   std::string config_text;  ///< empty: unknown
   io::Vocabulary characters;
+  train::ProblemShape problem;
 };
 
 Loaded load(const PruneArguments& arguments) {
@@ -118,6 +145,7 @@ Loaded load(const PruneArguments& arguments) {
     loaded.config = file.config;
     loaded.config_text = config::to_toml(file.config);
     loaded.characters = file.characters;
+    loaded.problem = file.problem;
   }
   return loaded;
 }
@@ -143,6 +171,25 @@ std::string density_table(sparse::Store& store, const std::vector<bool>& prunabl
   return table(rows);
 }
 
+pruning::Result masks_for(const PruneArguments& arguments, const Loaded& loaded,
+                          const std::vector<bool>& prunable, const pruning::Settings& settings,
+                          Progress& notes) {
+  sparse::Store& store = *loaded.weights->store;
+  if (!pruning::method_by_name(settings.method).reads_inputs()) {
+    return train::compute_masks(store, prunable, settings);
+  }
+  check(!loaded.config_text.empty(),
+        "{} does not describe its network, and method \"{}\" runs it; add --config CONFIG.toml",
+        arguments.in, settings.method);
+  const train::Calibration data = train::open_calibration(
+      loaded.config, loaded.problem, loaded.characters, arguments.calibration, arguments.samples);
+  if (data.samples < arguments.samples) {
+    notes.note(fmt::format("the calibration data hold {} samples; all are used", data.samples));
+  }
+  return train::prune_by_inputs(loaded.config, loaded.problem, store, kernels::by_name("cpu"),
+                                prunable, settings, data);
+}
+
 int prune(const PruneArguments& arguments) {
   Loaded loaded = load(arguments);
   const io::PruningConfig config = settings_from(arguments, loaded.config.pruning);
@@ -152,12 +199,16 @@ int prune(const PruneArguments& arguments) {
         "{} holds no prunable matrix (embeddings, heads, norms and biases are not pruned); rename "
         "the matrices of its linear layers, or describe the network with --config CONFIG.toml",
         arguments.in);
+  check(!pruning::method_of(config).needs_paths || !loaded.config_text.empty(),
+        "pruning method \"{}\" follows the paths through the network, which {} does not describe; "
+        "add --config CONFIG.toml",
+        config.method, arguments.in);
   train::load_weights(arguments.in, store, prunable);
   const auto seed =
       static_cast<uint64_t>(arguments.seed >= 0 ? arguments.seed : loaded.config.train.seed);
-  const pruning::Result result =
-      train::compute_masks(store, prunable, pruning::settings_of(config, seed));
   Progress notes(true, 0, false);
+  const pruning::Result result =
+      masks_for(arguments, loaded, prunable, pruning::settings_of(config, seed), notes);
   for (const std::string& warning : result.warnings) {
     notes.note("pruning: " + warning);
   }
@@ -197,6 +248,14 @@ void register_prune(CLI::App& app, Action& chosen) {
       ->check(CLI::PositiveNumber);
   command->add_option("--seed", arguments->seed, "of method random (the config's train.seed)")
       ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--calibration", arguments->calibration,
+                   "of methods wanda, sparsegpt: a file like the training data; may be repeated")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--samples", arguments->samples, "contexts or images drawn from --calibration")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
   command->add_option("--set", arguments->config.overrides, "section.key=value")
       ->allow_extra_args(false);

@@ -189,7 +189,9 @@ void register_schedule(CLI::App& app, Action& chosen) {
   command
       ->add_option("--virtual-stages", arguments->shape.chunks, "chunks a rank, of interleaved (2)")
       ->check(CLI::Range(1, 64));
-  command->add_option("--every", arguments->shape.every, "micro-batches of an update, of async (1)")
+  command
+      ->add_option("--every", arguments->shape.micro_batches_per_update,
+                   "micro-batches of an update, of async (1)")
       ->check(CLI::Range(1, 65536));
   command->add_option("--forward", arguments->times.forward, "time (1)")
       ->check(CLI::PositiveNumber);

@@ -107,7 +107,8 @@ WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
 Weights::Weights(const WeightsFile& file) : stream(arena, threads_of(file.config)) {
   sparse::StoreOptions options = train::store_options(file.config, false);
   options.dtype = options.gradient = DType::fp32;
-  // No passes run on this store, and it must hold any mask.
+  options.fp8 = false;
+  // This storage holds any mask.
   options.storage = [](const std::string&) { return sparse::Storage::expanded; };
   store = std::make_unique<sparse::Store>(stream, kernels::by_name("cpu"),
                                           parameters_of(file.config, file.problem), options);

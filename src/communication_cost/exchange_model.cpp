@@ -8,7 +8,7 @@
 namespace espalier::cost {
 namespace {
 
-constexpr int64_t kMostBuckets = 10'000'000;
+constexpr int64_t kMaxBuckets = 10'000'000;
 
 void check_time(double seconds, std::string_view what) {
   check(std::isfinite(seconds) && seconds >= 0,
@@ -65,9 +65,9 @@ std::vector<GradientBucket> cut(const EvenBuckets& gradient,
         gradient.values);
   check(gradient.bucket_values >= 1, "buckets of {} values: at least 1 is needed",
         gradient.bucket_values);
-  check(gradient.values / gradient.bucket_values < kMostBuckets,
+  check(gradient.values / gradient.bucket_values < kMaxBuckets,
         "{} values in buckets of {} are more than {} buckets: take larger ones", gradient.values,
-        gradient.bucket_values, kMostBuckets);
+        gradient.bucket_values, kMaxBuckets);
   std::vector<GradientBucket> buckets;
   for (int64_t end = 0; end < gradient.values;) {
     const int64_t values = std::min(gradient.bucket_values, gradient.values - end);

@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <fstream>
 #include <sstream>
 
+#include "io/config/toml_text.h"
+#include "io/files/raw_file.h"
 #include "src/config/schema.h"
 #include "src/core/error.h"
 
@@ -111,15 +112,23 @@ void assign_section(Config& config, const std::string& section, const toml::tabl
   for (const auto& [key, node] : table) {
     const auto line = key.source().begin.line;
     const Field* field = find_field(section, key.str());
-    check(field != nullptr, "unknown key \"{}.{}\" in {}:{}{}", section, key.str(), file, line,
-          suggestion(section, key.str()));
+    if (field == nullptr) {  // a suggestion takes time
+      fail("unknown key \"{}.{}\" in {}:{}{}", section, key.str(), file, line,
+           suggestion(section, key.str()));
+    }
     assign(config, *field, node, fmt::format("{}:{}", file, line));
   }
+}
+
+void check_keys(std::string_view text, std::string_view name) {
+  check(io::longest_key(text) <= io::kMaxKeyParts,
+        "{}: a key has more than {} parts; keys are section.key", name, io::kMaxKeyParts);
 }
 
 /// The value of an assignment as a TOML document with the one key "v". What is no TOML is a bare
 /// word, and so is what a string field gets without quotes (`run.out=2024`).
 toml::table override_value(const std::string& text, bool wants_string) {
+  check_keys(text, "--set");
   toml::table bare{{"v", text}};
   try {
     toml::table parsed = toml::parse("v = " + text + "\n");
@@ -164,7 +173,9 @@ void apply_override(Config& config, std::string_view assignment) {
   const std::string_view section = key.substr(0, dot);
   const std::string_view name = key.substr(dot + 1);
   const Field* field = find_field(section, name);
-  check(field != nullptr, "unknown key \"{}\" in {}{}", key, where, suggestion(section, name));
+  if (field == nullptr) {
+    fail("unknown key \"{}\" in {}{}", key, where, suggestion(section, name));
+  }
   const Slot slot = field->slot(config);
   const bool wants_string = std::holds_alternative<std::string*>(slot);
   const toml::table value =
@@ -172,18 +183,23 @@ void apply_override(Config& config, std::string_view assignment) {
   assign(config, *field, *value.get("v"), where);
 }
 
-Config parse(std::string_view text, std::string_view name, std::span<const std::string> overrides) {
-  Config config;
+Config parse(std::string_view text, std::string_view name, std::span<const std::string> overrides,
+             const Config& defaults) {
+  Config config = defaults;
+  check_keys(text, name);
   try {
     const toml::table document = toml::parse(text, name);
     for (const auto& [key, node] : document) {
       const auto line = key.source().begin.line;
       const std::string section(key.str());
       const toml::table* table = node.as_table();
-      check(table != nullptr, "unknown key \"{}\" outside a section in {}:{}{}", section, name,
-            line, suggestion("", section));
-      check(is_section(section), "unknown section [{}] in {}:{}{}", section, name, line,
-            suggestion(section, ""));
+      if (table == nullptr) {
+        fail("unknown key \"{}\" outside a section in {}:{}{}", section, name, line,
+             suggestion("", section));
+      }
+      if (!is_section(section)) {
+        fail("unknown section [{}] in {}:{}{}", section, name, line, suggestion(section, ""));
+      }
       assign_section(config, section, *table, name);
     }
   } catch (const toml::parse_error& error) {
@@ -197,15 +213,7 @@ Config parse(std::string_view text, std::string_view name, std::span<const std::
 }
 
 Config load(const std::filesystem::path& path, std::span<const std::string> overrides) {
-  std::error_code error;
-  check(!std::filesystem::is_directory(path, error), "config {} is a directory; name a file",
-        path.string());
-  std::ifstream file(path, std::ios::binary);
-  check(file.good(), "config {} cannot be read: {}", path.string(),
-        std::generic_category().message(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse(text.str(), path.string(), overrides);
+  return parse(io::read_text(path, "config", io::kMaxConfig), path.string(), overrides);
 }
 
 int64_t parse_bytes(std::string_view text) {

@@ -13,9 +13,9 @@ namespace espalier::config {
 
 /// Reads a file, applies `overrides` ("section.key=value") in order, and validates.
 io::Config load(const std::filesystem::path& path, std::span<const std::string> overrides = {});
-/// The same from text; `name` is the file's name in messages.
+/// The same from text; `name` is the file's name in messages, `defaults` are of omitted keys.
 io::Config parse(std::string_view text, std::string_view name,
-                 std::span<const std::string> overrides = {});
+                 std::span<const std::string> overrides = {}, const io::Config& defaults = {});
 /// Rules across fields, which the limits of one field cannot express (width divisible by heads,
 /// from_step < to_step, ...). Throws Failure: the cause and the fix.
 void validate(const io::Config& config);

@@ -12,6 +12,7 @@
 #include "sparse/weight/registry.h"
 #include "src/model/layers/norm.h"
 #include "src/model/networks/registry.h"
+#include "src/optim/parametrization.h"
 #include "src/optim/prediction.h"
 #include "src/optim/registry.h"
 
@@ -106,8 +107,8 @@ void add_train(std::vector<Field>& out) {
   using T = io::TrainConfig;
   Rows<T> rows{out, "train", &Config::train};
   rows.add("steps", &T::steps, at_least(1), "optimizer updates");
-  rows.add("global_batch", &T::global_batch, at_least(1), "sequences a step, over all ranks");
-  rows.add("micro_batch", &T::micro_batch, at_least(0),
+  rows.add("global_batch", &T::global_batch, range(1, 1 << 24), "sequences a step, over all ranks");
+  rows.add("micro_batch", &T::micro_batch, range(0, 1 << 24),
            "sequences a forward pass; 0: the rank's share, or as many as memory_budget allows");
   rows.add("dtype", &T::dtype, words({"fp32", "bf16", "fp16"}), "type of weights and activations");
   rows.add("gradient_dtype", &T::gradient_dtype, words({"auto", "fp32", "bf16", "fp16"}),
@@ -117,7 +118,7 @@ void add_train(std::vector<Field>& out) {
            "updates round at random");
   rows.add("loss_scale", &T::loss_scale, at_least(0),
            "factor of gradients until the update; 0: in fp16 dynamic, else 1");
-  rows.add("seed", &T::seed, at_least(0),
+  rows.add("seed", &T::seed, range(0, 0x1p53 - 1),  // greater integers are not exact as doubles
            "seed of initial weights, data order, dropout and rounding");
   rows.add("eval_every", &T::eval_every, at_least(0),
            "steps between evaluations; 0: at the end only");
@@ -126,6 +127,9 @@ void add_train(std::vector<Field>& out) {
            "steps between checkpoints; 0: at the end only; -1: never");
   rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1),
            "newest checkpoints that are kept");
+  rows.add("checkpoint_background", &T::checkpoint_background, {},
+           "write checkpoints from a copy while training goes on; false, or if memory_budget has "
+           "no room for the copy: steps wait");
   rows.add("recompute", &T::recompute, one_of(named(model::recompute_names()) + kAuto),
            "activations that backward computes again instead of storing them; auto: as many as "
            "memory_budget requires");
@@ -134,6 +138,20 @@ void add_train(std::vector<Field>& out) {
   rows.add("fp8", &T::fp8, {}, "dense products of hidden layers in 8 bits: E4M3, gradients E5M2");
   rows.add("memory_budget", &T::memory_budget, {},
            "memory of a rank, e.g. \"16GiB\"; empty: no limit");
+  rows.add("parametrization", &T::parametrization, one_of(choices(optim::parametrizations())),
+           "how the learning rate and initial values of a parameter follow its width and density");
+  rows.add("base_width", &T::base_width, range(0, 1 << 20),
+           "of supar and supar-lr: width of the network whose learning rate is given; 0: this "
+           "network's");
+  rows.add("base_density", &T::base_density, {.at_most = 1, .above = 0},
+           "of supar and supar-lr: density of prunable weights in that network");
+  rows.add("teacher", &T::teacher, {},
+           "distillation: checkpoint of a network for the same data, whose predictions are learned "
+           "as well; empty: none");
+  rows.add("teacher_weight", &T::teacher_weight, {.at_most = 1, .above = 0},
+           "of a teacher: share of the loss; the targets have the rest");
+  rows.add("teacher_temperature", &T::teacher_temperature, above(0),
+           "of a teacher: divisor of its and the network's logits");
 }
 
 void add_optimizer(std::vector<Field>& out) {
@@ -167,15 +185,23 @@ void add_pruning(std::vector<Field>& out) {
   rows.add("from_step", &P::from_step, at_least(-1), "gradual pruning starts; -1: not gradual");
   rows.add("to_step", &P::to_step, at_least(-1),
            "gradual pruning reaches its sparsity; rigl, set: last move (-1: 75 % of train.steps)");
-  rows.add("every", &P::every, at_least(0), "steps between changes; 0: 10, or 100 for rigl, set");
+  rows.add("every", &P::every, at_least(0),
+           "steps between changes; 0: 10, or 100 for rigl, set, early-bird, or 32 for elsa (of its "
+           "target)");
+  rows.add("distance", &P::distance, fraction(),
+           "early-bird: masks that differ less are stable; to_step: prunes at the latest");
   rows.add("drop_fraction", &P::drop_fraction, fraction(),
            "of rigl, set: first share of a layer's kept elements replaced; falls to 0 at to_step");
   rows.add("distribution", &P::distribution, words({"erk", "uniform"}),
            "of rigl, set from a random start: densities of layers by shape, or all the same");
-  rows.add("scope", &P::scope, words({"global", "layer"}), "where elements compete");
+  rows.add("scope", &P::scope, words({"auto", "global", "layer"}),
+           "where elements compete; auto: layer for snip, grasp, movement, else global");
   rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense");
   rows.add("score_batches", &P::score_batches, at_least(1),
            "batches whose gradients score elements, of methods that use them");
+  rows.add("rounds", &P::rounds, range(1, 10000), "of synflow: rounds of scoring and pruning");
+  rows.add("penalty", &P::penalty, above(0),
+           "of elsa: factor of the squared distance from the nearest sparse weights");
   rows.add("n", &P::n, at_least(1), "of method nm: n of every m stay");
   rows.add("m", &P::m, at_least(2), "of method nm");
   rows.add("block", &P::block, range(1, 1024), "of method block: edge of a square");
@@ -196,7 +222,7 @@ void add_sparse(std::vector<Field>& out) {
            "how positions are encoded; may differ by parameter");
   rows.add(
       "file_index", &S::file_index,
-      one_of(Choices{{.name = "auto", .help = "entropy; the index in memory if that is smaller"},
+      one_of(Choices{{.name = "auto", .help = "golomb; the index in memory if that is smaller"},
                      {.name = "same", .help = "the index in memory"}} +
              choices<sparse::Encoding>(sparse::file_encodings())),
       "how positions are encoded in checkpoints");
@@ -271,6 +297,8 @@ void add_parallel(std::vector<Field>& out) {
            "seconds a rank waits for another");
   rows.add("check_every", &P::check_every, at_least(0),
            "steps between checksum comparisons of all ranks; 0: off");
+  rows.add("check_state", &P::check_state, {},
+           "verify in every step that host state kept its bits since the last update");
 }
 
 void add_run(std::vector<Field>& out) {
@@ -290,14 +318,14 @@ struct Checker {
   const Limits& limits;
   Place at;
   void operator()(const bool* value) const { word(*value ? "true" : "false", false); }
-  void operator()(const int64_t* value) const { number(*value); }
-  void operator()(const double* value) const { number(*value); }
+  void operator()(const int64_t* value) const { integer(*value); }
+  void operator()(const double* value) const { number(limits, *value); }
   void operator()(const std::string* value) const { word(*value, true); }
   void operator()(const std::vector<std::string>* values) const {
     std::ranges::for_each(*values, [&](const auto& value) { word(value, true); });
   }
   void operator()(const std::vector<int64_t>* values) const {
-    std::ranges::for_each(*values, [&](int64_t value) { number(value); });
+    std::ranges::for_each(*values, [&](int64_t value) { integer(value); });
   }
   void operator()(const io::Patterned* value) const {
     word(value->fallback, true);
@@ -308,9 +336,15 @@ struct Checker {
 
  private:
   void word(const std::string& text, bool quoted) const { check_word(at, limits, text, quoted); }
+  /// Without a limit of its own at most 2^31 - 1: products of two integers then fit 64 bits.
+  void integer(int64_t value) const {
+    Limits of_integers = limits;
+    of_integers.at_most = std::isfinite(limits.at_most) ? limits.at_most : INT32_MAX;
+    number(of_integers, value);
+  }
   template <class Number>
-  void number(Number value) const {
-    check_number(at, limits, static_cast<double>(value), fmt::format("{}", value));
+  void number(const Limits& range, Number value) const {
+    check_number(at, range, static_cast<double>(value), fmt::format("{}", value));
   }
 };
 

@@ -4,6 +4,7 @@
 #include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
 #include "pruning/registry.h"
+#include "pruning/schedule.h"
 #include "sparse/index/registry.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
@@ -73,10 +74,13 @@ void validate_pruning(const io::PruningConfig& config, int64_t steps) {
   if (method.moving()) {
     validate_moving(config, steps);
   }
+  if (method.learning != nullptr) {
+    pruning::check_learning_window(config);
+  }
   if (method.check_config != nullptr) {
     method.check_config(config);
   }
-  const bool ends_alone = method.moving() && config.from_step < 0;
+  const bool ends_alone = (method.moving() || method.waits) && config.from_step < 0;
   check(ends_alone || (config.from_step >= 0) == (config.to_step >= 0),
         "gradual pruning needs both pruning.from_step (now {}) and pruning.to_step (now {}); set "
         "both, or neither",
@@ -91,6 +95,17 @@ void validate_pruning(const io::PruningConfig& config, int64_t steps) {
         "pruning.file = \"{}\" and pruning.method = \"{}\" do not match; set a file with method "
         "\"file\", and none with any other method",
         config.file, config.method);
+}
+
+/// Differences of two gradients are lost in 16 bits and less.
+void validate_precision(const Config& config) {
+  check(
+      pruning::method_of(config.pruning).score_shifted == nullptr ||
+          (config.train.dtype == "fp32" && !config.train.fp8),
+      "pruning.method = \"{}\" scores elements by the difference of two gradients, which rounding "
+      "to 16 or 8 bits hides; set train.dtype = \"fp32\" and train.fp8 = false (the masks of such "
+      "a run suit any type: pruning.method = \"file\")",
+      config.pruning.method);
 }
 
 /// Encodings of N:M groups and of blocks need masks of such groups or blocks.
@@ -125,6 +140,10 @@ void validate_asynchronous(const Config& config) {
           parallel.delay_stages);
     return;
   }
+  check(pruning::method_of(config.pruning).learning == nullptr,
+        "parallel.schedule = \"async\" updates each stage separately, and pruning.method = \"{}\" "
+        "learns from whole steps; set a synchronous schedule, such as \"1f1b\"",
+        config.pruning.method);
   check(parallel.delay_stages == 1 || parallel.pipeline == 1,
         "parallel.delay_stages = {} and parallel.pipeline = {} cannot both be above 1: "
         "delay_stages simulates a pipeline on one rank; set one of them to 1",
@@ -157,12 +176,16 @@ void validate_codecs(const io::ParallelConfig& parallel) {
           "default and give patterns for those that are to have another codec",
           glob, value, spec.name);
   }
-  const std::string codec = parse_codec(parallel.codec.fallback).name;
-  check((codec != "adaptive" && codec != "adaprec") || is_synchronous(parallel),
+  using parallel::CodecChooser;
+  const parallel::CodecSpec chosen = parse_codec(parallel.codec.fallback);
+  const std::string& codec = chosen.name;
+  const bool measures_gradients =
+      chosen.chooser() == CodecChooser::adaptive || chosen.chooser() == CodecChooser::adaprec;
+  check(!measures_gradients || is_synchronous(parallel),
         "parallel.codec = \"{}\" looks at all gradients of a step at once, and with "
         "parallel.schedule = \"async\" stages step by themselves; name a codec, or \"fastest\"",
         codec);
-  check(codec != "adaprec" || parallel.codec_candidates.size() >= 2,
+  check(chosen.chooser() != CodecChooser::adaprec || parallel.codec_candidates.size() >= 2,
         "parallel.codec = \"adaprec\" has {} parallel.codec_candidates to choose from; name two or "
         "more",
         parallel.codec_candidates.size());
@@ -222,6 +245,7 @@ void validate(const Config& config) {
   validate_data(config);
   validate_train(config);
   validate_pruning(config.pruning, config.train.steps);
+  validate_precision(config);
   validate_index(config);
   validate_asynchronous(config);
   validate_codecs(config.parallel);

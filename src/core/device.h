@@ -16,7 +16,8 @@
 
 namespace espalier {
 
-/// A position in a queue: all work enqueued before it. Marks of a queue only grow.
+/// A position in a queue: all work enqueued before it (on CUDA, an event). Marks of a queue only
+/// grow.
 using Mark = int64_t;
 
 /// Captured work, for replay: the same calls with the same addresses and scalars. It belongs to one
@@ -47,7 +48,7 @@ class Queue {
 
   /// Creates another queue of the same device; it must not outlive this one. Only `follow` orders
   /// the two.
-  virtual std::unique_ptr<Queue> beside() = 0;
+  virtual std::unique_ptr<Queue> make_queue() = 0;
   /// Work enqueued from now on starts after `other`, a queue of the same device, has passed `mark`.
   /// The host does not wait.
   virtual void follow(Queue& other, Mark mark) = 0;

@@ -2,7 +2,8 @@
 // Errors: one root, two kinds.
 //
 //   Failure  the run's environment is wrong (file, config, network, peer). The message names the
-//            cause and the fix. `check` and `fail` throw it. Exit code 1 (2 for its child `Usage`).
+//            cause and the fix. `check` and `fail` throw it. Exit code 1, or 5 if it is retryable
+//            (2 for its child `Usage`).
 //   Bug      an internal invariant is broken. `require` throws it with file:line and the values
 //            that disagree. Exit code 3.
 //
@@ -24,7 +25,13 @@ class Error : public std::runtime_error {
 /// An error outside the program; the message gives the cause and the fix.
 class Failure : public Error {
  public:
-  using Error::Error;
+  explicit Failure(const std::string& message, bool retryable = false)
+      : Error(message), retryable_(retryable) {}
+  /// Whether the same command may succeed later: a peer, the disk or a device failed.
+  bool retryable() const { return retryable_; }
+
+ private:
+  bool retryable_;
 };
 
 /// A wrong command line (exit code 2).
@@ -50,6 +57,18 @@ template <class... Args>
 void check(bool ok, fmt::format_string<Args...> message, Args&&... args) {
   if (!ok) [[unlikely]] {
     throw Failure(fmt::format(message, std::forward<Args>(args)...));
+  }
+}
+
+/// Whether a system call that failed with this errno may succeed later: not if the path, its
+/// permissions or its length are wrong.
+bool is_transient(int error);
+
+/// Throws Failure with a formatted message unless `ok`; retryable if `is_transient(error)`.
+template <class... Args>
+void check_system(bool ok, int error, fmt::format_string<Args...> message, Args&&... args) {
+  if (!ok) [[unlikely]] {
+    throw Failure(fmt::format(message, std::forward<Args>(args)...), is_transient(error));
   }
 }
 

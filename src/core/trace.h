@@ -16,7 +16,16 @@ enum class Track : uint8_t { compute, allreduce, optimizer, io, pipeline };
 inline constexpr int kTracks = 5;
 std::string_view name_of(Track track);
 
-/// Seconds since an arbitrary start, monotonic.
+/// A clock instead of the system's, for a simulation.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual double seconds() = 0;
+  /// Makes `clock` the one of this thread (nullptr: the system's).
+  static void install(Clock* clock);
+};
+
+/// Seconds since an arbitrary start, monotonic, by the clock of this thread.
 double now_seconds();
 
 struct TraceEvent {

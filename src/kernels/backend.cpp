@@ -50,7 +50,7 @@ const Kernels& by_name(std::string_view name) {
 Backend::Backend(const Kernels& kernels, int threads, int local_rank)
     : kernels_(kernels),
       device_(kernels.open != nullptr ? kernels.open(local_rank) : nullptr),
-      side_(device_ ? device_->queue().beside() : nullptr),
+      side_(device_ ? device_->queue().make_queue() : nullptr),
       host_(device_ ? device_->pinned() : host_memory()),
       on_device_(device_ ? std::make_unique<Arena>(host_, &device_->memory()) : nullptr),
       stream_(on_device_ ? *on_device_ : host_, threads, device_ ? &device_->queue() : nullptr,

@@ -11,8 +11,8 @@ namespace espalier::kernels {
 /// Positions of the kept elements of a dense array [size], ascending. At most one form is set;
 /// none: all are kept.
 ///   list     position of each kept element
-///   bitmap   bit i of word i/64 is set if element i is kept; ranks[j] - ranks[0]: number of kept
-///            elements before word 8 j
+///   bitmap   bit i of word i/64 is set if element i is kept; prefix_counts[j] - prefix_counts[0]:
+///            number of kept elements before word 8 j
 /// Positions of a slice of a larger array are a slice of that array's positions: element 0 has
 /// number `first` there, which list entries include. A bitmap is cut at multiples of 512 (gather,
 /// scatter).
@@ -21,7 +21,7 @@ struct Positions {
   int64_t count = 0;  ///< kept elements
   const int32_t* list = nullptr;
   const uint64_t* bitmap = nullptr;
-  const uint32_t* ranks = nullptr;
+  const uint32_t* prefix_counts = nullptr;
   int64_t first = 0;
   bool all() const { return list == nullptr && bitmap == nullptr; }
 };

@@ -26,7 +26,7 @@ Recompute recompute_by_name(std::string_view name) {
   return static_cast<Recompute>(found - kRecompute.begin());
 }
 
-Flow Layer::output(int64_t /*samples*/, DType /*dtype*/) const {
+TensorSpec Layer::output(int64_t /*samples*/, DType /*dtype*/) const {
   throw Bug(fmt::format("layer {} is the last one: it has no output", name()));
 }
 
@@ -36,6 +36,28 @@ void Layer::replay(Pass& /*pass*/, const Tensor& /*x*/) {
 
 Tensor Layer::logits(Pass& /*pass*/, const Tensor& /*x*/) {
   throw Bug(fmt::format("layer {} is not the last one: it has no logits", name()));
+}
+
+void compute_losses(Pass& pass, int64_t first, const Tensor& logits, const Tensor& dlogits) {
+  const int64_t rows = logits.rows();
+  if (pass.distillation == nullptr || !dlogits) {
+    pass.kernels.cross_entropy(pass.stream, {.logits = logits,
+                                             .targets = pass.targets.elements(first, rows),
+                                             .losses = pass.losses.elements(first, rows),
+                                             .dlogits = dlogits,
+                                             .scale = pass.loss_scale});
+    return;
+  }
+  const DistillationTarget& by = *pass.distillation;
+  pass.kernels.distillation(pass.stream, {.logits = logits,
+                                          .teacher = by.logits(first, rows),
+                                          .targets = pass.targets.elements(first, rows),
+                                          .losses = pass.losses.elements(first, rows),
+                                          .teacher_losses = by.losses.elements(first, rows),
+                                          .dlogits = dlogits,
+                                          .weight = by.weight,
+                                          .temperature = by.temperature,
+                                          .scale = pass.loss_scale});
 }
 
 std::vector<sparse::ParameterSpec> parameters_of(std::span<const std::unique_ptr<Layer>> layers) {

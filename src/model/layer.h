@@ -32,9 +32,20 @@ struct Pass;
 
 /// Deferred weight gradients (the W part of a split backward), with copies of their operands on a
 /// tape of their own.
-struct WeightParts {
+struct DeferredGradients {
   Tape& tape;
-  std::vector<std::function<void(Pass&)>> parts{};
+  std::vector<std::function<void(Pass&)>> gradients{};
+};
+
+/// Distillation: another network, the teacher, predicts the targets of the same inputs. The last
+/// layer trains on (1 - weight) losses + weight teacher_losses (kernels::DistillationArgs).
+struct DistillationTarget {
+  float weight = 0;
+  float temperature = 1;
+  Tensor losses;  ///< fp32 [rows]: written by the last layer
+  /// The teacher's logits of rows [first, first + rows): fp32 [rows, classes], valid until the next
+  /// call.
+  std::function<Tensor(int64_t first, int64_t rows)> logits;
 };
 
 /// One pass of a micro-batch through the layers.
@@ -50,18 +61,21 @@ struct Pass {
   bool training = false;                  ///< save the tensors that backward needs
   Recompute recompute = Recompute::none;  ///< in training
   bool accumulate = false;                ///< add to the gradients of earlier micro-batches
-  WeightParts* waiting = nullptr;         ///< set: backward defers matrix gradients to it
+  DeferredGradients* deferred = nullptr;  ///< set: backward defers matrix gradients to it
   /// Tied embeddings: the head, with its part of their gradient, is on another stage.
-  bool tied_apart = false;
+  bool tied_head_on_other_stage = false;
+  const DistillationTarget* distillation = nullptr;  ///< in training; null: targets alone
   float loss_scale = 1;        ///< gradient of the loss with respect to one row's loss
   float dropout = 0;           ///< 0 for inference
   uint64_t dropout_key = 0;    ///< of (seed, step)
   int64_t first_sequence = 0;  ///< of inputs in the global batch: dropout depends on no rank
-  const std::function<void()>* between = nullptr;  ///< called after each layer; null: nothing
+  const std::function<void()>* after_layer = nullptr;  ///< called after each layer; null: nothing
+  /// Called by each linear map with the name of its weight and its inputs; null: nothing.
+  const std::function<void(std::string_view weight, const Tensor& x)>* on_input = nullptr;
 };
 
 /// Type and shape of the tensor between two layers.
-struct Flow {
+struct TensorSpec {
   DType dtype = DType::fp32;
   Shape shape;
   size_t bytes() const { return static_cast<size_t>(shape.count()) * size_of(dtype); }
@@ -80,7 +94,7 @@ class Layer {
   virtual void bind(sparse::Store& store, const kernels::Kernels& kernels) = 0;
 
   /// The output for `samples` samples in this compute type. Not for the last layer.
-  virtual Flow output(int64_t samples, DType dtype) const;
+  virtual TensorSpec output(int64_t samples, DType dtype) const;
 
   /// Returns the output, pushed on the tape. The first layer reads pass.inputs instead of `x`. The
   /// last layer writes pass.losses and, in training, the gradient of its input; it returns {}.
@@ -98,6 +112,10 @@ class Layer {
   /// Predictions for the rows of x, fp32 [rows, classes]. Last layer only.
   virtual Tensor logits(Pass& pass, const Tensor& x);
 };
+
+/// For a last layer: losses of rows [first, first + logits.rows()) of pass.targets and, with
+/// `dlogits`, their gradient (of the type of `dlogits`, which may be `logits`).
+void compute_losses(Pass& pass, int64_t first, const Tensor& logits, const Tensor& dlogits);
 
 using Layers = std::vector<std::unique_ptr<Layer>>;
 /// Parameters of all layers, in forward order.

@@ -7,8 +7,8 @@ namespace espalier::model {
 namespace {
 
 void after_layer(const Pass& pass) {
-  if (pass.between != nullptr) {
-    (*pass.between)();
+  if (pass.after_layer != nullptr) {
+    (*pass.after_layer)();
   }
 }
 
@@ -74,7 +74,26 @@ Tensor Network::backward(Pass& pass, const Tensor& dy,
 
 Tensor Network::logits(Pass& pass, int64_t first, int64_t rows, const Tensor& x) const {
   require(!pass.training, "logits are for inference");
-  return layers_.back()->logits(pass, run(pass, x, layers_.size() - 1).row_range(first, rows));
+  return logits_of(pass, run(pass, x, layers_.size() - 1), first, rows);
+}
+
+Tensor Network::hidden(Pass& pass) const {
+  require(!pass.training, "hidden states alone are for inference");
+  Tensor x;
+  TensorSpec before;
+  for (size_t i = 0; i + 1 < layers_.size(); ++i) {
+    const TensorSpec spec = layers_[i]->output(pass.samples, pass.dtype);
+    const bool same = i > 0 && spec.dtype == before.dtype && spec.shape == before.shape;
+    if (same) {
+      const Tape::Scope layer(pass.tape);
+      pass.kernels.cast(pass.stream, {.x = layers_[i]->forward(pass, x), .y = x});
+    } else {
+      x = layers_[i]->forward(pass, x);
+    }
+    before = spec;
+    after_layer(pass);
+  }
+  return x;
 }
 
 }  // namespace espalier::model

@@ -24,12 +24,18 @@ class Network {
   /// After `forward` on the same tape. `dy`: gradient of the output, on the tape, may be
   /// overwritten; empty if these layers end the network. Returns the gradient of x, on the tape;
   /// empty if they begin it. `done(i)` is called when the gradients of layers i and later are
-  /// complete, except those that pass.waiting defers.
+  /// complete, except those that pass.deferred defers.
   Tensor backward(Pass& pass, const Tensor& dy = {},
                   const std::function<void(size_t)>& done = {}) const;
   /// Predictions for rows [first, first + rows) of the micro-batch, fp32 [rows, classes], on the
   /// tape. Inference only. `x`: as in forward.
   Tensor logits(Pass& pass, int64_t first, int64_t rows, const Tensor& x = {}) const;
+  /// The input of the last layer, on the tape, for `logits_of`. Inference with all layers only. On
+  /// the tape it needs the outputs of two layers at a time, if they have one shape.
+  Tensor hidden(Pass& pass) const;
+  Tensor logits_of(Pass& pass, const Tensor& hidden, int64_t first, int64_t rows) const {
+    return layers_.back()->logits(pass, hidden.row_range(first, rows));
+  }
 
  private:
   Tensor run(Pass& pass, Tensor x, size_t end) const;

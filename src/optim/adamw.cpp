@@ -15,8 +15,8 @@ void set(const UpdateStep& step, kernels::UpdateArgs& args) {
   args.beta1 = static_cast<float>(config.beta1);
   args.beta2 = static_cast<float>(config.beta2);
   args.epsilon = static_cast<float>(config.epsilon);
-  args.bias1 = static_cast<float>(correction(config.beta1, step.count));
-  args.bias2 = static_cast<float>(correction(config.beta2, step.count));
+  args.bias_correction1 = static_cast<float>(correction(config.beta1, step.count));
+  args.bias_correction2 = static_cast<float>(correction(config.beta2, step.count));
 }
 
 kernels::PredictArgs::Term predict(const io::OptimizerConfig& config, int64_t done, double lr) {

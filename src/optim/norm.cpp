@@ -13,8 +13,8 @@ GradientNorm::GradientNorm(Stream& stream, const kernels::Kernels& kernels, doub
                                       Shape{ExactSum::kWords})),
       clip_(stream.arena().allocate(Memory::scratch, "norm and factor", DType::fp32, Shape{2})) {}
 
-bool GradientNorm::take(const sparse::Store& store, const sparse::ParameterRange& range,
-                        const Sum& sum) {
+bool GradientNorm::enqueue(const sparse::Store& store, const sparse::ParameterRange& range,
+                           const Sum& sum) {
   const Tensor counts = counts_.tensor();
   // Excludes the last word: it marks a non-finite gradient until `result` clears it.
   kernels_.fill(stream_, {.x = counts.as(DType::fp32, Shape{2 * ExactSum::kDigits}), .value = 0});

@@ -39,7 +39,7 @@ class GradientNorm {
   /// Enqueues the norm of the gradients in `range` that this rank owns (without sharding: all but
   /// borrowed ones) plus those that `sum` adds. Kernels enqueued later read `factor`. False: the
   /// host already knows that the update changes nothing.
-  bool take(const sparse::Store& store, const sparse::ParameterRange& range, const Sum& sum);
+  bool enqueue(const sparse::Store& store, const sparse::ParameterRange& range, const Sum& sum);
   Tensor factor() const { return clip_.tensor().elements(1, 1); }
 
   /// Copies norm and factor to the host; `result` waits for the copy. Once for each, in any order.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "src/core/mirror.h"
 #include "src/core/rng.h"
 
 namespace espalier::optim {
@@ -17,7 +18,7 @@ constexpr int64_t kElementsTogether = int64_t{4} << 20;
 /// not the master copy: Store::refresh_all then writes it.
 Tensor copy_of(const sparse::Store& store, const sparse::Parameter& parameter,
                const sparse::OptimizerState& state) {
-  const bool here = state.value.count() == parameter.kept() && !state.apart;
+  const bool here = state.value.count() == parameter.kept() && !state.separate_master;
   const bool follows = parameter.exact_copy() && store.options().sharding;
   return parameter.copied() && here && !follows ? parameter.dense : Tensor();
 }
@@ -41,7 +42,16 @@ kernels::RandomRounding rounding_of(const sparse::Parameter& parameter,
 PendingUpdate Optimizer::enqueue(Stream& stream, int64_t step, double lr,
                                  const sparse::ParameterRange& range, const StepHooks& hooks) {
   require(!store_.options().sharding || hooks.sum, "a sharded store needs hooks");
-  if (norm_.take(store_, range, hooks.sum)) {
+  if (gradient_hooks_.summed) {
+    gradient_hooks_.summed(step, scale_);
+  }
+  if (norm_.enqueue(store_, range, hooks.sum)) {
+    if (gradient_hooks_.accepted) {
+      const Mirror factor(stream, norm_.factor());
+      if (std::isfinite(*factor.read().host().get<float>())) {
+        gradient_hooks_.accepted(step, scale_);
+      }
+    }
     apply(stream, {.step = step, .lr = static_cast<float>(lr), .range = range, .hooks = hooks});
   }
   return norm_.fetch();
@@ -79,6 +89,7 @@ kernels::UpdateArgs Optimizer::args_of(const sparse::Parameter& parameter,
                                        const Update& update) const {
   const sparse::OptimizerState state = store_.state(parameter);
   const Tensor dense = copy_of(store_, parameter, state);
+  const auto factor = static_cast<float>(parametrization_.of(parameter).lr);
   return {.rule = kind_.rule,
           .gradient = state.gradient,
           .value = state.value,
@@ -90,8 +101,8 @@ kernels::UpdateArgs Optimizer::args_of(const sparse::Parameter& parameter,
           .dense = dense,
           .positions = dense ? store_.positions(parameter) : kernels::Positions(),
           .factor = norm_.factor(),
-          .lr = update.lr,
-          .weight_decay = decay_of(parameter, config_),
+          .lr = update.lr * factor,
+          .weight_decay = decay_of(parameter, config_) / factor,
           .rounding = rounding_of(parameter, state, seed_, update.step)};
 }
 

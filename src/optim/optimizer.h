@@ -21,6 +21,7 @@
 #include "io/config/config.h"
 #include "sparse/store/store.h"
 #include "src/optim/norm.h"
+#include "src/optim/parametrization.h"
 #include "src/optim/registry.h"
 
 namespace espalier::optim {
@@ -42,15 +43,25 @@ struct StepHooks {
   std::function<void(int64_t end)> stepped;
 };
 
+/// Callbacks between the sum of a gradient and the update, for methods that learn from every step.
+/// Gradients are too large by `scale` (Optimizer::set_scale).
+struct GradientHooks {
+  /// Before the norm. May change the gradient that this rank owns.
+  std::function<void(int64_t step, double scale)> summed;
+  /// After the norm, if it is finite on all ranks; the update follows.
+  std::function<void(int64_t step, double scale)> accepted;
+};
+
 class Optimizer {
  public:
   /// `seed`: of random rounding.
   Optimizer(sparse::Store& store, const kernels::Kernels& kernels, io::OptimizerConfig config,
-            uint64_t seed = 0)
+            uint64_t seed = 0, Parametrization parametrization = {})
       : store_(store),
         kernels_(kernels),
         config_(std::move(config)),
         kind_(optimizer_of(config_)),
+        parametrization_(std::move(parametrization)),
         seed_(seed),
         norm_(store.stream(), kernels, config_.clip) {}
 
@@ -58,13 +69,17 @@ class Optimizer {
   /// `skipped` earlier steps, which changed nothing.
   void set_scale(double scale, int64_t skipped) {
     norm_.set_scale(scale);
+    scale_ = scale;
     skipped_ = skipped;
   }
+
+  void set_hooks(GradientHooks hooks) { gradient_hooks_ = std::move(hooks); }
 
   /// Enqueues update `step` (0, 1, ...) of the parameters in `range`, clipped by the norm of their
   /// gradient. A sharded store needs hooks; the call is then collective.
   PendingUpdate enqueue(Stream& stream, int64_t step, double lr,
                         const sparse::ParameterRange& range, const StepHooks& hooks = {});
+  const Parametrization& parametrization() const { return parametrization_; }
   /// Factor of the last enqueued update, fp32 [1], in kernels' memory.
   Tensor clip_factor() const { return norm_.factor(); }
   /// Waits for a pending update. Once for each, in the order of `enqueue`.
@@ -90,8 +105,11 @@ class Optimizer {
   const kernels::Kernels& kernels_;
   io::OptimizerConfig config_;
   const OptimizerKind& kind_;
+  Parametrization parametrization_;
   uint64_t seed_;
   GradientNorm norm_;
+  GradientHooks gradient_hooks_;
+  double scale_ = 1;
   int64_t skipped_ = 0;
 };
 

@@ -32,7 +32,8 @@ const PredictionEntry& prediction_entry(std::string_view name) {
   return find(predictions(), "weight prediction", name);
 }
 
-kernels::PredictArgs::Term prediction_term(const io::OptimizerConfig& config, const AheadOf& from) {
+kernels::PredictArgs::Term prediction_term(const io::OptimizerConfig& config,
+                                           const PredictionHorizon& from) {
   require(from.done >= 1 && from.ahead >= 1, "an update to go on from", from.done, from.ahead);
   const double lr = learning_rate(config, from.done, from.steps) * from.ahead;
   return optimizer_of(config).predict(config, from.done, lr);

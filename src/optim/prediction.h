@@ -31,11 +31,12 @@ const PredictionEntry& prediction_entry(std::string_view name);
 
 /// A prediction from the weights after `done` >= 1 updates, `ahead` updates further, in a run of
 /// `steps`.
-struct AheadOf {
+struct PredictionHorizon {
   int64_t done = 1;
   int ahead = 1;
   int64_t steps = 1;
 };
-kernels::PredictArgs::Term prediction_term(const io::OptimizerConfig& config, const AheadOf& from);
+kernels::PredictArgs::Term prediction_term(const io::OptimizerConfig& config,
+                                           const PredictionHorizon& from);
 
 }  // namespace espalier::optim

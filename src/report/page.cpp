@@ -71,15 +71,36 @@ json bytes_of(const RunData& run) {
           {"p2p", number_or_null(median(std::move(p2p)))}};
 }
 
+/// summary.pipeline, as far as the page reads it.
+json pipeline_numbers(const json& found) {
+  json out = {
+      {"measured", json::object()}, {"predicted", json::object()}, {"delays", json::array()}};
+  if (!found.is_object()) {
+    return out;
+  }
+  for (const char* which : {"measured", "predicted"}) {
+    if (const auto part = found.find(which); part != found.end() && part->is_object()) {
+      out[which]["idle_share"] = number_or_null(number_at(*part, "idle_share"));
+    }
+  }
+  if (const auto delays = found.find("delays"); delays != found.end() && delays->is_array()) {
+    for (const json& delay : *delays) {
+      if (const auto mean = delay.is_object() ? number_at(delay, "mean") : std::nullopt; mean) {
+        out["delays"].push_back({{"mean", *mean}});
+      }
+    }
+  }
+  return out;
+}
+
 /// Pictures of one pipeline step, with their summary.
 json pipeline_of(const RunData& run) {
   if (run.pipeline_measured.empty() || run.pipeline_predicted.empty()) {
     return nullptr;
   }
-  const auto numbers = run.summary.find("pipeline");
   return {{"measured", run.pipeline_measured},
           {"predicted", run.pipeline_predicted},
-          {"numbers", numbers != run.summary.end() ? *numbers : json::object()}};
+          {"numbers", pipeline_numbers(run.summary.value("pipeline", json()))}};
 }
 
 json run_json(const RunData& run, size_t runs) {

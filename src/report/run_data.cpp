@@ -3,12 +3,15 @@
 #include <toml++/toml.h>
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <set>
 #include <span>
 #include <sstream>
+#include <utility>
 
+#include "io/config/toml_text.h"
+#include "io/files/raw_file.h"
+#include "io/run/parse_json.h"
 #include "src/core/error.h"
 #include "src/core/trace.h"
 
@@ -20,14 +23,37 @@ using nlohmann::json;
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-std::optional<std::string> read_text(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) {
+/// Whether `file` has no link that leads out of `directory`: a run directory of somebody else must
+/// not choose the files that its reader's page shows.
+bool stays_inside(const fs::path& directory, const fs::path& file) {
+  std::error_code error;
+  const fs::path whole = fs::canonical(directory, error);
+  const fs::path target = error ? fs::path() : fs::canonical(file, error);
+  return !error && std::ranges::mismatch(whole, target).in1 == whole.end();
+}
+
+/// Empty if the file is missing, which adds the note `missing`, or cannot be read.
+std::optional<std::string> read_text(const fs::path& directory, const std::string& name,
+                                     const std::string& missing, RunData& run,
+                                     uint64_t most = io::kMaxText) {
+  const fs::path file = directory / name;
+  std::error_code error;
+  if (fs::symlink_status(file, error).type() == fs::file_type::not_found) {
+    if (!missing.empty()) {
+      run.notes.push_back(fmt::format("{} is missing: {}", name, missing));
+    }
     return std::nullopt;
   }
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
+  if (!stays_inside(directory, file)) {
+    run.notes.push_back(name + " is a link that leads out of the run directory: it was left out.");
+    return std::nullopt;
+  }
+  try {
+    return io::read_text(file, "run file", most);
+  } catch (const Failure&) {
+    run.notes.push_back(name + " is no file that can be read: it was left out.");
+    return std::nullopt;
+  }
 }
 
 /// A copy in valid UTF-8, which the page needs; names of files and directories may not be.
@@ -59,9 +85,13 @@ void flatten(const toml::table& table, const std::string& prefix,
 }
 
 void read_config(const fs::path& directory, RunData& run) {
-  const auto text = read_text(directory / "config.toml");
+  const auto text =
+      read_text(directory, "config.toml", "its settings are not compared.", run, io::kMaxConfig);
   if (!text) {
-    run.notes.emplace_back("config.toml is missing: its settings are not compared.");
+    return;
+  }
+  if (io::longest_key(*text) > io::kMaxKeyParts) {
+    run.notes.emplace_back("config.toml is no config of a run: it was left out.");
     return;
   }
   try {
@@ -74,14 +104,13 @@ void read_config(const fs::path& directory, RunData& run) {
 
 void read_summary(const fs::path& directory, RunData& run) {
   run.summary = json::object();
-  const auto text = read_text(directory / "summary.json");
+  const auto text =
+      read_text(directory, "summary.json",
+                "the run is still going or was interrupted; its numbers are those so far.", run);
   if (!text) {
-    run.notes.emplace_back(
-        "summary.json is missing: the run is still going or was interrupted; its numbers are those "
-        "so far.");
     return;
   }
-  json parsed = json::parse(*text, nullptr, false);
+  json parsed = io::parse_json(*text);
   if (parsed.is_object()) {
     run.summary = std::move(parsed);
     if (!run.complete()) {
@@ -117,15 +146,15 @@ void append(StepRecord record, std::vector<StepRecord>& steps) {
 }
 
 void read_metrics(const fs::path& directory, RunData& run) {
-  std::ifstream in(directory / "metrics.jsonl", std::ios::binary);
-  if (!in) {
-    run.notes.emplace_back("metrics.jsonl is missing: there are no curves.");
+  const auto text = read_text(directory, "metrics.jsonl", "there are no curves.", run);
+  if (!text) {
     return;
   }
+  std::istringstream in(*text);
   size_t unreadable = 0;
   bool torn = false;
   for (std::string line; std::getline(in, line);) {
-    const json parsed = json::parse(line, nullptr, false);
+    const json parsed = io::parse_json(line);
     if (parsed.is_object() && parsed.value("step", json()).is_number_integer()) {
       append(record_of(parsed), run.steps);
     } else if (in.eof()) {
@@ -146,6 +175,14 @@ void read_metrics(const fs::path& directory, RunData& run) {
   }
 }
 
+/// event[key] when it is an integer that an int holds, else 0.
+int small_number(const json& event, const char* key) {
+  const auto found = event.find(key);
+  const int64_t number =
+      found != event.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+  return std::in_range<int>(number) ? static_cast<int>(number) : 0;
+}
+
 /// The lane names that "thread_name" metadata gives to (rank, thread).
 std::map<std::pair<int, int>, std::string> lane_names(const json& events) {
   std::map<std::pair<int, int>, std::string> names;
@@ -153,10 +190,26 @@ std::map<std::pair<int, int>, std::string> lane_names(const json& events) {
     if (event.is_object() && event.value("name", json()) == "thread_name" &&
         event.contains("args")) {
       const json& name = event["args"].value("name", json());
-      names[{event.value("pid", 0), event.value("tid", 0)}] = name.is_string() ? name : json("?");
+      names[{small_number(event, "pid"), small_number(event, "tid")}] =
+          name.is_string() ? name : json("?");
     }
   }
   return names;
+}
+
+/// The number of a lane; lanes beyond kMaxLanes share one: a page has room for so many.
+int lane_number(const std::string& name, RunData& run) {
+  constexpr size_t kMaxLanes = 64;
+  const auto place = std::ranges::find(run.lanes, name);
+  if (place != run.lanes.end()) {
+    return static_cast<int>(place - run.lanes.begin());
+  }
+  if (run.lanes.size() == kMaxLanes) {
+    run.lanes.back() = "others";
+  } else {
+    run.lanes.push_back(name);
+  }
+  return static_cast<int>(run.lanes.size()) - 1;
 }
 
 void read_events(const json& events, RunData& run) {
@@ -168,17 +221,13 @@ void read_events(const json& events, RunData& run) {
     if (!event.is_object() || event.value("ph", json()) != "X") {
       continue;
     }
-    const int rank = event.value("pid", 0);
-    const int thread = event.value("tid", 0);
+    const int rank = small_number(event, "pid");
+    const int thread = small_number(event, "tid");
     const auto named = names.find({rank, thread});
     const std::string lane =
         named != names.end() ? named->second : event.value("cat", fmt::format("track {}", thread));
-    auto place = std::find(run.lanes.begin(), run.lanes.end(), lane);
-    if (place == run.lanes.end()) {
-      place = run.lanes.insert(place, lane);
-    }
     run.spans.push_back({.rank = rank,
-                         .lane = static_cast<int>(place - run.lanes.begin()),
+                         .lane = lane_number(lane, run),
                          .name = event.value("name", ""),
                          .begin = event.value("ts", 0.0),
                          .duration = event.value("dur", 0.0)});
@@ -186,22 +235,38 @@ void read_events(const json& events, RunData& run) {
 }
 
 void read_trace(const fs::path& directory, RunData& run) {
-  const auto text = read_text(directory / "trace.json");
+  const auto text =
+      read_text(directory, "trace.json", "there is no timeline (was run.trace off?).", run);
   if (!text) {
-    run.notes.emplace_back("trace.json is missing: there is no timeline (was run.trace off?).");
+    return;
+  }
+  constexpr const char* kNoTrace =
+      "trace.json is incomplete or no Chrome trace: there is no timeline.";
+  const json parsed = io::parse_json(*text);
+  const json& events = parsed.contains("traceEvents") ? parsed["traceEvents"] : parsed;
+  if (!events.is_array()) {
+    run.notes.emplace_back(kNoTrace);
     return;
   }
   try {
-    const json parsed = json::parse(*text);
-    const json& events = parsed.is_object() ? parsed.at("traceEvents") : parsed;
     read_events(events, run);
     if (run.spans.empty()) {
       run.notes.emplace_back("trace.json holds no span.");
     }
-  } catch (const json::exception&) {
+  } catch (const json::exception&) {  // a name that is no text, a time that is no number
     run.spans.clear();
-    run.notes.emplace_back("trace.json is incomplete or no Chrome trace: there is no timeline.");
+    run.notes.emplace_back(kNoTrace);
   }
+}
+
+/// A picture that is copied into the page; empty if the file is missing or is none.
+std::string read_picture(const fs::path& directory, const std::string& name, RunData& run) {
+  std::string text = read_text(directory, name, "", run).value_or("");
+  if (!text.empty() && (!text.starts_with("<svg") || valid_utf8(text) != text)) {
+    run.notes.push_back(name + " is no SVG picture: it was left out.");
+    text.clear();
+  }
+  return text;
 }
 
 }  // namespace
@@ -215,26 +280,34 @@ std::optional<double> number_at(const json& object, const std::string& key) {
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
+/// The path without links and relative parts; as it is where the system cannot follow it.
+fs::path whole_path(const fs::path& directory) {
+  std::error_code error;
+  fs::path whole = fs::weakly_canonical(directory, error);
+  return error ? directory : whole;
+}
+
 RunData read_run(const fs::path& directory) {
-  check(fs::is_directory(directory),
+  std::error_code error;
+  check(fs::is_directory(directory, error),
         "'{}' is no directory: give the run directories that `espalier train` wrote (run.out)",
         directory.string());
-  const bool any = fs::exists(directory / "config.toml") ||
-                   fs::exists(directory / "metrics.jsonl") ||
-                   fs::exists(directory / "summary.json");
+  const bool any = fs::exists(directory / "config.toml", error) ||
+                   fs::exists(directory / "metrics.jsonl", error) ||
+                   fs::exists(directory / "summary.json", error);
   check(any,
         "'{}' is no run directory (no config.toml, metrics.jsonl or summary.json in it): give the "
         "directory that `espalier train` wrote (run.out), not one above or below it",
         directory.string());
   RunData run;
-  const fs::path whole = fs::weakly_canonical(directory);
+  const fs::path whole = whole_path(directory);
   run.name = valid_utf8(whole.filename().string());
   read_config(directory, run);
   read_metrics(directory, run);
   read_summary(directory, run);
   read_trace(directory, run);
-  run.pipeline_measured = read_text(directory / "pipeline-measured.svg").value_or("");
-  run.pipeline_predicted = read_text(directory / "pipeline-predicted.svg").value_or("");
+  run.pipeline_measured = read_picture(directory, "pipeline-measured.svg", run);
+  run.pipeline_predicted = read_picture(directory, "pipeline-predicted.svg", run);
   return run;
 }
 
@@ -251,7 +324,7 @@ std::vector<RunData> read_runs(std::span<const fs::path> directories) {
   std::map<std::string, size_t> seen;
   for (size_t i = 0; i < runs.size(); ++i) {
     if (uses[runs[i].name] > 1) {
-      const fs::path whole = fs::weakly_canonical(directories[i]);
+      const fs::path whole = whole_path(directories[i]);
       runs[i].name = valid_utf8(whole.parent_path().filename().string()) + "/" + runs[i].name;
     }
     if (const size_t again = ++seen[runs[i].name]; again > 1) {

@@ -4,7 +4,7 @@
 #include "parallel/wire/codec.h"
 #include "tests/support/program.h"
 
-namespace espalier {
+namespace espalier::cli_codec_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -189,4 +189,4 @@ TEST(CodecCommand, WrongUsageAndInput) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::cli_codec_test

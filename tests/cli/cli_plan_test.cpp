@@ -1,7 +1,7 @@
 // espalier plan-communication: the paper's tables, predictions for given times, wrong usage.
 #include "tests/support/program.h"
 
-namespace espalier {
+namespace espalier::cli_plan_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -106,4 +106,4 @@ TEST(PlanCommand, WrongUsageIsTwo) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::cli_plan_test

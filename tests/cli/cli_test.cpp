@@ -6,7 +6,7 @@
 #include "src/config/dump.h"
 #include "tests/support/program.h"
 
-namespace espalier {
+namespace espalier::cli_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -39,10 +39,32 @@ TEST(Cli, TrainLeavesARunDirectory) {
   EXPECT_NEAR(summary["sparsity"].get<double>(), 0.8, 1e-4);
   EXPECT_EQ(summary["ranks"], 1);
   EXPECT_NE(summary["git"], "");
-  EXPECT_FALSE(Json::parse(here.read("run/trace.json"))["traceEvents"].empty());
+  size_t planned = 0;  // the plan has the same kinds of memory as the measured bytes
+  for (const auto& [kind, bytes] : summary["memory"]["ranks"][0].items()) {
+    planned +=
+        bytes.is_object() && kind != "all" ? summary["planned_peak"].at(kind).get<size_t>() : 0;
+  }
+  EXPECT_EQ(planned, summary["planned_peak"]["all"].get<size_t>());
+  double first = INFINITY;
+  const Json trace = Json::parse(here.read("run/trace.json"));
+  for (const Json& event : trace["traceEvents"]) {
+    first = event.contains("ts") ? std::min(first, event["ts"].get<double>()) : first;
+  }
+  EXPECT_EQ(first, 0) << "the trace begins with its first event";
   // The resolved config repeats the run.
   expect_code(here.run("train run/config.toml --out again"), 0);
   EXPECT_EQ(here.curve("again", "loss"), losses);
+}
+
+/// metrics.jsonl has null for a loss that is not a number, and so has the summary.
+TEST(Cli, ALastUpdateThatSpoilsTheWeightsIsAnErrorAndNotSaved) {
+  const Workplace here;
+  const std::string options =
+      "train c.toml --set train.steps=1 --set optimizer.kind=sgd --set optimizer.lr=1e30 "
+      "--set optimizer.warmup_steps=0 --set optimizer.clip=0 --set pruning.method=none";
+  expect_error(here.run(options), 1, "the validation loss is");
+  EXPECT_FALSE(std::filesystem::exists(here / "run/checkpoints/step-000001.h5"));
+  EXPECT_FALSE(std::filesystem::exists(here / "run/summary.json"));
 }
 
 TEST(Cli, ResumeIsNoBreak) {
@@ -114,6 +136,14 @@ TEST(Cli, AnMlpGoesTheSameWay) {
   EXPECT_EQ(here.run("eval --json back.h5").json()["val_loss"],
             here.run("eval --json p.h5").json()["val_loss"]);
   expect_error(here.run("sample p.h5 --prompt a"), 1, "classifies images");
+  for (const std::string method : {"wanda", "sparsegpt"}) {
+    expect_code(here.run("prune " + kLast +
+                         " -o p.h5 --sparsity 0.5 --calibration images "
+                         "--calibration labels --method " +
+                         method),
+                0);
+    EXPECT_LT(here.run("eval --json p.h5").json()["val_loss"], 1.0) << method;
+  }
 }
 
 TEST(Cli, ASignalEndsTheStepAndSaves) {
@@ -125,7 +155,7 @@ TEST(Cli, ASignalEndsTheStepAndSaves) {
                    " train c.toml --resume none --set train.steps=1000000 --set train.eval_every=0 "
                    "--set train.checkpoint_every=0 --set run.trace=false --out " +
                    signal);
-    expect_code(ran, 0);
+    expect_code(ran, 4);
     EXPECT_NE(ran.err.find("by a signal"), std::string::npos) << ran.err;
     const auto steps = here.summary(signal)["steps"].get<int64_t>();
     EXPECT_GT(steps, 0);
@@ -278,4 +308,4 @@ TEST(Cli, ReportOfOneAndOfTwoRuns) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::cli_test

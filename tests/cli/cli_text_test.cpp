@@ -3,7 +3,7 @@
 
 #include "tests/support/program.h"
 
-namespace espalier {
+namespace espalier::cli_text_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -169,4 +169,4 @@ TEST(CliText, EveryConfigOfTheProjectCanBeListed) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::cli_text_test

@@ -8,7 +8,7 @@
 #include "src/communication_cost/alexnet.h"
 #include "src/core/error.h"
 
-namespace espalier::cost {
+namespace espalier::cost::communication_model_test {
 namespace {
 
 constexpr ConvKernels kKernels[] = {ConvKernels::nervana, ConvKernels::convnet2};
@@ -130,4 +130,4 @@ TEST(PaperModel, ImpossibleTimesAreRefused) {
 }
 
 }  // namespace
-}  // namespace espalier::cost
+}  // namespace espalier::cost::communication_model_test

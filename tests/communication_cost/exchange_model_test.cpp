@@ -10,7 +10,7 @@
 
 #include "src/core/error.h"
 
-namespace espalier::cost {
+namespace espalier::cost::exchange_model_test {
 namespace {
 
 constexpr std::string_view kReductions[] = {"sra", "ring", "all-to-all"};
@@ -261,4 +261,4 @@ TEST(LinkFit, RefusesSamplesWithoutABandwidth) {
 }
 
 }  // namespace
-}  // namespace espalier::cost
+}  // namespace espalier::cost::exchange_model_test

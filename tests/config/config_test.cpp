@@ -1,8 +1,10 @@
 // Configs: every key round-trips; every error message names the place, the cause and the fix.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "io/config/patterned.h"
@@ -11,8 +13,9 @@
 #include "src/config/parse.h"
 #include "src/core/error.h"
 #include "tests/support/failure.h"
+#include "tests/support/support.h"
 
-namespace espalier::config {
+namespace espalier::config::config_test {
 namespace {
 
 using io::Patterned;
@@ -87,7 +90,7 @@ TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
   std::ranges::sort(keys);
   EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
   // A new member of a struct needs a row; with the row this number increases.
-  EXPECT_EQ(keys.size(), 101U);
+  EXPECT_EQ(keys.size(), 112U);
 }
 
 TEST(Config, ReadsValuesOfEveryType) {
@@ -146,6 +149,50 @@ TEST(Config, LimitsNameTheValueAndTheRange) {
   expect_parts(failure_of_toml("[model]\nhidden = [16, 0]\n"), {"model.hidden = 0"});
   expect_parts(failure_of_toml("[train]\ndtype = \"bf61\"\n"),
                {"did you mean \"bf16\"?", "available: fp32, bf16, fp16"});
+}
+
+/// Sets an integer key, or the one element of its list, and returns the value it has then.
+int64_t set_integer(const Field& field, int64_t value) {
+  Config config;
+  apply_override(config, fmt::format("{}={}", field.key(), value));
+  const Slot slot = field.read(config);
+  const auto* list = std::get_if<std::vector<int64_t>*>(&slot);
+  return list != nullptr ? (*list)->at(0) : *std::get<int64_t*>(slot);
+}
+
+TEST(Config, EveryIntegerKeepsItsValueOrIsRefusedByName) {
+  constexpr int64_t kTwo32 = int64_t{1} << 32;
+  int integers = 0;
+  Config config;
+  for (const Field& field : fields()) {
+    const Slot slot = field.slot(config);
+    if (!field.limits.choices.empty() || (!std::holds_alternative<int64_t*>(slot) &&
+                                          !std::holds_alternative<std::vector<int64_t>*>(slot))) {
+      continue;
+    }
+    ++integers;
+    const Limits& limits = field.limits;
+    ASSERT_TRUE(std::isfinite(limits.at_least)) << field.key();
+    const auto least = static_cast<int64_t>(limits.at_least);
+    const int64_t most = std::isfinite(limits.at_most) ? static_cast<int64_t>(limits.at_most)
+                                                       : std::numeric_limits<int32_t>::max();
+    for (const int64_t value : {least, most}) {
+      EXPECT_EQ(set_integer(field, value), value) << field.key();
+    }
+    std::vector<int64_t> refused{least - 1, most + 1, INT64_MIN, INT64_MAX, 1 - kTwo32};
+    if (most < kTwo32 + least) {
+      refused.push_back(kTwo32 + least);  // as 32 bits: allowed
+    }
+    for (const int64_t value : refused) {
+      expect_parts(failure_of([&] { set_integer(field, value); }),
+                   {fmt::format("{} = {} is out of range", field.key(), value)});
+    }
+    expect_parts(failure_of_override(field.key() + "=9223372036854775808"), {field.key()});
+    expect_parts(
+        failure_of_toml(fmt::format("[{}]\n{} = 9223372036854775808\n", field.section, field.name)),
+        {"run.toml:2"});
+  }
+  EXPECT_GT(integers, 30);
 }
 
 TEST(Config, GradientsAreWideOrOfTheTypeOfWeights) {
@@ -221,6 +268,24 @@ TEST(Config, RulesAcrossFields) {
                                "index = {default = \"nm\", \"blocks.*\" = \"block\"}\n"),
                {"sparse.index = \"block\"", "which is \"nm\""});
   expect_parts(failure_of_toml("[pruning]\nmethod = \"file\"\n"), {"set a file"});
+  for (const std::string method : {"movement", "elsa"}) {
+    const std::string chosen = "[pruning]\nmethod = \"" + method + "\"\n";
+    expect_parts(failure_of_toml(chosen), {method, "there are none", "set pruning.at_step"});
+    expect_parts(failure_of_toml(chosen + "at_step = 0\n"), {"there are none"});
+    expect_parts(failure_of_toml(chosen + "from_step = 5\nto_step = 5\n"), {"is not below"});
+    expect_parts(failure_of_toml(chosen + "at_step = 5\n[parallel]\nschedule = \"async\"\n"),
+                 {method, "whole steps", "1f1b"});
+  }
+  for (const char* penalty : {"0.0", "-1.0", "nan"}) {
+    expect_parts(failure_of_toml("[pruning]\npenalty = " + std::string(penalty) + "\n"),
+                 {"pruning.penalty", "> 0"});
+  }
+  expect_parts(failure_of_toml("[pruning]\nrounds = 0\n"), {"pruning.rounds"});
+  for (const char* type : {"dtype = \"bf16\"", "fp8 = true"}) {
+    expect_parts(
+        failure_of_toml("[train]\n" + std::string(type) + "\n[pruning]\nmethod = \"grasp\"\n"),
+        {"grasp", "rounding", "fp32"});
+  }
   const std::string rigl = "[train]\nsteps = 100\n[pruning]\nmethod = \"rigl\"\n";
   expect_parts(failure_of_toml(rigl + "at_step = 75\n"), {"step 75 to step 75, 75 % of", "100"});
   expect_parts(failure_of_toml(rigl + "at_step = 9\nto_step = 9\n"),
@@ -277,12 +342,13 @@ TEST(Config, PatternsApplyByNameAndTheLastMatchWins) {
 }
 
 TEST(Config, FilesAreReadAndMissingOnesNamed) {
-  const auto path = std::filesystem::temp_directory_path() / "espalier-config-test.toml";
+  const testing::TempDir dir;
+  const std::filesystem::path path = dir / "run.toml";
   std::ofstream(path) << "[train]\nsteps = 11\n";
   EXPECT_EQ(load(path).train.steps, 11);
   std::filesystem::remove(path);
   expect_parts(failure_of([&] { load(path); }), {path.string(), "No such file"});
-  expect_parts(failure_of([] { load("/"); }), {"directory"});
+  expect_parts(failure_of([] { load("/"); }), {"not an ordinary file"});
 }
 
 TEST(Config, SizesAreParsed) {
@@ -295,4 +361,4 @@ TEST(Config, SizesAreParsed) {
 }
 
 }  // namespace
-}  // namespace espalier::config
+}  // namespace espalier::config::config_test

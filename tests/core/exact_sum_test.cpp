@@ -11,7 +11,7 @@
 #include "src/core/error.h"
 #include "src/core/rng.h"
 
-namespace espalier {
+namespace espalier::exact_sum_test {
 namespace {
 
 constexpr double kLargest = std::numeric_limits<double>::max();
@@ -109,4 +109,4 @@ TEST(ExactSum, WhatIsNotFiniteStaysSo) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::exact_sum_test

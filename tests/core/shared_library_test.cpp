@@ -6,7 +6,7 @@
 #include "src/core/error.h"
 #include "tests/support/failure.h"
 
-namespace espalier {
+namespace espalier::shared_library_test {
 namespace {
 
 TEST(SharedLibrary, CallsWhatItFinds) {
@@ -33,4 +33,4 @@ TEST(SharedLibrary, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::shared_library_test

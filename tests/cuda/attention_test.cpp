@@ -5,7 +5,7 @@
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/kernel_checks.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::attention_test {
 namespace {
 
 constexpr int64_t kSpoiled = int64_t{16} << 20U;  ///< bytes
@@ -145,4 +145,4 @@ TEST_F(DeviceQueues, follow_each_other) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::attention_test

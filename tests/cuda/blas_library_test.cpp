@@ -8,11 +8,11 @@
 #include "src/kernels/cuda/device/toolkit.h"
 #include "tests/support/failure.h"
 
-namespace espalier::kernels::cuda {
+namespace espalier::kernels::cuda::blas_library_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(BlasLibrary, IsLookedForWhereTheUserSaysFirst) {
   ASSERT_EQ(setenv("ESPALIER_TEST_FOLDER", "/somewhere", 1), 0);
@@ -25,16 +25,16 @@ TEST(BlasLibrary, IsLookedForWhereTheUserSaysFirst) {
 }
 
 TEST(BlasLibrary, MissingSaysWhatToInstall) {
-  EXPECT_THAT(
-      failure_of([] { load_blas({"libnowhere.so.7"}); }),
-      testing::AllOf(HasSubstr("a product on a GPU needs a library"), HasSubstr("libnowhere.so.7"),
-                     HasSubstr("set CUBLAS_DIR to the folder that holds libcublasLt.so.")));
+  EXPECT_THAT(failure_of([] { load_blas({"libnowhere.so.7"}); }),
+              ::testing::AllOf(
+                  HasSubstr("a product on a GPU needs a library"), HasSubstr("libnowhere.so.7"),
+                  HasSubstr("set CUBLAS_DIR to the folder that holds libcublasLt.so.")));
 }
 
 TEST(BlasLibrary, RefusesAnotherVersion) {
   EXPECT_THAT(failure_of([] { load_blas({ESPALIER_OTHER_BLAS}); }),
-              testing::AllOf(HasSubstr("is of cuBLAS 99, and this program was built for"),
-                             HasSubstr("set CUBLAS_DIR")));
+              ::testing::AllOf(HasSubstr("is of cuBLAS 99, and this program was built for"),
+                               HasSubstr("set CUBLAS_DIR")));
 }
 
 TEST(BlasLibrary, HasWhatProductsCall) {
@@ -55,4 +55,4 @@ TEST(BlasLibrary, HasWhatProductsCall) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels::cuda
+}  // namespace espalier::kernels::cuda::blas_library_test

@@ -7,7 +7,7 @@
 #include "src/core/error.h"
 #include "src/kernels/cuda/cudnn/library.h"
 
-namespace espalier::kernels::cuda {
+namespace espalier::kernels::cuda::cudnn_plan_test {
 namespace {
 
 struct Gpu {
@@ -77,4 +77,4 @@ TEST_F(CudnnPlans, a_refusal_has_a_reason) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels::cuda
+}  // namespace espalier::kernels::cuda::cudnn_plan_test

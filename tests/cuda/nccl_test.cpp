@@ -7,7 +7,7 @@
 #include "src/core/mirror.h"
 #include "tests/cuda/place.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::nccl_test {
 namespace {
 
 class Nccl : public testing::OnDevice {
@@ -58,4 +58,4 @@ TEST_F(Nccl, OneRank) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::nccl_test

@@ -7,7 +7,7 @@
 #include "tests/support/settings.h"
 #include "tests/support/support.h"
 
-namespace espalier {
+namespace espalier::run_test {
 namespace {
 
 using testing::device_table;
@@ -177,4 +177,4 @@ TEST_P(DeviceRuns, HoldWhatWasPlanned) {
 INSTANTIATE_TEST_SUITE_P(DTypes, DeviceRuns, ::testing::Values("fp32", "bf16", "fp16"));
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::run_test

@@ -3,7 +3,7 @@
 
 #include "src/kernels/cuda/sparse/cusparse.h"
 
-namespace espalier::kernels::cuda {
+namespace espalier::kernels::cuda::sparse_library_test {
 namespace {
 
 TEST(Cusparse, has_the_functions_that_products_take) {
@@ -18,4 +18,4 @@ TEST(Cusparse, has_the_functions_that_products_take) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels::cuda
+}  // namespace espalier::kernels::cuda::sparse_library_test

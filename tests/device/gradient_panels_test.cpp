@@ -12,7 +12,7 @@
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
 
-namespace espalier::sparse {
+namespace espalier::sparse::gradient_panels_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -125,4 +125,4 @@ TEST(GradientPanels, GrowWhileAGatherIsUnderWay) {
 }
 
 }  // namespace
-}  // namespace espalier::sparse
+}  // namespace espalier::sparse::gradient_panels_test

@@ -9,7 +9,7 @@
 
 #include "tests/simt/queue.h"
 
-namespace espalier {
+namespace espalier::gradient_timeline_test {
 namespace {
 
 /// A queue whose tasks end at given times.
@@ -81,4 +81,4 @@ TEST(GradientTimeline, OnTheCpuIsThatOfTheStepBefore) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::gradient_timeline_test

@@ -10,7 +10,7 @@
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
 
-namespace espalier {
+namespace espalier::graph_cache_test {
 namespace {
 
 using ::testing::Each;
@@ -235,4 +235,4 @@ TEST_F(Recorded, AReplayCanRaceToo) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::graph_cache_test

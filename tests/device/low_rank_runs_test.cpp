@@ -5,7 +5,7 @@
 #include "tests/device/late_runs.h"
 #include "tests/support/failure.h"
 
-namespace espalier {
+namespace espalier::low_rank_runs_test {
 namespace {
 
 using testing::Outcome;
@@ -154,4 +154,4 @@ TEST_F(LateLowRank, NamesTheParameterThatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::low_rank_runs_test

@@ -20,7 +20,7 @@
 #include "tests/parallel/rank_gradients.h"
 #include "tests/simt/device.h"
 
-namespace espalier {
+namespace espalier::low_rank_test {
 namespace {
 
 using namespace parallel;
@@ -274,4 +274,4 @@ TEST(DeviceLowRankSums, ByKernelsOfCuda) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::low_rank_test

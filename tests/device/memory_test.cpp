@@ -7,7 +7,7 @@
 #include "tests/device/late_runs.h"
 #include "tests/support/failure.h"
 
-namespace espalier {
+namespace espalier::memory_test {
 namespace {
 
 using ::testing::AllOf;
@@ -111,4 +111,4 @@ TEST(LittleDevice, RunsOutAndTheLastCheckpointLoads) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::memory_test

@@ -16,7 +16,7 @@
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::nccl_link_test {
 namespace {
 
 using ::testing::AllOf;
@@ -290,4 +290,4 @@ TEST_F(Nccl, KernelsAreAwaited) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::nccl_link_test

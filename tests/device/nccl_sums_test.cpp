@@ -19,17 +19,17 @@
 #include "tests/parallel/rank_gradients.h"
 #include "tests/simt/queue.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::nccl_sums_test {
 namespace {
 
-constexpr PieceOptions kPieces{.piece_bytes = 8192, .staging_bytes = size_t{1} << 18U};
+constexpr PieceOptions kPieces{.piece_bytes = 4096, .staging_bytes = size_t{1} << 18U};
 
 /// An array to sum, and its encoding.
 struct Sum {
   std::string codec;  ///< empty: without a wire
   int ranks = 2;
   DType dtype = DType::fp32;
-  int64_t count = 20'000;
+  int64_t count = 8'000;
   Phases phases = Phases::both;
   std::vector<int64_t> edges = {};
   bool feedback = false;
@@ -56,7 +56,7 @@ std::vector<WireSegment> changes_of(const Sum& sum, const Tensor& targets, int m
     segments.push_back({.first = edges[rank],
                         .count = count,
                         .format = format_of(parallel::parse_codec(sum.codec)),
-                        .change = true,
+                        .sends_difference = true,
                         .target = rank == me ? targets.elements(edges[rank], count) : Tensor()});
   }
   return segments;
@@ -341,4 +341,4 @@ TEST(DeviceSums, OfBuckets) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::nccl_sums_test

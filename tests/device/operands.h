@@ -83,6 +83,14 @@ inline NamedOperands operands(CrossEntropyArgs& a) {
           {"losses", Use::out, a.losses},
           {"dlogits", Use::out, a.dlogits}};
 }
+inline NamedOperands operands(DistillationArgs& a) {
+  return {{"logits", Use::in, a.logits},
+          {"teacher", Use::in, a.teacher},
+          {"targets", Use::in, a.targets},
+          {"losses", Use::out, a.losses},
+          {"teacher_losses", Use::out, a.teacher_losses},
+          {"dlogits", Use::out, a.dlogits}};
+}
 inline NamedOperands operands(DropoutArgs& a) {
   return {{"x", Use::in, a.x}, {"y", Use::out, a.y}};
 }
@@ -176,7 +184,7 @@ void visit_arrays(const Positions& p, Fn&& fn) {
   const auto size = static_cast<size_t>(p.size);
   fn("the list of positions", Use::in, p.list, 4 * kept);
   fn("the bitmap", Use::in, p.bitmap, 8 * ((size + 63) / 64));
-  fn("the ranks of the bitmap", Use::in, p.ranks, 4 * ((size + 511) / 512));
+  fn("the prefix counts of the bitmap", Use::in, p.prefix_counts, 4 * ((size + 511) / 512));
 }
 template <class Fn>
 void visit_arrays(const SparseMatrix& m, Fn&& fn) {

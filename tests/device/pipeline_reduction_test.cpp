@@ -16,7 +16,7 @@
 #include "tests/device/late_runs.h"
 #include "tests/support/failure.h"
 
-namespace espalier {
+namespace espalier::pipeline_reduction_test {
 namespace {
 
 using ::testing::AllOf;
@@ -162,4 +162,4 @@ TEST_F(PipelineReduction, AnErrorOfNccl) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::pipeline_reduction_test

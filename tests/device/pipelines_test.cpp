@@ -7,7 +7,7 @@
 #include "parallel/transport/collectives.h"
 #include "tests/device/late_runs.h"
 
-namespace espalier {
+namespace espalier::pipelines_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -231,4 +231,4 @@ TEST_F(PipelineLinks, TheRequestedLinkOrAnError) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::pipelines_test

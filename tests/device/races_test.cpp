@@ -6,7 +6,7 @@
 #include "src/kernels/backend.h"
 #include "tests/device/late_runs.h"
 
-namespace espalier {
+namespace espalier::races_test {
 namespace {
 
 using ::testing::AllOf;
@@ -38,7 +38,7 @@ class Races : public ::testing::Test {
   simt::SimulatedDevice device_;
   Arena pinned_{device_.pinned()};
   Arena arena_{pinned_, &device_.memory()};
-  std::unique_ptr<Queue> side_ = device_.queue().beside();
+  std::unique_ptr<Queue> side_ = device_.queue().make_queue();
   Stream first_{arena_, 1, &device_.queue(), side_.get()};
   Stream& second_ = *first_.side();
   std::vector<Buffer> buffers_;
@@ -131,7 +131,7 @@ TEST_F(Races, AreNotWithTheZerosOfNewMemory) {
 }
 
 TEST_F(Races, AreNotWhatOtherQueuesOrder) {
-  const std::unique_ptr<Queue> queue = device_.queue().beside();
+  const std::unique_ptr<Queue> queue = device_.queue().make_queue();
   Stream third(arena_, 1, queue.get());
   const Tensor x = numbers();
   const Tensor y = numbers();
@@ -259,4 +259,4 @@ TEST(ForgottenWaits, AreFoundInReplays) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::races_test

@@ -5,7 +5,7 @@
 
 #include "tests/device/late_runs.h"
 
-namespace espalier {
+namespace espalier::ranks_test {
 namespace {
 
 using testing::RanksWay;
@@ -199,4 +199,4 @@ TEST(LateRanks, NcclsOwnSums) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::ranks_test

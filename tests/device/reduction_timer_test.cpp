@@ -19,7 +19,7 @@
 #include "src/train/run/snapshot.h"
 #include "tests/device/late_runs.h"
 
-namespace espalier {
+namespace espalier::reduction_timer_test {
 namespace {
 
 using ::testing::AllOf;
@@ -236,7 +236,9 @@ TEST_F(ReductionTimer, HoldNoMoreThanWasPlanned) {
     testing::train_late(config, 3, [&](train::Trainer& trainer, const auto&) {
       const size_t used = testing::expect_planned_messages(trainer, way.exact);
       EXPECT_GT(used, 0U);
-      EXPECT_LT(trainer.fit().plan.peak.at(kMessages), 3 * used);
+      if (way.exact) {  // else times choose, and the plan covers the largest choice
+        EXPECT_LT(trainer.fit().plan.peak.at(kMessages), 3 * used);
+      }
       EXPECT_LE(trainer.arena().total().peak, trainer.fit().plan.needed());
     });
   }
@@ -437,4 +439,4 @@ TEST_F(ReductionTimer, EndARunWithAnErrorOfNccl) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::reduction_timer_test

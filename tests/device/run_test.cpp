@@ -9,7 +9,7 @@
 #include "src/core/mirror.h"
 #include "tests/device/late_runs.h"
 
-namespace espalier {
+namespace espalier::run_test {
 namespace {
 
 using testing::late_options;
@@ -63,7 +63,7 @@ TEST(LateRuns, FitTheirPlan) {
     config.train.memory_budget = "64MiB";
     testing::train_late(config, 1, [](train::Trainer& trainer, const auto&) {
       const train::MemoryPlan& plan = trainer.fit().plan;
-      EXPECT_EQ(plan.beside, 0U);
+      EXPECT_EQ(plan.outside_arena, 0U);
       EXPECT_EQ(trainer.arena().use(Memory::activation).peak,
                 plan.peak.at(static_cast<size_t>(Memory::activation)));
       // Masks are chosen globally: the number of kept elements of each matrix is known in advance
@@ -322,4 +322,4 @@ TEST(LateRunsInFp16, HaveTheBitsOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::run_test

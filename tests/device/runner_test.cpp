@@ -20,11 +20,12 @@
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::runner_test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 constexpr int64_t kNumbers = 100;
@@ -212,7 +213,7 @@ std::string error_of(const std::function<void(Communicator&)>& body, double time
   try {
     run_ranks(2, body, options(timeout));
   } catch (const Failure& failure) {
-    return failure.what();
+    return std::string(failure.what()) + (failure.retryable() ? " (retryable)" : "");
   }
   return "no error";
 }
@@ -243,7 +244,7 @@ void send_again(Rank& me, CarrierKind carrier, const Envelope& envelope) {
   message.insert(message.end(), bytes, bytes + sizeof envelope);
   Request content;
   if (carrier == CarrierKind::mpi) {
-    content = comm.isend(1, {.number = kChannel}, nothing);
+    content = comm.isend(1, {.number = kChannel, .whole = true}, nothing);
   }
   Request last = comm.isend(1,
                             carrier == CarrierKind::host
@@ -262,6 +263,7 @@ TEST_P(Carriers, NoticeADoubledMessage) {
   });
   EXPECT_THAT(error, HasSubstr("rank 0 sent the activation of micro-batch"));
   EXPECT_THAT(error, HasSubstr("was expected: a message was lost or duplicated"));
+  EXPECT_THAT(error, EndsWith("(retryable)"));
 }
 
 TEST_P(Carriers, NoticeAMessageOfAnEarlierRun) {
@@ -312,6 +314,19 @@ TEST_P(Carriers, ADeviceThatHangsIsNamed) {
       },
       0.4);
   EXPECT_THAT(error, HasSubstr("rank 1 did not answer rank 0 within 0.4 s while "));
+}
+
+/// Each rank waits for the other's message, and kernels of its own still run.
+TEST_P(Carriers, DevicesThatAllHangAreNoticed) {
+  const std::string error = error_when(
+      GetParam(),
+      [](Communicator& comm, Rank& me, const Action& action) {
+        if (action == Action{ActionKind::forward, comm.rank(), comm.rank() == 0 ? 1 : 0}) {
+          me.queue().enqueue_until([&comm] { return comm.broken(); });
+        }
+      },
+      0.2);
+  EXPECT_THAT(error, HasSubstr("the device did not finish its kernels within 0.8 s"));
 }
 
 /// A rank that waits for its device receives messages meanwhile: here the device continues after
@@ -404,4 +419,4 @@ TEST(NcclCarrier, AnErrorOfNccl) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::runner_test

@@ -8,7 +8,7 @@
 #include "src/kernels/cuda/table.h"
 #include "tests/device/late_runs.h"
 
-namespace espalier {
+namespace espalier::simt_run_test {
 namespace {
 
 using testing::Outcome;
@@ -235,4 +235,4 @@ TEST(SimtRuns, GoOnWhereTheCpuStopped) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::simt_run_test

@@ -10,7 +10,7 @@
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
 
-namespace espalier {
+namespace espalier::simulated_device_test {
 namespace {
 
 class Double : public ::testing::Test {
@@ -144,4 +144,4 @@ TEST_F(Double, StagingHoldsAsMuchAsIsUnderWay) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::simulated_device_test

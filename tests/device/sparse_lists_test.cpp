@@ -11,7 +11,7 @@
 #include "tests/device/late_table.h"
 #include "tests/simt/sparse_host.h"
 
-namespace espalier::sparse {
+namespace espalier::sparse::sparse_lists_test {
 namespace {
 
 constexpr int64_t kRows = 24, kCols = 40, kTokens = 8;
@@ -136,4 +136,4 @@ TEST(SparseLists, AreThereWhereElementsAreMultiplied) {
 }
 
 }  // namespace
-}  // namespace espalier::sparse
+}  // namespace espalier::sparse::sparse_lists_test

@@ -9,7 +9,7 @@
 
 #include "tests/device/late_runs.h"
 
-namespace espalier {
+namespace espalier::steps_test {
 namespace {
 
 using ::testing::AllOf;
@@ -371,4 +371,4 @@ TEST_F(Steps, EndOnRequest) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::steps_test

@@ -6,7 +6,7 @@
 #include "src/kernels/wire_codec.h"
 #include "tests/device/late_runs.h"
 
-namespace espalier {
+namespace espalier::value_codec_test {
 namespace {
 
 using testing::RanksWay;
@@ -212,4 +212,4 @@ TEST_F(ValueCodes, HoldWhatWasPlanned) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::value_codec_test

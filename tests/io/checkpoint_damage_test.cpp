@@ -6,7 +6,7 @@
 #include "io/hdf5/hdf5.h"
 #include "tests/io/checkpoint_example.h"
 
-namespace espalier::io {
+namespace espalier::io::checkpoint_damage_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -120,4 +120,4 @@ TEST_F(CheckpointDamage, ADamagedDatasetIsNamedAndListed) {
 }
 
 }  // namespace
-}  // namespace espalier::io
+}  // namespace espalier::io::checkpoint_damage_test

@@ -26,7 +26,7 @@ inline Tensor tensor(std::vector<bf16>& data) {
   return Tensor(data.data(), DType::bf16, Shape{static_cast<int64_t>(data.size())});
 }
 
-class CheckpointTest : public testing::Test {
+class CheckpointTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ =

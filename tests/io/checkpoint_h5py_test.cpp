@@ -7,7 +7,7 @@
 
 #include "tests/io/checkpoint_example.h"
 
-namespace espalier::io {
+namespace espalier::io::checkpoint_h5py_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -91,4 +91,4 @@ TEST_F(CheckpointH5py, TheDocumentedTwoLinesOfH5pyGiveTheDenseArray) {
 }
 
 }  // namespace
-}  // namespace espalier::io
+}  // namespace espalier::io::checkpoint_h5py_test

@@ -1,14 +1,17 @@
 // Checkpoints: round trips, atomic replacement, and the folder that holds them.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
 #include <sstream>
 
-#include "io/hdf5/hdf5.h"
+#include "io/files/folders.h"
+#include "io/hdf5/reader.h"
 #include "tests/io/checkpoint_example.h"
 
-namespace espalier::io {
+namespace espalier::io::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -114,20 +117,44 @@ TEST_F(CheckpointTest, NamesAndFoldersOfCheckpoints) {
   for (const char* other : {"step-100.h5", "step-000100.h5.tmp-1", "step-.h5", "stop-000100.h5"}) {
     EXPECT_FALSE(checkpoint_step(other)) << other;
   }
-  EXPECT_FALSE(latest_checkpoint(folder_ / "none"));
-  EXPECT_FALSE(latest_checkpoint(folder_));
+  EXPECT_TRUE(checkpoints_in(folder_ / "none").empty());
+  EXPECT_FALSE(newest_intact_checkpoint(folder_).file);
   const auto touch = [&](const std::string& name) { std::ofstream(folder_ / name) << "x"; };
   for (const int64_t step : {900, 1'000'000, 20, 1000}) {
     touch(checkpoint_name(step));
   }
-  touch("step-000020.h5.tmp-999999999");
-  touch(fmt::format("step-000020.h5.tmp-{}", ::getpid()));
+  touch(fmt::format("step-000020.h5.tmp-999999999-{}", host_name()));
+  touch("step-000020.h5.tmp-999999999-another");
+  touch(temporary_name("step-000020.h5").string());
   touch("notes.txt");
-  EXPECT_EQ(latest_checkpoint(folder_), folder_ / "step-1000000.h5");
-  prune_checkpoints(folder_, 2);
+  EXPECT_EQ(checkpoints_in(folder_).back(), folder_ / "step-1000000.h5");
+  EXPECT_EQ(newest_intact_checkpoint(folder_).skipped.size(), 4U);
+  remove_old_checkpoints(folder_, 2);
   EXPECT_EQ(checkpoints_in(folder_),
             (std::vector<fs::path>{folder_ / "step-001000.h5", folder_ / "step-1000000.h5"}));
-  EXPECT_EQ(files(), 4) << "notes.txt and the file of a living process stay";
+  EXPECT_EQ(files(), 5) << "notes.txt, and files of a living process and of another machine, stay";
+}
+
+TEST_F(CheckpointTest, AProcessThatEndedUnawaitedOwnsNoFiles) {
+  const pid_t ended = fork();
+  if (ended == 0) {
+    _exit(0);
+  }
+  siginfo_t status{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(ended), &status, WEXITED | WNOWAIT), 0);
+  const fs::path file = folder_ / fmt::format("x.h5.tmp-{}-{}", ended, host_name());
+  EXPECT_TRUE(is_abandoned(file));
+  waitpid(ended, nullptr, 0);
+  EXPECT_TRUE(is_abandoned(file));
+  EXPECT_FALSE(is_abandoned(temporary_name(folder_ / "x.h5")));
+}
+
+TEST_F(CheckpointTest, AFolderThatCannotBeReadIsNotEmpty) {
+  std::ofstream(folder_ / "file") << "x";
+  EXPECT_THROW(checkpoints_in(folder_ / "file"), Failure);
+  EXPECT_FALSE(path_exists(folder_ / "none"));
+  EXPECT_FALSE(path_exists(folder_ / "file" / "below"));
+  EXPECT_THROW(path_exists(folder_ / std::string(5000, 'a')), Failure);
 }
 
 TEST_F(CheckpointTest, FactorsOfMatricesHaveShapesOfTheirOwn) {
@@ -168,7 +195,7 @@ TEST_F(CheckpointTest, HoldsHalfPrecision) {
         {.name = "wide", .shape = {3}, .nnz = 3, .values = tensor(list_), .index = {}});
     writer.commit();
   }
-  const hdf5::File file = hdf5::File::open(path_);
+  const hdf5::Reader file(path_);
   EXPECT_EQ(file.describe("/params/w/values").type, hdf5::Type::fp16);
   const CheckpointReader reader(path_);
   EXPECT_EQ(reader.info("w").dtype, DType::fp16);
@@ -214,4 +241,4 @@ TEST_F(CheckpointTest, VersionOneStaysReadable) {
 }
 
 }  // namespace
-}  // namespace espalier::io
+}  // namespace espalier::io::checkpoint_test

@@ -18,7 +18,7 @@
 #include "io/run/metrics.h"
 #include "src/core/error.h"
 
-namespace espalier::io {
+namespace espalier::io::full_disk_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -79,7 +79,7 @@ int exit_code_of(const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-class FullDiskTest : public testing::Test {
+class FullDiskTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / fmt::format("espalier-full-{}", ::getpid());
@@ -189,4 +189,4 @@ TEST_F(FullDiskTest, TextFilesAreWholeOrAsBefore) {
 }
 
 }  // namespace
-}  // namespace espalier::io
+}  // namespace espalier::io::full_disk_test

@@ -1,5 +1,6 @@
 // Random damage: a checkpoint with flipped bits, overwritten bytes or a lost end gives a Failure or
-// the written data, bit for bit; never other data, a crash or a hang. ESPALIER_FUZZ = number of
+// the written data, bit for bit; never other data, a crash or a hang. Most of it is found by
+// checksums; tests/fuzz/mutation_test.cpp damages what lies behind them. ESPALIER_FUZZ = number of
 // rounds (default 1,000).
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,11 +15,11 @@
 #include "src/core/error.h"
 #include "src/core/rng.h"
 
-/// HDF5 1.10 leaks some memory when it refuses a damaged file; read by the address sanitizer only.
+/// HDF5's library leaks some memory; read by the address sanitizer only.
 // NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's own name
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5"; }
 
-namespace espalier::io {
+namespace espalier::io::fuzz_checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -148,4 +149,4 @@ TEST(FuzzCheckpoint, DamageIsFoundOrDoesNotMatter) {
 }
 
 }  // namespace
-}  // namespace espalier::io
+}  // namespace espalier::io::fuzz_checkpoint_test

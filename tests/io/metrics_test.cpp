@@ -11,13 +11,13 @@
 #include "src/core/error.h"
 #include "tests/support/failure.h"
 
-namespace espalier::io {
+namespace espalier::io::metrics_test {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-class MetricsTest : public testing::Test {
+class MetricsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / fmt::format("espalier-metrics-{}", ::getpid());
@@ -72,6 +72,31 @@ TEST_F(MetricsTest, AfterAResumeEachStepStandsOnce) {
   EXPECT_TRUE(steps().empty()) << "a run that does not resume starts over";
   { MetricsWriter(folder_ / "other.jsonl", 3).write(line(4, 1.0)); }
   EXPECT_EQ(read_metrics(folder_ / "other.jsonl").size(), 1U);
+}
+
+TEST_F(MetricsTest, LinesWithZerosOfACrashAreIgnored) {
+  const std::string zeros(20, '\0');
+  std::ofstream(path_) << "{\"step\":1}\n{\"ste" << zeros << "{\"step\":3}\n{\"step\":4}\n"
+                       << zeros;
+  EXPECT_EQ(steps(), (std::vector<int64_t>{1, 4}));
+  { const MetricsWriter writer(path_, 3); }
+  EXPECT_EQ(steps(), (std::vector<int64_t>{1}));
+}
+
+TEST_F(MetricsTest, ALockFileThatACrashHasLeftIncompleteIsOne) {
+  const fs::path run = folder_ / "run";
+  fs::create_directories(run);
+  const std::string zeros(9, '\0');
+  for (const std::string& left : {std::string(), zeros, std::string("12"), "12 o" + zeros,
+                                  "12 on" + zeros, std::string("12 on here"), "12 on he" + zeros}) {
+    std::ofstream(run / ".lock") << left;
+    EXPECT_EQ(failure_of([&] { const RunLock lock(run); }), "") << left;
+  }
+  for (const std::string& other : {std::string("12 apples"), std::string("years of work"),
+                                   zeros + "12 on here", std::string(" on here")}) {
+    std::ofstream(run / ".lock") << other;
+    EXPECT_NE(failure_of([&] { const RunLock lock(run); }), "") << other;
+  }
 }
 
 TEST_F(MetricsTest, ABadLineInTheMiddleIsNamed) {
@@ -139,4 +164,4 @@ TEST_F(MetricsTest, ARunDirectoryHasOneUser) {
 }
 
 }  // namespace
-}  // namespace espalier::io
+}  // namespace espalier::io::metrics_test

@@ -14,12 +14,12 @@
 #include "src/core/error.h"
 #include "tests/support/failure.h"
 
-namespace espalier::io {
+namespace espalier::io::tokens_test {
 namespace {
 
 namespace fs = std::filesystem;
 
-class TokensTest : public testing::Test {
+class TokensTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / fmt::format("espalier-tokens-{}", ::getpid());
@@ -108,6 +108,9 @@ TEST_F(TokensTest, NumbersOfTwoAndFourBytes) {
   const std::string message = failure_of([&] { all(wide); });
   EXPECT_NE(message.find("4000000000"), std::string::npos) << message;
   EXPECT_NE(message.find("130000"), std::string::npos) << message;
+  const std::string absurd = failure_of([&] { TokenDataset::open(data, Split::train, {}); });
+  EXPECT_NE(absurd.find("is 4000000000, and a vocabulary has at most"), std::string::npos)
+      << absurd;
 }
 
 TEST_F(TokensTest, HeadersOfLlmC) {
@@ -226,4 +229,4 @@ TEST_F(TokensTest, ImagesOfImpossibleSize) {
 }
 
 }  // namespace
-}  // namespace espalier::io
+}  // namespace espalier::io::tokens_test

@@ -127,6 +127,16 @@ inline void add_memory_cases(Cases& cases) {
         }
       }
     }
+    for (const auto& [rows, cols] :
+         std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 3}, {9, 65}, {33, 256}, {9, 5001}}) {
+      const DistillationArgs warm{.weight = 0.3F, .temperature = 2.5F, .scale = 0.25F};
+      cases.push_back(distillation_case(rows, cols, dtype, false, {}));
+      cases.push_back(distillation_case(rows, cols, dtype, false, warm));
+      if (dtype == kFp32) {
+        cases.push_back(distillation_case(rows, cols, dtype, true, warm));
+        cases.push_back(distillation_case(rows, cols, dtype, true, {.weight = 1}));
+      }
+    }
     for (const float probability : {0.0F, 0.1F, 0.9F}) {
       cases.push_back(dropout_case(3, 62, probability, dtype));
       cases.push_back(dropout_case(50001, 13, probability, dtype));

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace espalier::kernels {
+namespace espalier::kernels::device_rates_test {
 namespace {
 
 TEST(DeviceRates, AreThoseOfDataSheetsAtTheirClocks) {
@@ -26,4 +26,4 @@ TEST(DeviceRates, OmitWhatIsUnknown) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::device_rates_test

@@ -10,7 +10,7 @@
 
 #include "tests/kernels/kernel_memory.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::dynamic_map_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -218,4 +218,4 @@ TEST(Quantize, infinity_and_nan_become_finite) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::dynamic_map_test

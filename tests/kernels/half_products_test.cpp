@@ -3,7 +3,7 @@
 
 #include "tests/kernels/kernel_memory.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::half_products_test {
 namespace {
 
 /// The CPU multiplies fp16 by panels: several panels along each extent, each operand plain and
@@ -79,4 +79,4 @@ TEST(HalfProducts, are_not_of_both_types_of_sixteen_bits) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::half_products_test

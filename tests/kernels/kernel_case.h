@@ -162,7 +162,7 @@ struct Kept {
   int64_t size = 0;
   std::vector<int32_t> list;
   std::vector<uint64_t> bitmap;
-  std::vector<uint32_t> ranks;
+  std::vector<uint32_t> prefix_counts;
 
   Kept(Form which, int64_t elements, double density) : form(which), size(elements) {
     bitmap.assign(static_cast<size_t>((elements + 63) / 64), 0);
@@ -175,7 +175,7 @@ struct Kept {
     uint32_t before = 0;
     for (size_t word = 0; word < bitmap.size(); ++word) {
       if (word % 8 == 0) {
-        ranks.push_back(before);
+        prefix_counts.push_back(before);
       }
       before += static_cast<uint32_t>(__builtin_popcountll(bitmap[word]));
     }
@@ -188,14 +188,14 @@ struct Kept {
             .count = count(),
             .list = form == Form::list ? list.data() : nullptr,
             .bitmap = form == Form::bitmap ? bitmap.data() : nullptr,
-            .ranks = form == Form::bitmap ? ranks.data() : nullptr};
+            .prefix_counts = form == Form::bitmap ? prefix_counts.data() : nullptr};
   }
   /// Positions for kernels of a stream.
   Positions positions(Stream& stream) const {
     Positions made = positions();
     made.list = form == Form::list ? reach_.of(stream, list) : nullptr;
     made.bitmap = form == Form::bitmap ? reach_.of(stream, bitmap) : nullptr;
-    made.ranks = form == Form::bitmap ? reach_.of(stream, ranks) : nullptr;
+    made.prefix_counts = form == Form::bitmap ? reach_.of(stream, prefix_counts) : nullptr;
     return made;
   }
 

@@ -85,6 +85,37 @@ inline Case cross_entropy_case(int64_t rows, int64_t cols, DType dtype, Gradient
   return made;
 }
 
+/// `dtype`: of the gradient.
+inline Case distillation_case(int64_t rows, int64_t cols, DType dtype, bool in_place,
+                              const DistillationArgs& by) {
+  Case made;
+  made.name = fmt::format("distillation_{}x{}_{}{}_weight{}_temperature{}", rows, cols, text(dtype),
+                          in_place ? "_in_place" : "", by.weight, by.temperature);
+  made.operands = {input(kFp32, {rows, cols}, -10, 10), input(kFp32, {rows, cols}, -10, 10),
+                   ids({rows}, cols), output(kFp32, {rows}, {2e-6, 2e-6}),
+                   output(kFp32, {rows}, {2e-5, 4e-6})};
+  made.operands[0].tolerance = {3e-7, 4e-6};
+  made.operands[0].output = in_place;
+  if (!in_place) {
+    made.operands.push_back(output(dtype, {rows, cols}, {3e-7, 4e-6}));
+  }
+  const size_t gradient = in_place ? 0 : 5;
+  made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    DistillationArgs args = by;
+    args.logits = t[0];
+    args.teacher = t[1];
+    args.targets = t[2];
+    args.losses = t[3];
+    args.teacher_losses = t[4];
+    args.dlogits = t[gradient];
+    kernels.distillation(stream, args);
+  };
+  made.reference = [=](std::vector<Values>& v) {
+    v[gradient] = reference::distillation(v[0], v[1], v[2], by, v[3], v[4]);
+  };
+  return made;
+}
+
 /// The target of one row has probability 0: the loss is infinite, and the gradient NaN.
 inline Case impossible_target_case(int64_t rows, int64_t cols, DType dtype, Gradient gradient) {
   Case made = cross_entropy_case(rows, cols, dtype, gradient);

@@ -248,13 +248,13 @@ inline const std::vector<RuleCase>& rule_cases() {
                   .scale = 0.5F,
                   .lr = 0.01F,
                   .weight_decay = 0.1F,
-                  .bias1 = 0.271F,
-                  .bias2 = 0.142625F},
+                  .bias_correction1 = 0.271F,
+                  .bias_correction2 = 0.142625F},
        [](const UpdateArgs& a, double g, StateElement& e) {
          e.moment[0] = double{a.beta1} * e.moment[0] + (1 - double{a.beta1}) * g;
          e.moment[1] = double{a.beta2} * e.moment[1] + (1 - double{a.beta2}) * g * g;
-         const double root = std::sqrt(e.moment[1] / a.bias2) + a.epsilon;
-         e.master -= a.lr * (e.moment[0] / a.bias1 / root + a.weight_decay * e.master);
+         const double root = std::sqrt(e.moment[1] / a.bias_correction2) + a.epsilon;
+         e.master -= a.lr * (e.moment[0] / a.bias_correction1 / root + a.weight_decay * e.master);
        }},
       {"sgd", 1,
        UpdateArgs{.rule = UpdateRule::sgd,

@@ -5,7 +5,7 @@
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/kernel_cases_memory.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::kernel_gradients_test {
 namespace {
 
 /// d sum(weights * output) / d input of a case, by central differences.
@@ -99,6 +99,18 @@ TEST(Gradients, cross_entropy) {
   expect_close(b[3], differences(forward, 0, 2, Values(7, 0.25)), "dlogits");
 }
 
+/// The gradient is that of (1 - weight) losses + weight teacher_losses.
+TEST(Gradients, distillation) {
+  const DistillationArgs by{.weight = 0.3F, .temperature = 2, .scale = 1};
+  const Case one = distillation_case(7, 33, kFp32, false, by);
+  const std::vector<Values> found = expected(one);
+  const Values targets = differences(one, 0, 3, Values(7, 1 - 0.3));
+  const Values teacher = differences(one, 0, 4, Values(7, 0.3));
+  Values both(targets.size());
+  std::ranges::transform(targets, teacher, both.begin(), std::plus());
+  expect_close(found[5], both, "dlogits");
+}
+
 TEST(Gradients, embedding) {
   const Case forward = embedding_case({2, 3, 5}, 4, kFp32);
   const std::vector<Values> b =
@@ -108,4 +120,4 @@ TEST(Gradients, embedding) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::kernel_gradients_test

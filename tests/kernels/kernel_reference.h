@@ -287,6 +287,41 @@ inline void cross_entropy(const Values& logits, const Values& targets, double sc
   }
 }
 
+inline Values softmax(const double* x, size_t cols, double temperature) {
+  const double top = *std::max_element(x, x + cols);
+  Values p(cols);
+  double sum = 0;
+  for (size_t c = 0; c < cols; ++c) {
+    sum += p[c] = std::exp((x[c] - top) / temperature);
+  }
+  for (double& one : p) {
+    one /= sum;
+  }
+  return p;
+}
+
+/// DistillationArgs; returns dlogits.
+inline Values distillation(const Values& logits, const Values& teacher, const Values& targets,
+                           const DistillationArgs& by, Values& losses, Values& teacher_losses) {
+  const double a = static_cast<double>(by.weight), t = static_cast<double>(by.temperature);
+  const size_t rows = losses.size(), cols = logits.size() / rows;
+  Values dlogits;
+  for (size_t r = 0; r < rows; ++r) {
+    const auto target = static_cast<size_t>(targets[r]);
+    const Values own = softmax(logits.data() + r * cols, cols, 1);
+    const Values p = softmax(logits.data() + r * cols, cols, t);
+    const Values q = softmax(teacher.data() + r * cols, cols, t);
+    losses[r] = -std::log(own[target]);
+    teacher_losses[r] = 0;
+    for (size_t c = 0; c < cols; ++c) {
+      teacher_losses[r] += t * t * q[c] * std::log(q[c] / p[c]);
+      dlogits.push_back(static_cast<double>(by.scale) *
+                        ((1 - a) * (own[c] - (c == target ? 1 : 0)) + a * t * (p[c] - q[c])));
+    }
+  }
+  return dlogits;
+}
+
 inline double dropout(const DropoutArgs& args, int64_t i, double x) {
   const auto element = static_cast<uint64_t>(i + args.offset);
   const uint32_t word = philox(args.key, 0, element / 4)[element % 4];

@@ -12,12 +12,12 @@
 #include "tests/kernels/kernel_cases_fp8.h"
 #include "tests/kernels/kernel_memory.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::kernel_tables_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 std::vector<std::string> null_rows(const Kernels& k) {
   const std::pair<const char*, bool> rows[] = {
@@ -204,4 +204,4 @@ TEST(Dry, counts_by_formula) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::kernel_tables_test

@@ -7,7 +7,7 @@
 #include "tests/kernels/all_kernel_cases.h"
 #include "tests/kernels/kernel_checks.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::kernels_test {
 namespace {
 
 /// A part of the cases, so that the log of a slow tool shows which parts it has finished.
@@ -191,4 +191,4 @@ TEST(KernelRounding, follows_the_rule_bit_by_bit) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::kernels_test

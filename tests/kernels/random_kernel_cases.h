@@ -78,6 +78,9 @@ inline void add_random_rows(Cases& cases, testing::Draw& draw) {
   cases.push_back(cross_entropy_case(
       rows, cols, dtype,
       draw.of<Gradient>({Gradient::absent, Gradient::beside, Gradient::in_place})));
+  cases.push_back(distillation_case(
+      rows, cols, dtype, dtype == kFp32 && draw.once_in(2),
+      {.weight = draw.of<float>({0.1F, 1}), .temperature = draw.of<float>({0.5F, 1, 4})}));
   const Shape tokens{draw.between(1, 4), draw_extent(draw, 70), draw_extent(draw, 130)};
   cases.push_back(embedding_case(tokens, draw_extent(draw, 300), dtype));
   cases.push_back(embedding_backward_case(tokens, draw_extent(draw, 300), dtype));

@@ -3,7 +3,7 @@
 #include "tests/kernels/kernel_checks.h"
 #include "tests/kernels/random_kernel_cases.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::random_kernels_test {
 namespace {
 
 TEST(RandomKernels, agree_with_the_reference) {
@@ -19,4 +19,4 @@ TEST(RandomKernels, agree_with_the_reference) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::random_kernels_test

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-namespace espalier {
+namespace espalier::random_rounding_test {
 namespace {
 
 using kernels::round_at_random;
@@ -97,4 +97,4 @@ TEST(RandomRounding, MakesNoNumberInfiniteByChance) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::random_rounding_test

@@ -8,7 +8,7 @@
 
 #include "src/kernels/rules/master.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::split_float_test {
 namespace {
 
 TEST(SplitFloat, joins_to_the_same_bits) {
@@ -151,4 +151,4 @@ TEST(SplitHalf, edges) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::split_float_test

@@ -5,7 +5,7 @@
 #include "io/checkpoint/plain_hdf5.h"
 #include "tests/kernels/wire_case.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::wire_format_test {
 namespace {
 
 const Kernels& fastest() { return *computing_tables().front(); }
@@ -228,4 +228,4 @@ TEST(WireFormat, codes_are_those_of_bitsandbytes) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::wire_format_test

@@ -3,7 +3,7 @@
 
 #include "tests/kernels/wire_case.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::wire_random_test {
 namespace {
 
 std::vector<WireFormat> random_formats(int64_t bucket) {
@@ -126,4 +126,4 @@ TEST(WireRandom, random_rounding_is_a_function_of_key_and_element) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::wire_random_test

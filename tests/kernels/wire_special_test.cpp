@@ -6,7 +6,7 @@
 #include "src/kernels/backend.h"
 #include "tests/kernels/wire_case.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::wire_special_test {
 namespace {
 
 constexpr float kLargest = std::numeric_limits<float>::max();
@@ -17,7 +17,7 @@ void for_all(const std::vector<int64_t>& buckets, const Body& body) {
   for (const WireFormat& format : all_formats(buckets)) {
     SCOPED_TRACE(text(format));
     body(format);
-    if (testing::Test::HasFatalFailure()) {
+    if (::testing::Test::HasFatalFailure()) {
       return;
     }
   }
@@ -206,4 +206,4 @@ TEST(WireSpecial, places_that_cannot_be_make_their_bucket_nan) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::wire_special_test

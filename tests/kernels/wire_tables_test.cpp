@@ -6,7 +6,7 @@
 #include "tests/kernels/tested_tables.h"
 #include "tests/kernels/wire_case.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::wire_tables_test {
 namespace {
 
 Tensor floats(Floats& values) {
@@ -185,4 +185,4 @@ TEST_F(WireTables, decode_any_bytes_alike) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::wire_tables_test

@@ -4,7 +4,7 @@
 
 #include "tests/kernels/wire_case.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::wire_test {
 namespace {
 
 const std::vector<int64_t> kSizes{0, 1, 7, 63, 64, 65, 511, 512, 513, 4099, 20011};
@@ -143,7 +143,7 @@ void expect_message(const WireFormat& f, const Floats& x, const Bytes& wire,
       mine.push_back(reference::code_at(codes, number * bucket + static_cast<int64_t>(i), f.bits));
     }
     expect_nearest(f, reference::values(f, meta), mine, values, decoded.data() + number * bucket);
-    if (testing::Test::HasFatalFailure()) {
+    if (::testing::Test::HasFatalFailure()) {
       return;
     }
   }
@@ -240,7 +240,7 @@ void expect_eden(const WireFormat& f, const Floats& x, const Bytes& wire, const 
   for (size_t first = 0; first < x.size(); first += static_cast<size_t>(f.bucket)) {
     const Floats values = part(f, x, static_cast<int64_t>(first) / f.bucket);
     expect_rotated(f, values, wire.data() + at, decoded.data() + first);
-    if (testing::Test::HasFatalFailure()) {
+    if (::testing::Test::HasFatalFailure()) {
       return;
     }
     at += 8 + (std::bit_ceil(values.size()) * static_cast<size_t>(f.bits) + 7) / 8;
@@ -311,4 +311,4 @@ TEST(Wire, accumulates) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::wire_test

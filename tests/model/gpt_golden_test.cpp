@@ -6,12 +6,12 @@
 #include <cmath>
 
 #include "io/checkpoint/plain_hdf5.h"
-#include "io/hdf5/hdf5.h"
+#include "io/hdf5/reader.h"
 #include "src/model/network.h"
 #include "src/model/networks/registry.h"
 #include "src/optim/optimizer.h"
 
-namespace espalier {
+namespace espalier::gpt_golden_test {
 namespace {
 
 struct Case {
@@ -56,7 +56,7 @@ class Golden {
     tokens_ = arena_.allocate(Memory::activation, "tokens", DType::int32, Shape{kBatch, kContext});
     targets_ = arena_.allocate(Memory::activation, "targets", DType::int32, rows);
     losses_ = arena_.allocate(Memory::activation, "losses", DType::fp32, rows);
-    const auto file = io::hdf5::File::open(path_);
+    const io::hdf5::Reader file(path_);
     file.read("/tokens", io::hdf5::Type::int32,
               std::as_writable_bytes(tokens_.tensor().span<int32_t>()));
     file.read("/targets", io::hdf5::Type::int32,
@@ -176,4 +176,4 @@ std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
 INSTANTIATE_TEST_SUITE_P(Tables, GptGolden, ::testing::ValuesIn(cases()), name_of_case);
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::gpt_golden_test

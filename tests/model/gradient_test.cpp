@@ -9,7 +9,7 @@
 #include "src/model/network.h"
 #include "src/model/networks/registry.h"
 
-namespace espalier {
+namespace espalier::gradient_test {
 namespace {
 
 constexpr int64_t kBatch = 4;
@@ -37,6 +37,7 @@ class Problem {
         arena_.allocate(Memory::activation, "inputs", tokens ? DType::int32 : DType::fp32, inputs);
     targets_ = arena_.allocate(Memory::activation, "targets", DType::int32, Shape{rows});
     losses_ = arena_.allocate(Memory::activation, "losses", DType::fp32, Shape{rows});
+    teacher_losses_ = arena_.allocate(Memory::activation, "losses", DType::fp32, Shape{rows});
     for (int64_t i = 0; i < inputs.count(); ++i) {
       const Philox bits = philox(3, 0, static_cast<uint64_t>(i));
       if (tokens) {
@@ -48,6 +49,22 @@ class Problem {
     for (int64_t i = 0; i < rows; ++i) {
       targets_.tensor().get<int32_t>()[i] = static_cast<int32_t>(philox(4, 0, uint64_t(i))[0] % 7);
     }
+  }
+
+  /// Trains on a teacher with random logits, too.
+  void teach(int64_t classes) {
+    const int64_t rows = losses_.tensor().count();
+    teacher_ = arena_.allocate(Memory::activation, "teacher", DType::fp32, Shape{rows, classes});
+    for (int64_t i = 0; i < rows * classes; ++i) {
+      teacher_.tensor().get<float>()[i] =
+          3 * uniform(philox(6, 0, static_cast<uint64_t>(i))[0]) - 1.5F;
+    }
+    distillation_ = {.weight = 0.6F,
+                     .temperature = 2,
+                     .losses = teacher_losses_.tensor(),
+                     .logits = [this](int64_t first, int64_t n) {
+                       return teacher_.tensor().row_range(first, n);
+                     }};
   }
 
   /// The mean loss; with `backward`, writes the gradient to the store.
@@ -63,27 +80,38 @@ class Problem {
     pass.loss_scale = static_cast<float>(1 / rows);
     pass.dropout = dropout_;
     pass.dropout_key = 77;
+    pass.distillation = teacher_.tensor() ? &distillation_ : nullptr;
     network_.forward(pass);
     if (backward) {
       network_.backward(pass);
     }
-    double sum = 0;
-    for (const float one : losses_.tensor().span<float>()) {
-      sum += static_cast<double>(one);
+    const double sum = sum_of(losses_);
+    if (pass.distillation == nullptr) {
+      return sum / rows;
     }
-    return sum / rows;
+    const auto share = static_cast<double>(distillation_.weight);
+    return ((1 - share) * sum + share * sum_of(teacher_losses_)) / rows;
   }
 
   sparse::Store& store() { return store_; }
 
  private:
+  static double sum_of(const Buffer& losses) {
+    double sum = 0;
+    for (const float one : losses.tensor().span<float>()) {
+      sum += static_cast<double>(one);
+    }
+    return sum;
+  }
+
   Arena arena_;
   Stream stream_{arena_, 1};
   const kernels::Kernels& kernels_ = kernels::by_name("cpu");
   model::Network network_;
   sparse::Store store_;
   float dropout_;
-  Buffer inputs_, targets_, losses_;
+  Buffer inputs_, targets_, losses_, teacher_losses_, teacher_;
+  model::DistillationTarget distillation_;
 };
 
 /// Halves the kept elements of every prunable parameter.
@@ -138,6 +166,7 @@ struct Variant {
   bool tied = false;
   bool pruned = false;
   float dropout = 0;
+  bool taught = false;
 };
 
 class Gradients : public ::testing::TestWithParam<Variant> {};
@@ -155,6 +184,9 @@ TEST_P(Gradients, OfGptWithEveryNorm) {
     if (GetParam().pruned) {
       prune_half(problem.store());
     }
+    if (GetParam().taught) {
+      problem.teach(11);
+    }
     check_all_parameters(problem, 1e-2);
   }
 }
@@ -167,6 +199,9 @@ TEST_P(Gradients, OfMlp) {
   if (GetParam().pruned) {
     prune_half(problem.store());
   }
+  if (GetParam().taught) {
+    problem.teach(7);
+  }
   check_all_parameters(problem, 5e-4);
 }
 
@@ -174,8 +209,9 @@ INSTANTIATE_TEST_SUITE_P(Variants, Gradients,
                          ::testing::Values(Variant{.name = "plain"},
                                            Variant{.name = "tied", .tied = true},
                                            Variant{.name = "pruned", .pruned = true},
-                                           Variant{.name = "dropout", .dropout = 0.3F}),
+                                           Variant{.name = "dropout", .dropout = 0.3F},
+                                           Variant{.name = "taught", .taught = true}),
                          [](const auto& variant) { return variant.param.name; });
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::gradient_test

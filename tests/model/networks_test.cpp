@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace espalier::model {
+namespace espalier::model::networks_test {
 namespace {
 
 class Networks : public ::testing::TestWithParam<const NetworkKind*> {
@@ -47,4 +47,4 @@ INSTANTIATE_TEST_SUITE_P(All, Networks, ::testing::ValuesIn(networks().begin(), 
                          [](const auto& network) { return std::string(network.param->name); });
 
 }  // namespace
-}  // namespace espalier::model
+}  // namespace espalier::model::networks_test

@@ -3,11 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "src/core/rng.h"
 #include "src/optim/optimizer.h"
 
-namespace espalier::optim {
+namespace espalier::optim::optimizers_test {
 namespace {
 
 class Optimizers : public ::testing::TestWithParam<const OptimizerKind*> {};
@@ -56,6 +57,42 @@ double relative_loss(std::string_view kind, int state_bits) {
   return loss() / start;
 }
 
+/// `summed` may change the gradient that the update uses; `accepted` sees finite ones only.
+TEST(GradientHooks, SeeEveryGradientBeforeItsUpdate) {
+  Arena arena;
+  Stream stream(arena, 1);
+  const kernels::Kernels& kernels = kernels::by_name("cpu");
+  io::OptimizerConfig config;
+  config.kind = "sgd";
+  config.momentum = config.weight_decay = config.clip = 0;
+  sparse::StoreOptions options{.encoding = {}};
+  options.moments = 1;
+  sparse::Store store(stream, kernels, {{.name = "w", .shape = Shape{4, 4}}}, options);
+  const sparse::Parameter& weight = store.find("w");
+  const auto gradient = store.state(weight).gradient.span<float>();
+  Optimizer optimizer(store, kernels, config);
+  optimizer.set_scale(2, 0);
+  std::vector<int64_t> accepted;
+  optimizer.set_hooks({.summed =
+                           [&](int64_t, double scale) {
+                             EXPECT_EQ(scale, 2);
+                             gradient[0] += 6;
+                           },
+                       .accepted =
+                           [&](int64_t step, double scale) {
+                             EXPECT_EQ(scale, 2);
+                             EXPECT_EQ(store.values(weight)[0], 0) << "not updated yet";
+                             accepted.push_back(step);
+                           }});
+  std::ranges::fill(gradient, std::numeric_limits<float>::infinity());
+  EXPECT_FALSE(optimizer.step(stream, 3, 0.5).applied);
+  std::ranges::fill(gradient, 2.0F);
+  EXPECT_TRUE(optimizer.step(stream, 4, 0.5).applied);
+  EXPECT_EQ(accepted, (std::vector<int64_t>{4}));
+  EXPECT_FLOAT_EQ(store.values(weight)[0], -0.5F * (2 + 6) / 2);
+  EXPECT_FLOAT_EQ(store.values(weight)[1], -0.5F * 2 / 2);
+}
+
 TEST_P(Optimizers, AQuadraticLossFalls) {
   EXPECT_LT(relative_loss(GetParam()->name, 32), 0.6);
   EXPECT_LT(relative_loss(GetParam()->name, 8), 0.6);
@@ -66,4 +103,4 @@ INSTANTIATE_TEST_SUITE_P(All, Optimizers,
                          [](const auto& kind) { return std::string(kind.param->name); });
 
 }  // namespace
-}  // namespace espalier::optim
+}  // namespace espalier::optim::optimizers_test

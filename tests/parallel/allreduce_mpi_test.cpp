@@ -12,7 +12,7 @@
 #include "tests/parallel/silent_rank.h"
 #include "tests/support/ranks.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::allreduce_mpi_test {
 namespace {
 
 template <class T>
@@ -216,4 +216,4 @@ TEST(AllReduce, RefusesASecondArrayWhileBusy) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::allreduce_mpi_test

@@ -6,11 +6,11 @@
 #include "src/core/error.h"
 #include "tests/parallel/choice_tables.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::bit_choice_cases_test {
 namespace {
 
-using testing::Each;
-using testing::ElementsAre;
+using ::testing::Each;
+using ::testing::ElementsAre;
 
 TEST(BitChoiceCases, OneLayerAndNone) {
   const ChoiceTable one{.layers = 1, .choices = 3, .error = {9, 4, 1}, .bytes = {1, 2, 4}};
@@ -163,4 +163,4 @@ TEST(BreakEven, Crossings) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::bit_choice_cases_test

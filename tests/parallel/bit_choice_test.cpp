@@ -6,7 +6,7 @@
 
 #include "tests/parallel/choice_tables.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::bit_choice_test {
 namespace {
 
 /// Calls `test(table, budget, draw)` on 4,000 small tables of every kind, with narrow and wide
@@ -204,4 +204,4 @@ TEST(BitChoice, ManyLayersComeCloseToTheBound) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::bit_choice_test

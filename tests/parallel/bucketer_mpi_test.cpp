@@ -12,10 +12,10 @@
 #include "tests/parallel/rank_gradients.h"
 #include "tests/support/ranks.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::bucketer_mpi_test {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // Boundaries of parameters of very different sizes.
 const std::vector<int64_t> kBoundaries{3, 5'000, 5'000, 5'001, 30'000, 30'100, 45'000, 61'234};
@@ -157,4 +157,4 @@ TEST(Buckets, RunAnyReduction) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::bucketer_mpi_test

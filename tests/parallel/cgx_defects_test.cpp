@@ -13,7 +13,7 @@
 #include "src/config/parse.h"
 #include "tests/parallel/rank_gradients.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::cgx_defects_test {
 namespace {
 
 kernels::WireFormat format(const std::string& codec) {
@@ -131,4 +131,4 @@ TEST(CgxDefects, OtherSumsBetweenBucketsChangeNothing) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::cgx_defects_test

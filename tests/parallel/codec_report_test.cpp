@@ -14,13 +14,12 @@
 #include "tests/io/checkpoint_example.h"
 #include "tests/kernels/kernel_memory.h"
 
-namespace espalier {
+namespace espalier::codec_report_test {
 namespace {
 
 using kernels::WireFormat;
 using parallel::CodecErrors;
 using parallel::CodecReport;
-using parallel::Range;
 using Floats = std::vector<float>;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -321,4 +320,4 @@ TEST_F(CodecFiles, MomentsWhereThereAreElseValues) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::codec_report_test

@@ -11,10 +11,10 @@
 #include "tests/parallel/rank_messages.h"
 #include "tests/support/ranks.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::collectives_mpi_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(Collectives, BarrierWaitsForTheLast) {
   on_ranks([](Communicator& comm) {
@@ -191,4 +191,4 @@ TEST(Grid, PlacesAndRanksAreInverse) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::collectives_mpi_test

@@ -7,10 +7,10 @@
 #include "tests/parallel/rank_messages.h"
 #include "tests/support/ranks.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::communicator_mpi_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(Messages, AllPairsAllSizesWaitedForSendsFirst) {
   on_ranks([](Communicator& comm) {
@@ -156,4 +156,4 @@ TEST(Split, KnowsTheMachine) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::communicator_mpi_test

@@ -12,7 +12,7 @@
 #include "src/core/rng.h"
 #include "src/kernels/rules/wire/codecs.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::error_table_test {
 namespace {
 
 using kernels::WireCode;
@@ -52,7 +52,7 @@ struct Gradient {
   Tensor tensor() { return {values.data(), DType::fp32, Shape{std::ssize(values)}}; }
 };
 
-struct CpuKernels : testing::TestWithParam<const kernels::Kernels*> {
+struct CpuKernels : ::testing::TestWithParam<const kernels::Kernels*> {
   Arena arena;
   Stream stream{arena, 2};
   Gradient gradient;
@@ -107,7 +107,7 @@ TEST_P(CpuKernels, BlocksGiveTheErrorsOfWholeLayers) {
       const Range& layer = gradient.layers[static_cast<size_t>(l)];
       for (int c = 0; c < table.choices; ++c) {
         const WireFormat format = formats()[static_cast<size_t>(c)];
-        SCOPED_TRACE(testing::Message() << "layer " << l << ", choice " << c);
+        SCOPED_TRACE(::testing::Message() << "layer " << l << ", choice " << c);
         EXPECT_EQ(table.bytes[table.at(l, c)],
                   static_cast<int64_t>(wire_bytes(format, layer.count)));
         const double error = table.error[table.at(l, c)];
@@ -284,11 +284,11 @@ std::vector<const kernels::Kernels*> cpu_kernels() {
   return tables;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CpuKernels, testing::ValuesIn(cpu_kernels()), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(All, CpuKernels, ::testing::ValuesIn(cpu_kernels()), [](const auto& test) {
   std::string name(test.param->name);
   std::ranges::replace(name, '-', '_');
   return name;
 });
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::error_table_test

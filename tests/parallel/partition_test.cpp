@@ -10,11 +10,11 @@
 #include "src/core/rng.h"
 #include "tests/parallel/flat_layout.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::partition_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::ElementsAreArray;
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 
 std::vector<Range> owned_by(const Partition& cut, const Layout& layout, int rank) {
   std::vector<Range> owned;
@@ -164,4 +164,4 @@ TEST(Partition, RefusesParametersOutOfOrder) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::partition_test

@@ -9,11 +9,11 @@
 #include "tests/parallel/rank_messages.h"
 #include "tests/support/ranks.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::peer_lost_mpi_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// The message of the PeerLost that `call` throws; empty when it throws none.
 std::string lost(const std::function<void()>& call, std::vector<int>& ranks) {
@@ -82,7 +82,7 @@ TEST(Poison, OtherRanksGetTheRankAndTheReason) {
           comm.wait(arrival);
         }
       }
-      comm.poison("its disk is full");
+      comm.poison(Failure("its disk is full"));
       EXPECT_TRUE(comm.broken());
     } else {
       Request arrival = comm.isend(1, {3}, bytes_of(here[0]));
@@ -168,4 +168,4 @@ TEST(Threads, AloneNeedsNoMpi) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::peer_lost_mpi_test

@@ -9,7 +9,7 @@
 
 #include "tests/parallel/rank_gradients.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::powersgd_factors_test {
 namespace {
 
 struct Alone {
@@ -30,7 +30,7 @@ TEST(LowRankMatrices, KeepTheirQWhereverTheyMoveAndStartWithOneOfTheirOwn) {
   alone.low_rank.set_matrices({a, b});
   const auto of_a = alone.factor(0);
   EXPECT_NE(of_a, alone.factor(1));
-  EXPECT_THAT(of_a, testing::Each(testing::AllOf(testing::Ge(-1), testing::Lt(1))));
+  EXPECT_THAT(of_a, ::testing::Each(::testing::AllOf(::testing::Ge(-1), ::testing::Lt(1))));
   alone.low_rank.factor(b).get<float>()[3] = 42;
   LowRankMatrix moved = b;
   moved.first = 16;
@@ -62,16 +62,16 @@ TEST(LowRankMatrices, AreFoundWhole) {
     }
     return found;
   };
-  EXPECT_THAT(firsts(0, 80), testing::ElementsAre(10, 30, 60));
-  EXPECT_THAT(firsts(30, 20), testing::ElementsAre(30));
-  EXPECT_THAT(firsts(0, 10), testing::ElementsAre());
-  EXPECT_THAT(firsts(50, 10), testing::ElementsAre());
+  EXPECT_THAT(firsts(0, 80), ::testing::ElementsAre(10, 30, 60));
+  EXPECT_THAT(firsts(30, 20), ::testing::ElementsAre(30));
+  EXPECT_THAT(firsts(0, 10), ::testing::ElementsAre());
+  EXPECT_THAT(firsts(50, 10), ::testing::ElementsAre());
   EXPECT_THROW(firsts(0, 20), Bug);
   EXPECT_THROW(firsts(70, 40), Bug);
   EXPECT_TRUE(alone.low_rank.holds(30));
   EXPECT_FALSE(alone.low_rank.holds(50));
   alone.low_rank.set_active(false);
-  EXPECT_THAT(firsts(0, 80), testing::ElementsAre());
+  EXPECT_THAT(firsts(0, 80), ::testing::ElementsAre());
   EXPECT_FALSE(alone.low_rank.holds(30));
 }
 
@@ -113,4 +113,4 @@ TEST(Orthonormalise, MakesAnOrthonormalBasisOfNearlyDependentColumns) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::powersgd_factors_test

@@ -14,7 +14,7 @@
 #include "tests/parallel/silent_rank.h"
 #include "tests/support/ranks.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::powersgd_mpi_test {
 namespace {
 
 /// State of one rank that reduces an array of `count` elements.
@@ -80,7 +80,7 @@ TEST(LowRankSum, OfRankROrLessIsExact) {
       }
       EXPECT_LT(worst, 2e-5);
       const auto lacking = reducer.errors();
-      EXPECT_THAT(lacking, testing::Each(testing::DoubleNear(0, 2e-5)));
+      EXPECT_THAT(lacking, ::testing::Each(::testing::DoubleNear(0, 2e-5)));
     }
   });
 }
@@ -355,4 +355,4 @@ TEST(LowRankSum, NamesTheRankThatDoesNotTakePart) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::powersgd_mpi_test

@@ -18,11 +18,11 @@
 #include "src/core/trace.h"
 #include "tests/support/child.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::rank_death_test {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Outcome {
   int code = 0;
@@ -72,24 +72,26 @@ TEST(RankLife, EndsWithoutAnError) {
 
 struct Death {
   const char* way;
-  const char* message;  ///< printed by our program or by mpirun
+  int code;             ///< of the job
+  const char* message;  ///< printed by our program or by mpirun; empty: none is certain
 };
 
-class RankDeath : public testing::TestWithParam<Death> {};
+class RankDeath : public ::testing::TestWithParam<Death> {};
 
 TEST_P(RankDeath, EndsTheJobSoonWithAnError) {
   const Outcome job = job_where_rank_1_does(GetParam().way);
-  EXPECT_NE(job.code, 0);
+  EXPECT_EQ(job.code, GetParam().code) << job.output;
   EXPECT_LT(job.seconds, 20);
   EXPECT_THAT(job.output, HasSubstr(GetParam().message));
   EXPECT_THAT(job.output, Not(HasSubstr("survived")));
   EXPECT_TRUE(process_ended(job.output)) << "left behind: " << job.output;
 }
 INSTANTIATE_TEST_SUITE_P(Ways, RankDeath,
-                         testing::Values(Death{"exit", "rank 1"}, Death{"kill", "rank 1"},
-                                         Death{"throw", "no more memory"}, Death{"abort", "pid"},
-                                         Death{"hang", "rank 1 did not answer rank"},
-                                         Death{"poison", "rank 1 has failed: no more memory"}),
+                         ::testing::Values(Death{"exit", 1, "rank 1"}, Death{"kill", 137, "rank 1"},
+                                           Death{"throw", 1, "no more memory"},
+                                           Death{"abort", 7, ""},
+                                           Death{"hang", 1, "rank 1 did not answer rank"},
+                                           Death{"poison", 1, "rank 1 has failed: no more memory"}),
                          [](const auto& death) { return std::string(death.param.way); });
 
 void die(Communicator& comm, const std::string& way) {
@@ -105,7 +107,7 @@ void die(Communicator& comm, const std::string& way) {
   } else if (way == "hang") {
     std::this_thread::sleep_for(std::chrono::seconds(60));
   } else if (way == "poison") {
-    comm.poison("no more memory");
+    comm.poison(Failure("no more memory"));
     std::this_thread::sleep_for(std::chrono::seconds(60));
   }
 }
@@ -138,4 +140,4 @@ int run(const std::string& way) {
 const ChildProcess kDie("--die", run);
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::rank_death_test

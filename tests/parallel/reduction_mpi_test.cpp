@@ -13,7 +13,7 @@
 #include "tests/support/codec_samples.h"
 #include "tests/support/ranks.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::reduction_mpi_test {
 namespace {
 
 using espalier::testing::codec_samples;
@@ -409,4 +409,4 @@ TEST(Reductions, NameMissingRanksWhereOneDoesNotTakePart) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::reduction_mpi_test

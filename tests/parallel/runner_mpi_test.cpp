@@ -10,10 +10,10 @@
 #include "tests/support/failure.h"
 #include "tests/support/ranks.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::runner_mpi_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 PipelineShape shape_of(const Schedule& schedule, CarrierKind carrier = CarrierKind::host) {
   return {.placement = schedule.placement,
@@ -211,4 +211,4 @@ TEST(Runner, ASilentStageIsNamed) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::runner_mpi_test

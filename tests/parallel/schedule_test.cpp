@@ -14,7 +14,7 @@
 #include "parallel/pipeline/schedule/message_driven.h"
 #include "src/core/error.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::schedule_test {
 namespace {
 
 constexpr double kTolerance = 1e-9;
@@ -281,9 +281,10 @@ TEST(Schedules, AsynchronousDelayIsTheDistanceToTheEnd) {
 TEST(Schedules, UpdatesOfSeveralMicroBatchesDelayLess) {
   for (const int p : {2, 4, 8}) {
     for (const int every : {1, 2, 3, 7}) {
-      const auto facts = check_schedule(
-          make_schedule("async", {.ranks = p, .micro_batches = every * 2 * p, .every = every}),
-          kUnlimited);
+      const auto facts = check_schedule(make_schedule("async", {.ranks = p,
+                                                                .micro_batches = every * 2 * p,
+                                                                .micro_batches_per_update = every}),
+                                        kUnlimited);
       for (int stage = 0; stage < p; ++stage) {
         const int ahead = p - 1 - stage;  // micro-batches
         EXPECT_EQ(facts.delay[static_cast<size_t>(stage)], (ahead + every - 1) / every)
@@ -291,19 +292,23 @@ TEST(Schedules, UpdatesOfSeveralMicroBatchesDelayLess) {
       }
     }
   }
-  EXPECT_THROW(check_schedule(make_schedule("async", {.ranks = 2, .micro_batches = 5, .every = 2}),
-                              kUnlimited),
-               Failure);
+  EXPECT_THROW(
+      check_schedule(
+          make_schedule("async", {.ranks = 2, .micro_batches = 5, .micro_batches_per_update = 2}),
+          kUnlimited),
+      Failure);
 }
 
 TEST(Schedules, OneRankInjectsTheDelaysOfMany) {
   for (const int p : {2, 3, 8}) {
     for (const int every : {1, 3}) {
-      const ScheduleShape shape{.micro_batches = every * 9, .chunks = p, .every = every};
+      const ScheduleShape shape{
+          .micro_batches = every * 9, .chunks = p, .micro_batches_per_update = every};
       const Schedule one = schedule_entry("async").build(shape);
       const auto facts = check_schedule(one, kUnlimited);
       const auto many = check_schedule(
-          make_schedule("async", {.ranks = p, .micro_batches = every * 9, .every = every}),
+          make_schedule(
+              "async", {.ranks = p, .micro_batches = every * 9, .micro_batches_per_update = every}),
           kUnlimited);
       EXPECT_EQ(one.stages(), p);
       EXPECT_EQ(facts.delay, many.delay);
@@ -483,4 +488,4 @@ TEST(Drawing, ShowsEveryAction) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::schedule_test

@@ -13,7 +13,7 @@
 #include "pruning/schedule.h"
 #include "src/core/error.h"
 
-namespace espalier::pruning {
+namespace espalier::pruning::drop_grow_test {
 namespace {
 
 using sparse::Encoding;
@@ -181,6 +181,38 @@ TEST(GrowByGradient, AddsTheLargestThatDidNotSurvive) {
   EXPECT_LT(back, 20);
 }
 
+TEST(GrowByGradient, ScalesOfRowsAndColumnsDoNotMatter) {
+  constexpr int64_t kRows = 40, kColumns = 50, kCount = 400;
+  const std::vector<float> plain = numbers(kRows * kColumns, 3);
+  std::vector<float> scaled = plain;
+  for (size_t i = 0; i < scaled.size(); ++i) {
+    const auto row = static_cast<int>(i / kColumns);
+    const auto column = static_cast<int>(i % kColumns);
+    scaled[i] = std::ldexp(scaled[i], row % 9 - column % 7 - 30);
+  }
+  const auto grown = [&](std::span<const float> gradient) {
+    Mask mask(kRows * kColumns, false);
+    method_by_name("rigl").grow(
+        {.name = "w", .count = kCount, .columns = kColumns, .gradient = gradient}, mask);
+    return mask;
+  };
+  const Mask mask = grown(scaled);
+  std::vector<int64_t> by_row(kRows), by_column(kColumns);
+  for (const int32_t position : mask.positions()) {
+    ++by_row[static_cast<size_t>(position / kColumns)];
+    ++by_column[static_cast<size_t>(position % kColumns)];
+  }
+  EXPECT_GT(std::ranges::min(by_row), 0) << "no neuron is left out";
+  EXPECT_LT(std::ranges::max(by_row), 3 * kCount / kRows);
+  EXPECT_LT(std::ranges::max(by_column), 3 * kCount / kColumns);
+  const Mask both = grown(plain);
+  int64_t same = 0;
+  for (const int32_t position : mask.positions()) {
+    same += both[position] ? 1 : 0;
+  }
+  EXPECT_GT(same, kCount / 2) << "by chance: a fifth";
+}
+
 TEST(GrowByGradient, EdgesAndMistakes) {
   std::vector<float> gradient(130, 0.25F);
   Mask mask(130, false);
@@ -230,8 +262,8 @@ TEST(GrowAtRandom, IsAFunctionOfSeedStepAndName) {
   }
 }
 
-TEST(Moves, StepsAndFractions) {
-  const Moves moves{.from_step = 20, .to_step = 100, .every = 25, .fraction = 0.4};
+TEST(MaskMoveSchedule, StepsAndFractions) {
+  const MaskMoveSchedule moves{.from_step = 20, .to_step = 100, .every = 25, .fraction = 0.4};
   check_moves(moves);
   std::vector<int64_t> steps;
   for (int64_t step = 0; step < 200; ++step) {
@@ -254,4 +286,4 @@ TEST(Moves, StepsAndFractions) {
 }
 
 }  // namespace
-}  // namespace espalier::pruning
+}  // namespace espalier::pruning::drop_grow_test

@@ -10,47 +10,48 @@
 #include "pruning/schedule.h"
 #include "src/core/error.h"
 
-namespace espalier::pruning {
+namespace espalier::pruning::pruning_schedule_test {
 namespace {
 
-Timing one_shot(int64_t step, double sparsity) {
+PruningSchedule one_shot(int64_t step, double sparsity) {
   return {.from_step = step, .to_step = step, .final_sparsity = sparsity};
 }
 
 TEST(Schedule, OneShot) {
-  const Timing timing = one_shot(500, 0.9);
-  check_timing(timing);
-  EXPECT_EQ(target_sparsity(timing, 499), 0.0);
-  EXPECT_EQ(target_sparsity(timing, 500), 0.9);
-  EXPECT_EQ(prune_steps(timing), std::vector<int64_t>{500});
-  EXPECT_FALSE(prune_at(timing, 501));
+  const PruningSchedule schedule = one_shot(500, 0.9);
+  check_pruning_schedule(schedule);
+  EXPECT_EQ(target_sparsity(schedule, 499), 0.0);
+  EXPECT_EQ(target_sparsity(schedule, 500), 0.9);
+  EXPECT_EQ(prune_steps(schedule), std::vector<int64_t>{500});
+  EXPECT_FALSE(prune_at(schedule, 501));
   EXPECT_TRUE(prune_steps(one_shot(5, 0.0)).empty());
 }
 
 TEST(Schedule, CubicFromEndToEnd) {
-  const Timing timing{.from_step = 100,
-                      .to_step = 350,
-                      .every = 60,
-                      .initial_sparsity = 0.3,
-                      .final_sparsity = 0.9};
-  check_timing(timing);
-  EXPECT_EQ(prune_steps(timing), (std::vector<int64_t>{100, 160, 220, 280, 340, 350}));
-  EXPECT_EQ(target_sparsity(timing, 100), 0.3);
-  EXPECT_EQ(target_sparsity(timing, 350), 0.9);
-  EXPECT_NEAR(target_sparsity(timing, 225), 0.9 - 0.6 / 8, 1e-15) << "half way, an eighth is left";
+  const PruningSchedule schedule{.from_step = 100,
+                                 .to_step = 350,
+                                 .every = 60,
+                                 .initial_sparsity = 0.3,
+                                 .final_sparsity = 0.9};
+  check_pruning_schedule(schedule);
+  EXPECT_EQ(prune_steps(schedule), (std::vector<int64_t>{100, 160, 220, 280, 340, 350}));
+  EXPECT_EQ(target_sparsity(schedule, 100), 0.3);
+  EXPECT_EQ(target_sparsity(schedule, 350), 0.9);
+  EXPECT_NEAR(target_sparsity(schedule, 225), 0.9 - 0.6 / 8, 1e-15)
+      << "half way, an eighth is left";
   for (int64_t step = 1; step < 400; ++step) {
-    EXPECT_GE(target_sparsity(timing, step), target_sparsity(timing, step - 1));
-    const auto steps = prune_steps(timing);
-    EXPECT_EQ(prune_at(timing, step), std::ranges::find(steps, step) != steps.end());
+    EXPECT_GE(target_sparsity(schedule, step), target_sparsity(schedule, step - 1));
+    const auto steps = prune_steps(schedule);
+    EXPECT_EQ(prune_at(schedule, step), std::ranges::find(steps, step) != steps.end());
   }
 }
 
 TEST(Schedule, WrongTimingsAreNamed) {
-  EXPECT_THROW(check_timing({.from_step = 10, .to_step = 5}), Failure);
-  EXPECT_THROW(check_timing({.from_step = -1, .to_step = 5}), Failure);
-  EXPECT_THROW(check_timing({.to_step = 5, .every = 0}), Failure);
-  EXPECT_THROW(check_timing(one_shot(1, 1.0)), Failure);
-  EXPECT_THROW(check_timing({.initial_sparsity = 0.5, .final_sparsity = 0.4}), Failure);
+  EXPECT_THROW(check_pruning_schedule({.from_step = 10, .to_step = 5}), Failure);
+  EXPECT_THROW(check_pruning_schedule({.from_step = -1, .to_step = 5}), Failure);
+  EXPECT_THROW(check_pruning_schedule({.to_step = 5, .every = 0}), Failure);
+  EXPECT_THROW(check_pruning_schedule(one_shot(1, 1.0)), Failure);
+  EXPECT_THROW(check_pruning_schedule({.initial_sparsity = 0.5, .final_sparsity = 0.4}), Failure);
 }
 
 TEST(Prunable, Globs) {
@@ -84,4 +85,4 @@ TEST(Prunable, DefaultsAndExcludes) {
 }
 
 }  // namespace
-}  // namespace espalier::pruning
+}  // namespace espalier::pruning::pruning_schedule_test

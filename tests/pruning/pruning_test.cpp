@@ -14,7 +14,7 @@
 #include "pruning/schedule.h"
 #include "src/core/error.h"
 
-namespace espalier::pruning {
+namespace espalier::pruning::pruning_test {
 namespace {
 
 using sparse::Encoding;
@@ -371,13 +371,14 @@ TEST(Methods, SparsityZeroKeepsEverythingThatIsKept) {
 }
 
 TEST(Methods, GradualSequencesShrinkAndRepeat) {
-  const Timing timing{.from_step = 0, .to_step = 100, .every = 20, .final_sparsity = 0.95};
+  const PruningSchedule schedule{
+      .from_step = 0, .to_step = 100, .every = 20, .final_sparsity = 0.95};
   for (const char* method : {"magnitude", "random", "block"}) {
     for (const Scope scope : {Scope::global, Scope::layer}) {
       auto run = [&] {
         Model model = three_layers();  // its `prune` expects each mask within the last one
-        for (int64_t step : prune_steps(timing)) {
-          const double target = target_sparsity(timing, step);
+        for (int64_t step : prune_steps(schedule)) {
+          const double target = target_sparsity(schedule, step);
           const Result result =
               model.prune({.method = method, .sparsity = target, .scope = scope, .block = 2});
           EXPECT_TRUE(result.warnings.empty()) << result.warnings.front();
@@ -397,7 +398,7 @@ TEST(Methods, GradualSequencesShrinkAndRepeat) {
 
 TEST(Methods, NoCandidatesAndEmptyOnes) {
   for (const Method* method : methods()) {
-    if (method->from_file()) {
+    if (method->run == nullptr) {
       continue;
     }
     const Settings settings{.method = std::string(method->name), .sparsity = 0.5};
@@ -437,4 +438,4 @@ TEST(MasksFromDense, ZerosOfEitherSignArePruned) {
 }
 
 }  // namespace
-}  // namespace espalier::pruning
+}  // namespace espalier::pruning::pruning_test

@@ -11,7 +11,7 @@
 #include "src/core/error.h"
 #include "src/report/headline.h"
 
-namespace espalier::report {
+namespace espalier::report::report_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -231,6 +231,40 @@ TEST_F(ReportTest, EveryFileMayBeEmptyOrNonsense) {
   }
 }
 
+TEST_F(ReportTest, LanesBeyondThePageShareOne) {
+  write_run("run", 1.5, 1000);
+  json events = json::array();
+  for (int i = 0; i < 20'000; ++i) {
+    events.push_back({{"ph", "X"},
+                      {"name", "a"},
+                      {"cat", "lane " + std::to_string(i)},
+                      {"pid", i % 2 == 0 ? json(1e300) : json(-1)},
+                      {"ts", i},
+                      {"dur", 1}});
+  }
+  write("run/trace.json", json{{"traceEvents", events}}.dump());
+  const json timeline = data_of(page({"run"}))["runs"][0]["timeline"];
+  EXPECT_EQ(timeline["lanes"].size(), 64U);
+  EXPECT_EQ(timeline["lanes"].back(), "others");
+  EXPECT_EQ(timeline["ranks"], (json{-1, 0}));
+}
+
+TEST_F(ReportTest, ThePageGetsNumbersOfThePipelineOnly) {
+  write_run("run", 1.5, 1000);
+  write("run/pipeline-measured.svg", "<svg></svg>");
+  write("run/pipeline-predicted.svg", "<svg></svg>");
+  for (const json& pipeline : {json(), json("x"), json{{"delays", 3}, {"measured", {1}}},
+                               json{{"measured", {{"idle_share", 0.5}}},
+                                    {"delays", {{{"mean", 2}}, {{"mean", "x"}}, 1}}}}) {
+    write("run/summary.json", json{{"pipeline", pipeline}}.dump());
+    const json numbers = data_of(page({"run"}))["runs"][0]["pipeline"]["numbers"];
+    EXPECT_TRUE(numbers["measured"].is_object() && numbers["predicted"].is_object());
+    for (const json& delay : numbers["delays"]) {
+      EXPECT_EQ(delay, (json{{"mean", 2.0}}));
+    }
+  }
+}
+
 TEST_F(ReportTest, AStepThatComesAgainReplacesTheFirst) {
   write("run/metrics.jsonl", metrics(1, 30) + metrics(21, 25));
   const json curves = data_of(page({"run"}))["runs"][0]["curves"];
@@ -360,4 +394,4 @@ TEST(ReportText, Numbers) {
 }
 
 }  // namespace
-}  // namespace espalier::report
+}  // namespace espalier::report::report_test

@@ -24,6 +24,7 @@ import contenders  # noqa: E402
 import environment  # noqa: E402
 import inputs  # noqa: E402
 import presets  # noqa: E402
+import report  # noqa: E402
 import rows  # noqa: E402
 
 
@@ -40,9 +41,11 @@ class Scratch(unittest.TestCase):
         self.text.write_text(" ".join(words.choice("pear apple quince plum wall".split()) for _ in range(4000)))
         self.out = self.folder / "out"
 
+    RATE = ["--lr", "1e-3"]
+
     def command(self, *arguments):
         return [str(ROOT / "compare.sh"), "--preset", "tiny", "--seeds", "1", "--text", str(self.text), "--out",
-                str(self.out), *arguments]
+                str(self.out), *self.RATE, *arguments]
 
     def environment(self, **variables):
         return {**os.environ, "ESPALIER": str(PROGRAM), "OMP_WAIT_POLICY": "passive", **variables}
@@ -131,10 +134,41 @@ class Table(Scratch):
         self.assertIn("1 of 2 runs are in", said)
         self.assertIn("ended after 2 s, the limit of a run; its last lines: the fake rival hangs", said)
 
+    def test_learning_rates_are_swept(self):
+        self.RATE = []
+        arguments = ["--only", "espalier-(dense|sparse)$|fake", "--steps", "10", *fake("fake", "well")]
+        said = self.call(*arguments)
+        tried = {}
+        for line in said.splitlines():
+            if line.startswith("learning rate "):
+                rate, name, *_, loss, _, _ = line.removeprefix("learning rate ").replace(",", "").replace(":", "").split()
+                tried.setdefault(name, {})[float(rate)] = float(loss)
+        self.assertEqual(set(tried), {"espalier-dense", "espalier-sparse"})
+        found = self.rows()
+        for name, losses in tried.items():
+            best = found[name]["lr"]
+            self.assertEqual(losses[best], min(losses.values()))
+            self.assertTrue({best / 2, best * 2} <= set(losses), losses)
+            self.assertEqual(round(found[name]["val_loss"]["mean"], 4), losses[best])
+        self.assertEqual(found["fake"]["lr"], found["espalier-dense"]["lr"])
+        again = self.call(*arguments)
+        self.assertIn("3 of 3 runs are in", again)
+        self.assertNotIn("espalier-dense:", again)
+
+    def test_headline_compares_the_fastest_rows(self):
+        def row(title, seconds, reached=2):
+            return {"title": title, "status": "ok", "reached": reached, "seeds": 2,
+                    "seconds_to_target": {"median": seconds}}
+        text = report.headline({"preset": {"target": 2.5}, "rows": [
+            row("Espalier dense", 4.0), row("Espalier sparse", 2.0), row("PyTorch DDP", 5.0),
+            row("PyTorch compiled", 1.0, reached=1), {"title": "DeepSpeed", "status": "failed"}]})
+        self.assertIn(": Espalier sparse 2; PyTorch DDP 5 (2.5 times).", text)
+
     def test_bad_input(self):
         self.assertIn("no system has such a name", self.call("--only", "unknown", code=2))
         self.assertIn("is not of the form NAME=COMMAND", self.call("--rival", "nameless", code=2))
         self.assertIn("a rate such as 1gbit", self.call("--link", "fast", code=2))
+        self.assertIn("a learning rate between 0 and 1", self.call("--lr", "0", code=2))
         self.assertIn("share a batch of 8", self.call("--ranks", "3", code=2))
         self.assertIn("is not a program", self.call(code=1, ESPALIER="/nonexistent"))
         self.text.write_text("too short")

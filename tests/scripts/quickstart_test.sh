@@ -26,7 +26,8 @@ cat >>"$copy/scripts/mpirun.sh" <<'EOS'
 out=$6
 mkdir -p "$out/checkpoints"
 touch "$out/checkpoints/step-000100.h5" "$out/checkpoints/step-000200.h5"
-echo '{"finished": true}' >"$out/summary.json"
+case $out in *.trial) speed=2100.5 ;; *) speed=1000.5 ;; esac
+printf '{\n  "tokens_per_s": %s,\n  "steps": 700,\n  "finished": true\n}\n' $speed >"$out/summary.json"
 EOS
 start() {
   : >"$scratch/calls"
@@ -43,6 +44,9 @@ for kind in dense sparse; do
   expect "first call: trains $kind" contains "$calls" \
     "mpirun 2 build/src/cli/espalier train configs/quickstart-$kind.toml --out runs/quickstart-$kind --resume auto"
 done
+expect "first call: the sparse network has the time of the dense one" contains "$calls" \
+  "runs/quickstart-sparse --resume auto --set train.steps=1469"
+expect "first call: the trial leaves nothing" [ ! -e "$copy/runs/quickstart-sparse.trial" ]
 expect "first call: report" contains "$calls" \
   "espalier report runs/quickstart-dense runs/quickstart-sparse -o runs/report.html"
 expect "first call: samples from the newest checkpoint" contains "$calls" \
@@ -56,11 +60,12 @@ expect "second call: text is kept" lacks "$calls" "make-text"
 expect "second call: settings of the build stay" lacks "$calls" "--preset"
 expect "second call: reports" contains "$calls" "espalier report"
 
-echo '{"finished": false}' >"$copy/runs/quickstart-dense/summary.json"
+printf '{\n  "finished": false\n}\n' >"$copy/runs/quickstart-dense/summary.json"
 rm "$copy/runs/quickstart-sparse/summary.json"
 start
 expect "interrupted runs continue: dense" contains "$calls" "quickstart-dense --resume auto"
-expect "interrupted runs continue: sparse" contains "$calls" "quickstart-sparse --resume auto"
+expect "interrupted runs continue: sparse" contains "$calls" \
+  "quickstart-sparse --resume auto --set train.steps=1469"
 
 echo 'exit 1' >"$copy/scripts/install-packages.sh"
 start

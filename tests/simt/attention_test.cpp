@@ -14,7 +14,7 @@
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/kernel_checks.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::attention_test {
 namespace {
 
 using reference::Attention;
@@ -208,4 +208,4 @@ TEST(SimtAttention, blocks_begin_with_most_work_of_pairs_that_fit_the_cache) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::attention_test

@@ -11,13 +11,13 @@
 #include "tests/kernels/kernel_reference.h"
 #include "tests/simt/queue.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::blas_test {
 namespace {
 
 constexpr DType kFp32 = DType::fp32;
 constexpr DType kBf16 = DType::bf16;
 
-class Products : public testing::Test {
+class Products : public ::testing::Test {
  protected:
   Tensor make(DType dtype, const Shape& shape, double low = -1, double high = 1) {
     buffers_.push_back(arena_.allocate(Memory::scratch, "operand", dtype, shape));
@@ -350,4 +350,4 @@ TEST_F(ProductsByTheClock, need_no_memory) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::blas_test

@@ -9,11 +9,11 @@
 #include "tests/kernels/kernel_memory.h"
 #include "tests/simt/queue.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::block_test {
 namespace {
 
 using simt::Order;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 BlockPatternPointer pattern(const Shape& shape, const Shape& block) {
   return std::make_shared<const BlockPattern>(shape, block, 0.6);
@@ -115,4 +115,4 @@ TEST(BlockProducts, large_products_have_large_tiles) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::block_test

@@ -9,7 +9,7 @@
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-class BothOrders : public testing::TestWithParam<simt::Order> {
+class BothOrders : public ::testing::TestWithParam<simt::Order> {
  protected:
   Arena arena_;
   DeviceQueue queue_{GetParam()};
@@ -18,9 +18,9 @@ class BothOrders : public testing::TestWithParam<simt::Order> {
 
 }  // namespace espalier::kernels::ESPALIER_GPU
 
-#define ESPALIER_BOTH_ORDERS(Suite)                                                    \
-  INSTANTIATE_TEST_SUITE_P(                                                            \
-      Orders, Suite, testing::Values(simt::Order::ascending, simt::Order::descending), \
-      [](const auto& one) {                                                            \
-        return one.param == simt::Order::ascending ? "ascending" : "descending";       \
+#define ESPALIER_BOTH_ORDERS(Suite)                                                      \
+  INSTANTIATE_TEST_SUITE_P(                                                              \
+      Orders, Suite, ::testing::Values(simt::Order::ascending, simt::Order::descending), \
+      [](const auto& one) {                                                              \
+        return one.param == simt::Order::ascending ? "ascending" : "descending";         \
       })

@@ -11,7 +11,7 @@
 #include "tests/simt/queue.h"
 #include "tests/support/failure.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::cudnn_test {
 namespace {
 
 using reference::Attention;
@@ -242,4 +242,4 @@ TEST_F(Cudnn, plans_have_the_memory_of_runs) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::cudnn_test

@@ -297,7 +297,7 @@ void copy_anywhere(void* to, const void* from, size_t bytes) {
   touch_memory(to, bytes, true, [&] { std::memcpy(to, between.data(), bytes); });
 }
 
-std::unique_ptr<espalier::Queue> GuardedQueue::beside() {
+std::unique_ptr<espalier::Queue> GuardedQueue::make_queue() {
   return std::unique_ptr<espalier::Queue>(new GuardedQueue(*this));
 }
 

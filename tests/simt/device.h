@@ -105,7 +105,7 @@ class GuardedQueue final : public Queue {
   Mark mark() override;
   bool passed(Mark mark) override;
   void wait(Mark mark) override;
-  std::unique_ptr<espalier::Queue> beside() override;
+  std::unique_ptr<espalier::Queue> make_queue() override;
   void follow(espalier::Queue& other, Mark mark) override;
   bool begin_recording() override;
   std::unique_ptr<Recording> end_recording() override;

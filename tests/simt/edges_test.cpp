@@ -10,7 +10,7 @@
 #include "tests/kernels/kernel_memory.h"
 #include "tests/simt/queue.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::edges_test {
 namespace {
 
 using simt::Order;
@@ -140,7 +140,7 @@ TEST(SimtEdges, runs_cut_out_of_larger_positions) {
     const Positions by_bitmap{.size = kLength,
                               .count = count,
                               .bitmap = kept.bitmap.data() + kFirst / 64,
-                              .ranks = kept.ranks.data() + kFirst / 512};
+                              .prefix_counts = kept.prefix_counts.data() + kFirst / 512};
     for (const Positions& positions : {by_list, by_bitmap}) {
       Twice t;
       t.add(input(DType::bf16, {kLength}));
@@ -182,7 +182,7 @@ TEST(SimtEdges, bitmaps_of_any_size_and_address) {
         const Positions positions{.size = size,
                                   .count = count,
                                   .bitmap = device ? kept.bitmap.data() : ends.data(),
-                                  .ranks = kept.ranks.data()};
+                                  .prefix_counts = kept.prefix_counts.data()};
         for (const size_t first : {size_t{0}, size_t{4}}) {
           const Tensor packed = x[first + 1].elements(shift, count);
           kernels.gather(stream,
@@ -300,4 +300,4 @@ TEST(SimtEdges, heads_that_are_too_wide_are_refused) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::edges_test

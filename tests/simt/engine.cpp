@@ -19,8 +19,8 @@ namespace espalier::simt {
 namespace {
 
 constexpr size_t kStackBytes = size_t{96} << 10;
-constexpr unsigned kMostBlocks = 0x7fffffffU;
-constexpr unsigned kMostAcross = 0xffffU;          ///< along y and z
+constexpr unsigned kMaxBlocks = 0x7fffffffU;
+constexpr unsigned kMaxAcross = 0xffffU;           ///< along y and z
 constexpr size_t kSharedBytes = size_t{99} << 10;  ///< of a block, compute capability 8.6 and 8.9
 
 uint3 unflatten(int64_t i, const Extent& extent) {
@@ -307,9 +307,8 @@ void run_grid(const Grid& grid, Order order, const std::function<void()>& body) 
   require(running == nullptr, "kernels do not start kernels", grid.name);
   require(grid.threads.count() >= 1 && grid.threads.count() <= 1024,
           "a block has 1 to 1024 threads", grid.name, grid.threads.count());
-  require(
-      grid.blocks.x <= kMostBlocks && grid.blocks.y <= kMostAcross && grid.blocks.z <= kMostAcross,
-      "a grid has at most 2^31 - 1 x 65535 x 65535 blocks", grid.name);
+  require(grid.blocks.x <= kMaxBlocks && grid.blocks.y <= kMaxAcross && grid.blocks.z <= kMaxAcross,
+          "a grid has at most 2^31 - 1 x 65535 x 65535 blocks", grid.name);
   require(grid.shared_bytes <= kSharedBytes, "a block has at most 99 KiB of shared memory",
           grid.name, grid.shared_bytes);
   running = &engine();

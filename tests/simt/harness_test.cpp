@@ -5,7 +5,7 @@
 
 #include "tests/simt/both_orders.h"
 
-namespace espalier::kernels::ESPALIER_GPU {
+namespace espalier::kernels::ESPALIER_GPU::harness_test {
 namespace {
 
 using simt::Event;
@@ -259,4 +259,4 @@ TEST_P(Harness, no_blocks_are_nothing) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels::ESPALIER_GPU
+}  // namespace espalier::kernels::ESPALIER_GPU::harness_test

@@ -10,12 +10,12 @@
 
 #include "tests/simt/both_orders.h"
 
-namespace espalier::kernels::ESPALIER_GPU {
+namespace espalier::kernels::ESPALIER_GPU::mma_test {
 namespace {
 
 using simt::Violation;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 class TensorCore : public BothOrders {
  protected:
@@ -359,4 +359,4 @@ TEST_P(TensorCore, broken_rules_are_found) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels::ESPALIER_GPU
+}  // namespace espalier::kernels::ESPALIER_GPU::mma_test

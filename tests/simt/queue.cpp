@@ -171,7 +171,7 @@ void Queue::wait(Mark mark) {
   run_until(mark);
 }
 
-std::unique_ptr<espalier::Queue> Queue::beside() {
+std::unique_ptr<espalier::Queue> Queue::make_queue() {
   return std::unique_ptr<espalier::Queue>(new Queue(*this, order_));
 }
 

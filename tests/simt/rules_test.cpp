@@ -4,11 +4,11 @@
 
 #include "tests/simt/both_orders.h"
 
-namespace espalier::kernels::ESPALIER_GPU {
+namespace espalier::kernels::ESPALIER_GPU::rules_test {
 namespace {
 
 using simt::Violation;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using testing::ThrowsMessage;
 
 constexpr unsigned kAll = 0xffffffffU;
@@ -83,4 +83,4 @@ TEST_P(Rules, extents_that_no_device_has) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels::ESPALIER_GPU
+}  // namespace espalier::kernels::ESPALIER_GPU::rules_test

@@ -9,7 +9,7 @@
 #include "tests/simt/queue.h"
 #include "tests/simt/sparse_host.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::sparse_library_test {
 namespace {
 
 using simt::library_products;
@@ -189,4 +189,4 @@ TEST_F(SparseLibrary, leaves_matrices_without_lists_to_us) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::sparse_library_test

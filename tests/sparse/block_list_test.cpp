@@ -11,7 +11,7 @@
 #include "src/core/rng.h"
 #include "tests/support/failure.h"
 
-namespace espalier::sparse {
+namespace espalier::sparse::block_list_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -278,4 +278,4 @@ INSTANTIATE_TEST_SUITE_P(All, BlockWeight,
                                                               BlockSize{1, 16}, BlockSize{4, 1})));
 
 }  // namespace
-}  // namespace espalier::sparse
+}  // namespace espalier::sparse::block_list_test

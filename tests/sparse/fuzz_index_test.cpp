@@ -1,5 +1,6 @@
 // Any bytes give a correct index or a Failure: never a crash, a Bug, or a read out of bounds. The
 // address sanitizer finds the last, hence the exact-size copies on the heap.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,9 +12,12 @@
 
 #include "sparse/index/file_index.h"
 #include "tests/sparse/index_example.h"
+#include "tests/support/memory_limit.h"
 
-namespace espalier::sparse {
+namespace espalier::sparse::fuzz_index_test {
 namespace {
+
+using ::testing::HasSubstr;
 
 const Encoding& encoding_at(size_t which) { return *encodings()[which]; }
 
@@ -204,20 +208,6 @@ TEST(FuzzIndex, MutatedBytes) {
   }
 }
 
-TEST(FuzzIndex, HugeCountsWithFewBytesAllocateNothing) {
-  Fuzzer fuzz(3);
-  const std::vector<uint8_t> few(64, 1);
-  for (const Encoding* entry : encodings()) {
-    const Encoding& encoding = *entry;
-    for (int64_t size : {kMaxElements, kMaxElements + 1, int64_t{1} << 62, int64_t{-1}}) {
-      for (int64_t kept : {int64_t{-1}, int64_t{0}, int64_t{3}, kMaxElements, kMaxElements + 1}) {
-        const bool accepted = fuzz.try_bytes(encoding, size, kept, few);
-        EXPECT_FALSE(accepted) << encoding.name << " " << size << " " << kept;
-      }
-    }
-  }
-}
-
 /// Message of the Failure that refuses a file's index, or "accepted".
 std::string message(const Encoding& encoding, int64_t size, int64_t kept,
                     std::vector<uint8_t> bytes) {
@@ -231,6 +221,36 @@ std::string message(const Encoding& encoding, int64_t size, int64_t kept,
 
 void expect(const std::string& text, const char* part) {
   EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(FuzzIndex, HugeCountsWithFewBytesAllocateNothing) {
+  Fuzzer fuzz(3);
+  const std::vector<uint8_t> few(64, 1);
+  fuzz.try_bytes(Encoding::bitmap, 9, 1, few);  // what a message needs exists now
+  const MemoryLimit limit(size_t{1} << 20);
+  if (MemoryLimit::kWorks) {
+    EXPECT_THROW(std::vector<char>(size_t{1} << 21), std::bad_alloc);
+  }
+  for (const Encoding* entry : encodings()) {
+    const Encoding& encoding = *entry;
+    for (int64_t size : {kMaxElements, kMaxElements + 1, int64_t{1} << 62, int64_t{-1}}) {
+      for (int64_t kept : {int64_t{-1}, int64_t{0}, int64_t{3}, kMaxElements, kMaxElements + 1}) {
+        const bool accepted = fuzz.try_bytes(encoding, size, kept, few);
+        EXPECT_FALSE(accepted) << encoding.name << " " << size << " " << kept;
+      }
+    }
+  }
+}
+
+/// Rows of the entropy code that are longer than those that the encoder writes: their counters
+/// would take 8 bytes an element.
+TEST(FuzzIndex, LongRowsOfTheEntropyCodeAllocateNothing) {
+  const MemoryLimit limit(size_t{16} << 20);  // of the bitmap of 2^26 elements: 8 MB
+  std::vector<uint8_t> bytes(5 + 16);
+  for (const uint32_t cols : {uint32_t{1} << 25, uint32_t{1} << 26, ~uint32_t{0}}) {
+    std::memcpy(bytes.data(), &cols, sizeof(cols));
+    EXPECT_THAT(message(Encoding::entropy, int64_t{1} << 26, 0, bytes), HasSubstr("rows of"));
+  }
 }
 
 TEST(FuzzIndex, EachFaultIsNamed) {
@@ -311,4 +331,4 @@ TEST(FuzzIndex, EachFaultOfTheEntropyCodeIsNamed) {
 }
 
 }  // namespace
-}  // namespace espalier::sparse
+}  // namespace espalier::sparse::fuzz_index_test

@@ -9,7 +9,7 @@
 #include "tests/sparse/index_example.h"
 #include "tests/support/failure.h"
 
-namespace espalier::sparse {
+namespace espalier::sparse::index_test {
 namespace {
 
 TEST(Index, EveryEncodingDecodesTheSameSet) {
@@ -104,7 +104,7 @@ TEST(Index, KernelsSeeTheSameSetOnAnyNumberOfThreads) {
     for (int64_t word = 0; view.bitmap != nullptr && word < (mask.size() + 63) / 64; ++word) {
       ASSERT_EQ(view.bitmap[word], mask.words()[static_cast<size_t>(word)]);
       if (word % 8 == 0) {
-        ASSERT_EQ(view.ranks[word / 8], index.kept_before(64 * word));
+        ASSERT_EQ(view.prefix_counts[word / 8], index.kept_before(64 * word));
       }
     }
   }
@@ -170,7 +170,8 @@ TEST(Index, ShapedBytesAreAsDocumented) {
   const IndexShape squares{.cols = 1024, .height = 16, .width = 16};
   const Mask blocks = block_mask(1024, squares, 0.1, 1);
   const Index block(arena, blocks, Encoding::block, squares);
-  EXPECT_EQ(block.bytes(), 64U * 64 / 8 + 64 * 4) << "one bit a block, one rank a row of them";
+  EXPECT_EQ(block.bytes(), 64U * 64 / 8 + 64 * 4)
+      << "one bit a block, one prefix count a row of them";
   EXPECT_EQ(block.bytes(), predicted_bytes(Encoding::block, 1 << 20, blocks.kept(), squares));
 }
 
@@ -321,4 +322,4 @@ TEST(IndexRegistry, NamesAndChoices) {
 }
 
 }  // namespace
-}  // namespace espalier::sparse
+}  // namespace espalier::sparse::index_test

@@ -8,7 +8,7 @@
 
 #include "src/core/error.h"
 
-namespace espalier::sparse {
+namespace espalier::sparse::mask_test {
 namespace {
 
 constexpr int64_t kSizes[] = {0, 1, 63, 64, 65, 511, 512, 513, 4096, 100003};
@@ -95,4 +95,4 @@ TEST(Mask, WrongInputIsNamed) {
 }
 
 }  // namespace
-}  // namespace espalier::sparse
+}  // namespace espalier::sparse::mask_test

@@ -8,7 +8,7 @@
 #include "src/kernels/rules/master.h"
 #include "tests/kernels/kernel_memory.h"
 
-namespace espalier::kernels {
+namespace espalier::kernels::optimizer_states_test {
 namespace {
 
 constexpr int64_t kCount = 10 * kQuantizeBlock + 77;
@@ -327,8 +327,8 @@ float longest_step(const Kernels& table, bool coded) {
     }
     UpdateArgs args = state.adamw();
     args.weight_decay = 0;
-    args.bias1 = static_cast<float>(1 - std::pow(0.9, step + 1));
-    args.bias2 = static_cast<float>(1 - std::pow(0.95, step + 1));
+    args.bias_correction1 = static_cast<float>(1 - std::pow(0.9, step + 1));
+    args.bias_correction2 = static_cast<float>(1 - std::pow(0.95, step + 1));
     table.update(state.stream, args);
     for (int64_t k = 0; k < kCount; ++k) {
       longest = std::fmax(longest, std::fabs(state.master(k)) / args.lr);
@@ -368,4 +368,4 @@ TEST(CodedMoments, stay_finite_from_finite_gradients) {
 }
 
 }  // namespace
-}  // namespace espalier::kernels
+}  // namespace espalier::kernels::optimizer_states_test

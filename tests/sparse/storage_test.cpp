@@ -11,9 +11,10 @@
 #include "tests/support/failure.h"
 #include "tests/support/support.h"
 
-namespace espalier {
+namespace espalier::storage_test {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::run;
@@ -139,7 +140,11 @@ TEST_P(States, EightBitsLearnLikeThirtyTwo) {
   made.optimizer.state_bits = 32;
   const Outcome exact = run(made);
   EXPECT_NE(coded.losses.back(), exact.losses.back()) << "8 bits are in use";
-  EXPECT_NEAR(coded.val_loss, exact.val_loss, 0.05);
+  ASSERT_EQ(coded.losses.size(), exact.losses.size());
+  for (size_t i = 0; i < exact.losses.size(); ++i) {  // measured: up to 5e-4
+    EXPECT_NEAR(coded.losses[i], exact.losses[i], 2e-3) << "step " << i + 1;
+  }
+  EXPECT_NEAR(coded.val_loss, exact.val_loss, 2e-3);
 }
 
 TEST_P(States, EightBitRunsResumeBitForBit) {
@@ -158,22 +163,30 @@ TEST_P(States, EightBitRunsResumeBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(All, States, ::testing::Values("fp32", "bf16"));
 
-TEST(AutoStorage, ChoosesAndSaysSo) {
-  const TempDir dir;
-  io::Config made = tiny_config(dir);
-  made.pruning.method = "random";
-  made.pruning.sparsity = 0.9;
-  made.pruning.at_step = 0;
-  made.sparse.storage.fallback = "auto";
-  std::string notes;
-  train::TrainerOptions options;
-  options.on_note = [&](const std::string& text) { notes += text + '\n'; };
-  const Outcome chosen = run(made, 1, options);
-  EXPECT_THAT(notes, HasSubstr("chosen"));
-  EXPECT_THAT(notes, HasSubstr("[128, 32]"));
-  made.sparse.storage.fallback = "dense";
-  const Outcome dense = run(made);
-  EXPECT_NEAR(chosen.val_loss, dense.val_loss, 2e-5);
+/// The run has the bits of one whose config names the storages that were chosen.
+TEST(AutoStorage, TrainsWithTheStoragesItNames) {
+  for (const double sparsity : {0.9, 0.2}) {  // a sparse storage is the fastest; a dense one is
+    SCOPED_TRACE(sparsity);
+    const TempDir dir;
+    io::Config made = tiny_config(dir);
+    made.model.width = 64;
+    made.pruning.method = "random";
+    made.pruning.sparsity = sparsity;
+    made.pruning.at_step = 0;
+    made.sparse.storage.fallback = "auto";
+    std::string notes;
+    train::TrainerOptions options;
+    options.on_note = [&](const std::string& text) { notes += text + '\n'; };
+    const Outcome chosen = run(made, 1, options);
+    const auto storages = testing::read_json(dir / "run/summary.json")["manifest"]["storages"]
+                              .get<std::map<std::string, std::string>>();
+    EXPECT_EQ(storages.size(), 8U) << "four matrices of two blocks";
+    EXPECT_THAT(notes, ContainsRegex("\\[256, 64\\] .* " +
+                                     storages.at("blocks.0.mlp.expand.weight") + "\n"));
+    made.sparse.storage.fallback = "sparse";
+    made.sparse.storage.patterns.assign(storages.begin(), storages.end());
+    EXPECT_EQ(run(made), chosen);
+  }
 }
 
 /// Edges that divide the widths of the network, edges that do not, and edges larger than matrices.
@@ -322,4 +335,4 @@ TEST(AutoStorage, OffersBlocksWhereMasksHaveThem) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::storage_test

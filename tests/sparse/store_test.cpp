@@ -9,7 +9,7 @@
 #include "sparse/weight/weight.h"
 #include "tests/support/failure.h"
 
-namespace espalier::sparse {
+namespace espalier::sparse::store_test {
 namespace {
 
 constexpr int64_t kRows = 24;
@@ -69,7 +69,7 @@ TEST_P(StoreTest, FlatArraysAreInBackwardOrder) {
   EXPECT_EQ(store_.total_size(), kRows * kCols + kRows + 21);
 }
 
-TEST_P(StoreTest, SurvivorsKeepValueAndMomentsAndTheRestStartsAtZero) {
+TEST_P(StoreTest, SurvivorsKeepValueAndMomentsAndTheRestStartsAtZeroButForItsSecondMoment) {
   Parameter& weight = store_.find("a.weight");
   Parameter& bias = store_.find("a.bias");
   store_.set_values(weight, ramp(weight.size(), 1));
@@ -94,9 +94,18 @@ TEST_P(StoreTest, SurvivorsKeepValueAndMomentsAndTheRestStartsAtZero) {
     EXPECT_EQ(dense[i], i % 3 == 1 ? 1.0F + static_cast<float>(i % 128) : 0.0F) << i;
   }
 
+  store_.set_moment(weight, 0, moments);
   store_.set_masks(every_third(2));  // no survivor at all: drop and grow
   for (const float value : store_.values(weight)) {
     EXPECT_EQ(value, 0.0F);
+  }
+  for (const float value : store_.moment(weight, 0)) {
+    EXPECT_EQ(value, 0.0F);
+  }
+  const double sum = std::accumulate(moments.begin(), moments.end(), 0.0);
+  const auto mean = static_cast<float>(sum / static_cast<double>(moments.size()));
+  for (const float value : store_.moment(weight, 1)) {
+    EXPECT_EQ(value, mean);
   }
 }
 
@@ -197,4 +206,4 @@ TEST(Store, InitialValuesDependOnSeedAndNameOnly) {
 }
 
 }  // namespace
-}  // namespace espalier::sparse
+}  // namespace espalier::sparse::store_test

@@ -5,7 +5,7 @@
 #include "sparse/weight/weight.h"
 #include "src/core/rng.h"
 
-namespace espalier::sparse {
+namespace espalier::sparse::weight_panels_test {
 namespace {
 
 constexpr int64_t kBatch = 3;
@@ -108,4 +108,4 @@ TEST(WeightPanels, EveryKeptElementGetsItsSum) {
 }
 
 }  // namespace
-}  // namespace espalier::sparse
+}  // namespace espalier::sparse::weight_panels_test

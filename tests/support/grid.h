@@ -11,8 +11,8 @@ Outcome run_grid(const io::Config& config, int ranks, const train::TrainerOption
 
 void expect_equal(const Outcome& got, const Outcome& want);
 
-/// Checks that resuming changes no bit: trains without a break, then in a second folder to `stop`
-/// and on from there. Returns the run without a break. The config saves a checkpoint at `stop`.
-Outcome expect_resume_is_no_break(io::Config config, int ranks, int64_t stop);
+/// Checks that resuming changes no bit: trains without a break, then in a second folder with a
+/// break after each of the steps `stops`. Returns the run without a break.
+Outcome expect_resume_is_no_break(io::Config config, int ranks, const std::vector<int64_t>& stops);
 
 }  // namespace espalier::testing

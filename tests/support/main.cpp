@@ -8,6 +8,8 @@
 //                                             test failed on one. N: longest part of a message
 //   PROGRAM FLAG ARGUMENT                     a child process of a test (child.h)
 #include <gtest/gtest.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -35,9 +37,19 @@ class QuietPrinter : public testing::EmptyTestEventListener {
   int rank_;
 };
 
+/// Runs flush each checkpoint to the disk: their folders are in memory where it has room.
+void use_memory_for_files() {
+  struct statvfs memory {};
+  constexpr uint64_t kNeeded = uint64_t{2} << 30;
+  if (statvfs("/dev/shm", &memory) == 0 && memory.f_bavail * memory.f_frsize >= kNeeded &&
+      access("/dev/shm", W_OK) == 0) {
+    setenv("TMPDIR", "/dev/shm", 0);
+  }
+}
+
 int run_alone() {
   const int failed = RUN_ALL_TESTS();
-  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
   constexpr int kSkipped = 77;
   const bool skipped =
       all.test_to_run_count() > 0 && all.skipped_test_count() == all.test_to_run_count();
@@ -49,7 +61,7 @@ int run_as_rank(const parallel::MpiOptions& options) {
   job() = &mpi.world();
   try {
     if (const int rank = mpi.world().rank(); rank != 0) {
-      auto& listeners = testing::UnitTest::GetInstance()->listeners();
+      auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
       delete listeners.Release(listeners.default_result_printer());
       listeners.Append(new QuietPrinter(rank));  // gtest owns it
     }
@@ -67,6 +79,7 @@ int run_as_rank(const parallel::MpiOptions& options) {
 
 int main(int argc, char** argv) {
   using namespace espalier;
+  use_memory_for_files();
   testing::InitGoogleTest(&argc, argv);
   parallel::MpiOptions options{.timeout = 60};
   if (argc == 3) {

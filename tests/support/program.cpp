@@ -108,6 +108,9 @@ method = "magnitude"
 sparsity = 0.8
 at_step = 8
 
+[sparse]
+storage = "dense"  # "auto" is a choice by time
+
 [parallel]
 check_every = 4
 

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <mutex>
 
+#include "io/files/folders.h"
 #include "src/core/rng.h"
 
 namespace espalier::testing {
@@ -36,6 +38,14 @@ TempDir::~TempDir() {
   std::filesystem::remove_all(path_, ignored);
 }
 
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const std::filesystem::path& entry : io::entries_of(folder)) {
+    names.push_back(entry.filename().string());
+  }
+  return names;
+}
+
 void write_text(const std::filesystem::path& path, size_t words, uint64_t seed) {
   const std::vector<std::string> list{"pear ", "apple ",  "quince ", "plum ",
                                       "wall ", "branch ", "pruned ", "by hand.\n"};
@@ -62,7 +72,8 @@ io::Config tiny_config(const TempDir& dir) {
   config.train.eval_every = 0;
   config.train.eval_batches = 2;
   config.optimizer.warmup_steps = 4;
-  config.parallel.bucket_mb = 0.01;  // several buckets
+  config.sparse.storage.fallback = "dense";  // "auto" is a choice by time
+  config.parallel.bucket_mb = 0.01;          // several buckets
   config.parallel.check_every = 3;
   config.parallel.timeout_s = 60;
   config.run.threads = 1;
@@ -106,8 +117,15 @@ Outcome run(const io::Config& config, int ranks, train::TrainerOptions options) 
     options.resume = "none";
   }
   Outcome outcome;
+  std::mutex notes;  // every rank makes notes, each in its thread
   const auto body = [&](parallel::Communicator& comm) {
     train::TrainerOptions mine = options;
+    if (options.on_note) {
+      mine.on_note = [&](const std::string& note) {
+        const std::scoped_lock lock(notes);
+        options.on_note(note);
+      };
+    }
     mine.kernels = mine.kernels != nullptr ? mine.kernels : kernels_of_runs();
     std::vector<double> losses;
     mine.on_step = [&](const train::StepReport& report) {
@@ -129,11 +147,23 @@ Outcome run(const io::Config& config, int ranks, train::TrainerOptions options) 
   return outcome;
 }
 
-Outcome run_with_a_break(const io::Config& config, int ranks, int64_t stop) {
-  const Outcome begun = run(config, ranks, {.stop_after = stop});
-  Outcome all = run(config, ranks, {.resume = "auto"});
-  all.losses.insert(all.losses.begin(), begun.losses.begin(), begun.losses.end());
-  return all;
+Outcome run_with_breaks(const std::vector<int64_t>& stops,
+                        const std::function<Outcome(const train::TrainerOptions& options)>& train) {
+  std::vector<double> losses;
+  std::string resume = "none";
+  for (const int64_t stop : stops) {
+    const Outcome part = train({.resume = resume, .stop_after = stop});
+    losses.insert(losses.end(), part.losses.begin(), part.losses.end());
+    resume = "auto";
+  }
+  Outcome last = train({.resume = resume});
+  last.losses.insert(last.losses.begin(), losses.begin(), losses.end());
+  return last;
+}
+
+Outcome run_with_breaks(const io::Config& config, int ranks, const std::vector<int64_t>& stops) {
+  return run_with_breaks(
+      stops, [&](const train::TrainerOptions& options) { return run(config, ranks, options); });
 }
 
 }  // namespace espalier::testing

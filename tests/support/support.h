@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,6 +31,9 @@ class TempDir {
  private:
   std::filesystem::path path_;
 };
+
+/// Names of a folder's entries, in order.
+std::vector<std::string> names_in(const std::filesystem::path& folder);
 
 /// Text with learnable structure: words of a fixed list in Philox order.
 void write_text(const std::filesystem::path& path, size_t words, uint64_t seed = 1);
@@ -64,7 +68,9 @@ std::function<void(void*, const void*, size_t)>& copy_of_ranks();
 /// ranks.
 Outcome run(const io::Config& config, int ranks = 1, train::TrainerOptions options = {});
 
-/// Stops after `stop` steps and resumes. The losses are those of all steps.
-Outcome run_with_a_break(const io::Config& config, int ranks, int64_t stop);
+/// Stops after each of these steps and resumes. The losses are those of all steps. `train`: a run.
+Outcome run_with_breaks(const std::vector<int64_t>& stops,
+                        const std::function<Outcome(const train::TrainerOptions& options)>& train);
+Outcome run_with_breaks(const io::Config& config, int ranks, const std::vector<int64_t>& stops);
 
 }  // namespace espalier::testing

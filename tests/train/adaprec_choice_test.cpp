@@ -11,7 +11,7 @@
 #include "src/core/rng.h"
 #include "tests/support/failure.h"
 
-namespace espalier::train {
+namespace espalier::train::adaprec_choice_test {
 namespace {
 
 constexpr int64_t kNow = 100;
@@ -216,4 +216,4 @@ TEST(AdaprecChoice, RefusesInvalidRounds) {
 }
 
 }  // namespace
-}  // namespace espalier::train
+}  // namespace espalier::train::adaprec_choice_test

@@ -12,7 +12,7 @@
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"
 
-namespace espalier {
+namespace espalier::async_test {
 namespace {
 
 using namespace testing;
@@ -402,4 +402,4 @@ TEST(Async, DivergenceNamesTheStep) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::async_test

@@ -11,7 +11,7 @@
 #include "tests/support/failure.h"
 #include "tests/support/support.h"
 
-namespace espalier {
+namespace espalier::budget_test {
 namespace {
 
 using ::testing::AllOf;
@@ -64,7 +64,7 @@ void expect_planned(const io::Config& config) {
               static_cast<double>(arena.total().peak));
     const sparse::StateParts parts = trainer.stage().store().parts();
     EXPECT_EQ(parts.value + parts.copies + parts.gradient + parts.low + parts.master +
-                  parts.moments + parts.scales + parts.index,
+                  parts.moments + parts.scales + parts.pruning + parts.index,
               arena.model_state_bytes());
     EXPECT_EQ(plan.parts.copies, parts.copies);
     EXPECT_EQ(plan.parts.scales, parts.scales);
@@ -126,7 +126,18 @@ TEST(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
       made.pruning.to_step = 7;
       made.pruning.every = 2;
     }
-    if (method->needs_gradients || method->moving()) {
+    if (method->learning != nullptr) {
+      made.train.steps = 4;
+      made.pruning.at_step = 2;
+    }
+    if (method->waits) {
+      made.train.steps = 8;
+      made.pruning.to_step = 7;
+      made.pruning.every = 1;
+      made.pruning.distance = 0;
+    }
+    if (method->needs_gradients || method->moving() || method->learning != nullptr ||
+        method->waits) {
       expect_planned(made);
     }
   }
@@ -208,7 +219,8 @@ TEST_P(StartsPruned, IsTheSameForAnyNumberOfThreads) {
 std::vector<std::string> first_methods() {
   std::vector<std::string> found;
   for (const pruning::Method* method : pruning::methods()) {
-    if (method->name != "none" && !method->from_file() && method->score == nullptr) {
+    if (method->name != "none" && method->run != nullptr && !method->has_scores() &&
+        !method->needs_paths && !method->waits) {
       found.emplace_back(method->name);
     }
   }
@@ -341,6 +353,23 @@ TEST(Budget, ForbidsStoragesThatDoNotFit) {
               HasSubstr("no storage fits train.memory_budget"));
 }
 
+TEST(Budget, CountsTheSharedScratchOnce) {
+  using sparse::Storage;
+  std::vector<train::StorageGroup> groups{
+      {.parameters = {0, 1, 2, 3, 4},
+       .timings = {{.storage = Storage::dense, .seconds = 1, .bytes = 30, .scratch = 0},
+                   {.storage = Storage::sparse, .seconds = 2, .bytes = 20, .scratch = 15}}}};
+  // One parameter and its scratch take more in storage sparse (35 for 30), five take less.
+  train::choose_storages(groups, 115);
+  EXPECT_EQ(groups[0].chosen, 1U);
+  EXPECT_TRUE(groups[0].limited);
+  EXPECT_THAT(failure_of([&] { train::choose_storages(groups, 114); }),
+              HasSubstr("need 115 bytes"));
+  train::choose_storages(groups, 150);
+  EXPECT_EQ(groups[0].chosen, 0U);
+  EXPECT_FALSE(groups[0].limited);
+}
+
 TEST(Budget, IsPassedToTheChoiceOfStorages) {
   const TempDir dir;
   io::Config made = small_config(dir, "random");
@@ -359,4 +388,4 @@ TEST(Budget, IsPassedToTheChoiceOfStorages) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::budget_test

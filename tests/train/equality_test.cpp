@@ -8,7 +8,7 @@
 #include "tests/support/support.h"
 #include "tests/support/ways.h"
 
-namespace espalier {
+namespace espalier::equality_test {
 namespace {
 
 using namespace testing;
@@ -82,10 +82,9 @@ TEST_P(Types, ResumeIsNoBreak) {
   io::Config config = pruned(tiny_config(dir));
   testing::take_type(config, GetParam());
   const Outcome whole = run(config);
-  for (const int64_t stop : {2, 4, 7}) {  // before, at and after the pruning
-    EXPECT_EQ(run_with_a_break(config, 1, stop), whole) << "stopped after step " << stop;
-    EXPECT_EQ(io::read_metrics(dir / "run/metrics.jsonl").size(), whole.losses.size());
-  }
+  // Before, at and after the pruning.
+  EXPECT_EQ(run_with_breaks(config, 1, {2, 4, 7}), whole);
+  EXPECT_EQ(io::read_metrics(dir / "run/metrics.jsonl").size(), whole.losses.size());
 }
 
 TEST_P(Types, ThreadsOverlapAndBucketsDoNotChangeBits) {
@@ -94,6 +93,11 @@ TEST_P(Types, ThreadsOverlapAndBucketsDoNotChangeBits) {
   testing::take_type(config, GetParam());
   const Outcome reference = run(config, 2);
   EXPECT_EQ(run(config, 2), reference) << "the same again";
+  for (const int64_t threads : {2, 3}) {
+    config.run.threads = threads;
+    EXPECT_EQ(run(config, 2), reference) << threads << " threads";
+  }
+  config.run.threads = 1;
   config.parallel.overlap = false;
   EXPECT_EQ(run(config, 2), reference) << "without overlap";
   config.parallel.bucket_mb = 64;
@@ -120,6 +124,24 @@ TEST_P(Ranks, MatchOneRank) {
   EXPECT_NEAR(many.val_loss, one.val_loss, 2e-6);
   EXPECT_EQ(many.positions, one.positions);
   EXPECT_LT(largest_difference(many, one), config.optimizer.lr);
+}
+
+/// Without a norm to clip, an update of SGD is proportional to the gradient, so that a wrong factor
+/// of the gradient, which cancels in Adam's update, changes the weights by about lr.
+TEST_P(Ranks, MatchOneRankInTheScaleOfGradients) {
+  const TempDir dir;
+  io::Config config = pruned(tiny_config(dir));
+  config.optimizer.kind = "sgd";
+  config.optimizer.lr = 0.1;
+  config.optimizer.clip = 0;
+  const Outcome one = run(config, 1);
+  for (const int64_t zero : {0, 1}) {
+    config.parallel.zero = zero;
+    const Outcome many = run(config, GetParam());
+    EXPECT_EQ(many.positions, one.positions);
+    EXPECT_LT(largest_difference(many, one), 1e-6) << "zero = " << zero;
+    EXPECT_NEAR(many.val_loss, one.val_loss, 2e-6) << "zero = " << zero;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Numbers, Ranks, ::testing::Values(2, 3, 4));
@@ -165,7 +187,7 @@ TEST(Equality, GradualPruningReachesItsTargetAndResumes) {
   testing::prune_gradually(config);
   config.pruning.sparsity = 0.9;
   const Outcome whole = run(config, 2);
-  EXPECT_EQ(run_with_a_break(config, 2, 6), whole);
+  EXPECT_EQ(run_with_breaks(config, 2, {6}), whole);
   const auto summary = testing::read_json(dir / "run/summary.json");
   EXPECT_NEAR(summary["sparsity"].get<double>(), 0.9, 1e-4);
 }
@@ -191,4 +213,4 @@ TEST(Equality, SparseBytesScaleWithDensity) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::equality_test

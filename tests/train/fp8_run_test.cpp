@@ -9,7 +9,7 @@
 #include "tests/support/support.h"
 #include "tests/support/ways.h"
 
-namespace espalier {
+namespace espalier::fp8_run_test {
 namespace {
 
 using namespace testing;
@@ -76,8 +76,8 @@ TEST(Fp8, TrainsAsWellAsBf16AndNotTheSame) {
   EXPECT_LT(rounded.losses.back(), rounded.losses.front() - 1);
   const double difference = largest_difference(rounded.losses, plain.losses);
   EXPECT_GT(difference, 1e-4);
-  EXPECT_LT(difference, 0.1);
-  EXPECT_NEAR(rounded.val_loss, plain.val_loss, 0.05);
+  EXPECT_LT(difference, 5e-3);  // measured: 1.7e-3
+  EXPECT_NEAR(rounded.val_loss, plain.val_loss, 5e-3);
 }
 
 TEST(Fp8, RoundsTheSameInDenseAndExpanded) {
@@ -144,4 +144,4 @@ TEST(Fp8, IsNearlyTheSameOnTwoRanks) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::fp8_run_test

@@ -8,11 +8,13 @@
 
 #include "src/core/rng.h"
 #include "src/train/stage/stage.h"
+#include "tests/support/failure.h"
 
-namespace espalier::train {
+namespace espalier::train::layout_test {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 double most_expensive(std::span<const double> costs, const std::vector<size_t>& ends) {
   double most = 0;
@@ -101,11 +103,20 @@ TEST(Layout, PartsCoverTheNetworkWithTheTapesOfTheSchedule) {
           ++owners[layer];
         }
         EXPECT_GE(part.tapes, 1);
-        EXPECT_EQ(part.waiting > 0, schedule.starts_with("zb") || schedule == "dualpipe-v");
+        EXPECT_EQ(part.deferred > 0, schedule.starts_with("zb") || schedule == "dualpipe-v");
       }
     }
     EXPECT_EQ(owners, std::vector<int>(10, 1)) << schedule;
   }
+}
+
+TEST(Layout, MicroBatchesOfASegmentAreCountedIn64Bits) {
+  io::Config config = gpt(2);
+  config.parallel.schedule = "async";
+  const Layout layout = make_layout(config, 1, 4, estimated_times(config, kProblem));
+  EXPECT_EQ(layout.segment(3).micro_batches, 12);
+  EXPECT_THAT(failure_of([&] { layout.segment(int64_t{1} << 30); }),  // 2^32 become 0 in an int
+              HasSubstr("1073741824 steps between two drains have 4294967296 micro-batches"));
 }
 
 TEST(LayerTimes, MeasuredOnesTellExpensiveLayersFromCheapOnes) {
@@ -128,4 +139,4 @@ TEST(LayerTimes, MeasuredOnesTellExpensiveLayersFromCheapOnes) {
 }
 
 }  // namespace
-}  // namespace espalier::train
+}  // namespace espalier::train::layout_test

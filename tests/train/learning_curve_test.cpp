@@ -11,7 +11,7 @@
 #include "src/core/rng.h"
 #include "tests/support/failure.h"
 
-namespace espalier::train {
+namespace espalier::train::learning_curve_test {
 namespace {
 
 using Function = std::function<double(double)>;
@@ -310,4 +310,4 @@ TEST(LearningCurve, CalibratedOnRandomCurves) {
 }
 
 }  // namespace
-}  // namespace espalier::train
+}  // namespace espalier::train::learning_curve_test

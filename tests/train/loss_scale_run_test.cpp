@@ -10,7 +10,7 @@
 #include "tests/support/support.h"
 #include "tests/support/ways.h"
 
-namespace espalier {
+namespace espalier::loss_scale_run_test {
 namespace {
 
 using namespace testing;
@@ -183,4 +183,4 @@ TEST(LossScaleRuns, ErrorFeedbackAndAsyncNeedAFixedScale) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::loss_scale_run_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/failure.h"
 
-namespace espalier::train {
+namespace espalier::train::loss_scale_test {
 namespace {
 
 io::TrainConfig half(double scale = 0) {
@@ -71,9 +71,16 @@ TEST(LossScale, GoesOnWhereACheckpointLeftIt) {
   LossScale fixed(half(4));
   fixed.restore(scale.state());
   EXPECT_EQ(fixed.value(), 4);
-  EXPECT_NE(failure_of([&] { other.restore("many"); }).find("loss scale is 'many'"),
-            std::string::npos);
+  const std::string before = other.state();
+  for (const std::string& text :
+       std::vector<std::string>{"many", "65536", "65536 1 2 3", "65536 -1 0", "nan 0 0", "0.5 0 0",
+                                "65536 2000 0", "65536 99999999999999999999 0"}) {
+    EXPECT_NE(failure_of([&] { other.restore(text); }).find("loss scale is '" + text + "'"),
+              std::string::npos)
+        << text;
+    EXPECT_EQ(other.state(), before);
+  }
 }
 
 }  // namespace
-}  // namespace espalier::train
+}  // namespace espalier::train::loss_scale_test

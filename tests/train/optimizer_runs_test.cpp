@@ -6,7 +6,7 @@
 #include "tests/support/support.h"
 #include "tests/support/ways.h"
 
-namespace espalier {
+namespace espalier::optimizer_runs_test {
 namespace {
 
 using namespace testing;
@@ -31,7 +31,7 @@ TEST_P(OptimizerRuns, LearnAndResumeWithoutABreak) {
   io::Config made = config();
   const Outcome whole = run(made);
   EXPECT_LT(whole.losses.back(), whole.losses.front());
-  EXPECT_EQ(testing::run_with_a_break(made, 1, 6), whole);
+  EXPECT_EQ(testing::run_with_breaks(made, 1, {6}), whole);
 }
 
 TEST_P(OptimizerRuns, ZeroChangesNoBit) {
@@ -50,4 +50,4 @@ INSTANTIATE_TEST_SUITE_P(All, OptimizerRuns,
                          });
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::optimizer_runs_test

@@ -9,7 +9,7 @@
 #include "src/train/stage/stage.h"
 #include "tests/support/support.h"
 
-namespace espalier::train {
+namespace espalier::train::part_test {
 namespace {
 
 constexpr int64_t kSamples = 3;
@@ -179,7 +179,7 @@ Result run_parts(const Setting& setting, const std::vector<std::vector<PartShape
 }
 
 PartShape part(size_t first, size_t end) {
-  return {.first = first, .end = end, .tapes = kMicroBatches, .waiting = kMicroBatches};
+  return {.first = first, .end = end, .tapes = kMicroBatches, .deferred = kMicroBatches};
 }
 
 std::vector<Setting> settings() {
@@ -261,9 +261,9 @@ TEST(Part, MeasuredCostsOfPartsSumToTheWhole) {
       measure_pass(config_of(setting), problem_of(setting), {.micro_batch = kSamples});
   ASSERT_EQ(costs.size(), 2U);
   EXPECT_NEAR(costs[0].flops + costs[1].flops, whole[0].flops, 0.01 * whole[0].flops);
-  EXPECT_GT(costs[0].waiting_bytes, 0U);
-  EXPECT_EQ(whole[0].waiting_bytes, 0U);
+  EXPECT_GT(costs[0].deferred_bytes, 0U);
+  EXPECT_EQ(whole[0].deferred_bytes, 0U);
 }
 
 }  // namespace
-}  // namespace espalier::train
+}  // namespace espalier::train::part_test

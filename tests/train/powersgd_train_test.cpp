@@ -11,7 +11,7 @@
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"
 
-namespace espalier {
+namespace espalier::powersgd_train_test {
 namespace {
 
 using namespace testing;
@@ -106,14 +106,11 @@ TEST(LowRankRuns, SendTheBytesOfTheirFactors) {
 /// With the same replicas a resumed run has the bits of an uninterrupted one.
 TEST(LowRankRuns, ResumeIsNoBreak) {
   for (const Way& way : kWays) {
-    for (const int64_t warmup : {2, 8}) {  // before the checkpoint, and behind it
-      SCOPED_TRACE(fmt::format("{} {} {}", way.reduction, way.dtype, warmup));
-      const TempDir dir;
-      io::Config config = config_of(way, dir);
-      config.parallel.powersgd_warmup = warmup;
-      config.train.checkpoint_every = 5;
-      expect_resume_is_no_break(config, 2, 5);
-    }
+    SCOPED_TRACE(fmt::format("{} {}", way.reduction, way.dtype));
+    const TempDir dir;
+    io::Config config = config_of(way, dir);
+    config.parallel.powersgd_warmup = 5;
+    expect_resume_is_no_break(config, 2, {3, 8});  // before the end of the warm-up, and after it
   }
 }
 
@@ -125,7 +122,7 @@ TEST(LowRankRuns, ResumeOverAPipelineIsNoBreak) {
     config.parallel.pipeline = 2;
     config.train.micro_batch = 2;
     config.train.checkpoint_every = 5;
-    expect_resume_is_no_break(config, 4, 5);
+    expect_resume_is_no_break(config, 4, {5});
   }
 }
 
@@ -138,7 +135,7 @@ TEST(LowRankRuns, ResumeOfAnAsynchronousPipelineIsNoBreak) {
   config.parallel.drain_every = 5;
   config.train.micro_batch = 2;
   config.train.checkpoint_every = 5;
-  expect_resume_is_no_break(config, 4, 5);
+  expect_resume_is_no_break(config, 4, {5});
 }
 
 std::vector<float> factor_of(train::Trainer& trainer, parallel::LowRank& kept) {
@@ -157,7 +154,7 @@ TEST(LowRankRuns, OtherRanksResumeWithTheSameFactors) {
     train::Trainer trainer(config, comm, {.resume = "none", .stop_after = 6});
     trainer.run();
   });
-  const auto path = io::latest_checkpoint(dir / "run" / "checkpoints");
+  const auto path = io::newest_intact_checkpoint(dir / "run" / "checkpoints").file;
   ASSERT_TRUE(path.has_value());
   const io::CheckpointReader reader(*path);
   const Shape shape = reader.optimizer_shape(kExpand, "lowrank");
@@ -204,7 +201,7 @@ TEST(LowRankRuns, PrunedParametersLoseTheirFactors) {
     const Outcome whole = run(config, 2);
     config.run.out = (dir / "parts").string();
     run(config, 2, {.stop_after = 9});
-    const auto path = io::latest_checkpoint(dir / "parts" / "checkpoints");
+    const auto path = io::newest_intact_checkpoint(dir / "parts" / "checkpoints").file;
     ASSERT_TRUE(path.has_value());
     const io::CheckpointReader reader(*path);
     EXPECT_FALSE(reader.has_optimizer(kExpand, "lowrank"));
@@ -257,4 +254,4 @@ TEST(LowRankRuns, VectorsAndMatricesThatWouldNotShrinkAreNotFactored) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::powersgd_train_test

@@ -6,7 +6,7 @@
 #include "tests/support/grid.h"
 #include "tests/support/ways.h"
 
-namespace espalier {
+namespace espalier::value_codec_run_test {
 namespace {
 
 using namespace testing;
@@ -74,9 +74,8 @@ TEST_P(ValueCodecRuns, LearnsAndResumesWithoutABreak) {
   const Outcome whole = run(config(), 3);
   EXPECT_NE(whole.values, plain.values);
   EXPECT_NEAR(whole.losses.back(), plain.losses.back(), 0.01 * plain.losses.back());
-  for (const int64_t stop : {2, 4, 7}) {  // before, at and after the pruning
-    EXPECT_EQ(testing::run_with_a_break(config(), 3, stop), whole) << stop;
-  }
+  // Before, at and after the pruning.
+  EXPECT_EQ(testing::run_with_breaks(config(), 3, {2, 4, 7}), whole);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ValueCodecRuns,
@@ -95,6 +94,7 @@ TEST(CodedValueMemory, IsAsPlanned) {
         const TempDir dir;
         io::Config config = tiny_config(dir);
         config.model.width = 64;
+        config.train.steps = 5;
         config.train.dtype = dtype;
         config.optimizer.state_bits = 8;
         config.parallel.zero = 1;
@@ -208,11 +208,11 @@ TEST(CodedValuePipelines, ReplicasOfStagesAgreeAndResume) {
     config.parallel.check_every = 1;
     const Outcome plain = run_grid(config, 4);
     config.parallel.value_codec.fallback = "linear8";
-    const Outcome whole = expect_resume_is_no_break(config, 4, 5);
+    const Outcome whole = expect_resume_is_no_break(config, 4, {5});
     EXPECT_NE(whole.values, plain.values);
     EXPECT_NEAR(whole.losses.back(), plain.losses.back(), 0.01 * plain.losses.back());
   }
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::value_codec_run_test

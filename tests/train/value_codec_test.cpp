@@ -16,7 +16,7 @@
 #include "tests/support/support.h"
 #include "tests/support/ways.h"
 
-namespace espalier {
+namespace espalier::value_codec_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -102,7 +102,7 @@ class Follower {
       segments_.push_back({.first = edges_.back(),
                            .count = end - edges_.back(),
                            .format = parallel::format_of(parallel::parse_codec(codec)),
-                           .change = true});
+                           .sends_difference = true});
     }
     edges_.push_back(kCount);
     parallel::WireSegment& mine = segments_[static_cast<size_t>(comm.rank())];
@@ -273,4 +273,4 @@ TEST(CodedValues, NeedsASharedOptimizerAndACodecOfValues) {
 }
 
 }  // namespace
-}  // namespace espalier
+}  // namespace espalier::value_codec_test

@@ -8,7 +8,7 @@
 #include "tests/parallel/silent_rank.h"
 #include "tests/support/ranks.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::zero_lost_mpi_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -78,4 +78,4 @@ TEST(ZeroLost, APeerThatFailsAmidAGatherEndsIt) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::zero_lost_mpi_test

@@ -14,7 +14,7 @@
 #include "tests/parallel/rank_gradients.h"
 #include "tests/support/ranks.h"
 
-namespace espalier::parallel {
+namespace espalier::parallel::zero_sums_mpi_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -290,4 +290,4 @@ TEST(ZeroSums, RefusesMismatchedSizes) {
 }
 
 }  // namespace
-}  // namespace espalier::parallel
+}  // namespace espalier::parallel::zero_sums_mpi_test

@@ -50,7 +50,7 @@ std::vector<Action> serialised(int stages, int micro_batches) {
 Schedule asynchronous(const ScheduleShape& shape) {
   Schedule schedule = one_stage_a_rank("async", shape);
   schedule.synchronous = false;
-  schedule.every = shape.every;
+  schedule.micro_batches_per_update = shape.micro_batches_per_update;
   if (shape.chunks == 1) {
     return complete(schedule, [&](int rank) {
       return forwards_first(rank, shape.micro_batches, warm_up(schedule, rank));

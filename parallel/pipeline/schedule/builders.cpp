@@ -28,7 +28,8 @@ void send_after(const Schedule& schedule, const Action& action, std::vector<Acti
 
 std::vector<Action> complete(const Schedule& schedule, const std::vector<Action>& compute) {
   std::vector<int> missing(static_cast<size_t>(schedule.stages()), schedule.micro_batches);
-  const int every = schedule.synchronous ? schedule.micro_batches : schedule.every;
+  const int every =
+      schedule.synchronous ? schedule.micro_batches : schedule.micro_batches_per_update;
   std::vector<Action> program;
   std::vector<Action> steps;
   for (const Action& action : compute) {

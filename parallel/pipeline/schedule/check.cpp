@@ -29,9 +29,9 @@ class Checker {
     const auto ranks = schedule.programs.size();
     check(ranks == static_cast<size_t>(schedule.ranks), "{} ranks have {} programs", schedule.ranks,
           ranks);
-    check(schedule.synchronous || schedule.micro_batches % schedule.every == 0,
+    check(schedule.synchronous || schedule.micro_batches % schedule.micro_batches_per_update == 0,
           "schedule {}: updates of {} micro-batches do not divide {}", schedule.name,
-          schedule.every, schedule.micro_batches);
+          schedule.micro_batches_per_update, schedule.micro_batches);
     for (StageState& stage : stages_) {
       stage.work.resize(static_cast<size_t>(schedule.micro_batches));
     }
@@ -165,7 +165,7 @@ class Checker {
 
   /// Micro-batches of an update.
   int an_update() const {
-    return schedule_.synchronous ? schedule_.micro_batches : schedule_.every;
+    return schedule_.synchronous ? schedule_.micro_batches : schedule_.micro_batches_per_update;
   }
 
   void hold(size_t rank, const Action& action, int activations, int weight_parts) {

@@ -6,7 +6,7 @@
 namespace espalier::parallel {
 namespace {
 
-std::vector<Action> program_of(const Schedule& schedule, int rank) {
+std::vector<Action> dualpipe_v_program(const Schedule& schedule, int rank) {
   const int after = schedule.ranks - rank - 1;
   VProgram program(schedule, rank);
   repeat(2 * after, [&](int) { program.forward(0); });
@@ -55,7 +55,7 @@ Schedule dualpipe_v(const ScheduleShape& shape) {
         "{1} or more, or schedule zb-v",
         shape.ranks, 2 * shape.ranks, shape.micro_batches);
   const Schedule empty = v_shaped("dualpipe-v", shape);
-  return complete(empty, [&](int rank) { return program_of(empty, rank); });
+  return complete(empty, [&](int rank) { return dualpipe_v_program(empty, rank); });
 }
 
 }  // namespace

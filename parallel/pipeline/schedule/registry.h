@@ -11,10 +11,10 @@ namespace espalier::parallel {
 
 /// The sizes of a schedule.
 struct ScheduleShape {
-  int ranks = 1;          ///< p
-  int micro_batches = 1;  ///< m
-  int chunks = 1;         ///< v: stages a rank, if the schedule supports several
-  int every = 1;          ///< micro-batches of an update, for an asynchronous schedule
+  int ranks = 1;                     ///< p
+  int micro_batches = 1;             ///< m
+  int chunks = 1;                    ///< v: stages a rank, if the schedule supports several
+  int micro_batches_per_update = 1;  ///< micro-batches of an update, for an asynchronous schedule
 };
 
 struct ScheduleEntry {

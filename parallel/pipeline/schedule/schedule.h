@@ -89,7 +89,7 @@ struct Schedule {
   /// One update of all stages at the end. Otherwise each stage steps separately, as its gradients
   /// complete.
   bool synchronous = true;
-  int every = 1;                              ///< not synchronous: micro-batches of an update
+  int micro_batches_per_update = 1;           ///< not synchronous: micro-batches of an update
   std::vector<std::vector<Action>> programs;  ///< [ranks]
 
   int stages() const { return ranks * chunks; }

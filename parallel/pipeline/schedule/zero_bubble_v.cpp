@@ -16,7 +16,7 @@ std::vector<Action> only_first(std::vector<Action> program, int micro_batches) {
   return program;
 }
 
-std::vector<Action> program_of(const Schedule& schedule, int rank) {
+std::vector<Action> zero_bubble_v_program(const Schedule& schedule, int rank) {
   const int ranks = schedule.ranks;
   const int filled = std::max(2 * ranks - 1, schedule.micro_batches);
   VProgram program(schedule, rank);
@@ -59,7 +59,7 @@ std::vector<Action> program_of(const Schedule& schedule, int rank) {
 
 Schedule zero_bubble_v(const ScheduleShape& shape) {
   const Schedule empty = v_shaped("zb-v", shape);
-  return complete(empty, [&](int rank) { return program_of(empty, rank); });
+  return complete(empty, [&](int rank) { return zero_bubble_v_program(empty, rank); });
 }
 
 }  // namespace

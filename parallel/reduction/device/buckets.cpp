@@ -7,7 +7,7 @@
 
 namespace espalier::parallel {
 
-void DeviceBuckets::begin(BucketStep step) {
+void DeviceBuckets::begin(BucketedCollective step) {
   require(enqueued_ == step_.ends.size(), "finish the step before beginning another", enqueued_,
           step_.ends.size());
   require((step.ends.empty() ? 0 : step.ends.back()) == flat_count(step.flat),

@@ -16,7 +16,7 @@ class DeviceBuckets {
       : link_(link), reduction_(reduction), overlap_(overlap), text_(text) {}
 
   /// The previous step must be finished.
-  void begin(BucketStep step);
+  void begin(BucketedCollective step);
   /// The kernels that make elements [0, end) final are enqueued. `end` never decreases.
   void ready(int64_t end);
   /// As `ready`, for the whole array. Kernels enqueued from now on see the results.
@@ -29,7 +29,7 @@ class DeviceBuckets {
   DeviceSum& reduction_;
   bool overlap_;
   BucketText text_;
-  BucketStep step_;
+  BucketedCollective step_;
   size_t enqueued_ = 0;  ///< buckets
 };
 

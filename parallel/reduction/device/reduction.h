@@ -28,7 +28,7 @@ class DeviceSum {
   /// "summing gradients".
   virtual void run(const SliceJob& job, std::string_view doing) = 0;
   /// One bucket of a step.
-  void run(const BucketStep& step, size_t bucket, std::string_view doing);
+  void run(const BucketedCollective& step, size_t bucket, std::string_view doing);
 };
 
 class DeviceReduction final : public DeviceSum {

@@ -106,7 +106,7 @@ NcclLink::NcclLink(Communicator& comm, Stream& compute, std::vector<int> members
       members_(std::move(members)),
       traffic_(traffic),
       nccl_(nccl::library()),
-      queue_(compute.queue()->beside()),
+      queue_(compute.queue()->make_queue()),
       stream_(compute.arena(), compute.threads(), queue_.get()),
       native_(queue_->handle()),
       exceptions_(std::uncaught_exceptions()) {
@@ -206,7 +206,7 @@ void NcclLink::check_call(nccl::Status status, std::string_view doing) {
   if (status == nccl::kRemoteError || status == nccl::kSystemError) {
     comm_.lose(others(), what);
   }
-  fail("{}", what);
+  throw Failure(what, true);
 }
 
 /// State of the group; throws on an error that NCCL cannot recover from.
@@ -357,7 +357,7 @@ void NcclLink::check_overdue() {
   UnderWay& first = under_way_.front();
   if (first.since == 0) {
     first.since = compute_.passed(first.after) ? now_seconds() : 0;
-  } else if (now_seconds() - first.since > comm_.timeout()) {
+  } else if (now_seconds() - std::max(first.since, comm_.last_life()) > comm_.timeout()) {
     comm_.give_up(others(), first.doing);
   }
 }

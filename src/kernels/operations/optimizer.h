@@ -59,7 +59,7 @@ struct RandomRounding {
 
 /// The rules of optimizers (rules/update.h). g = gradient * scale; bias_i = 1 - beta_i^t.
 ///   adamw   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
-///           w -= lr (m / bias1 / (sqrt(v / bias2) + epsilon) + weight_decay w)
+///           w -= lr (m / c1 / (sqrt(v / c2) + epsilon) + weight_decay w), c = bias_correction
 ///           Loshchilov and Hutter, ICLR 2019, algorithm 2 (decay times lr as in PyTorch)
 ///   sgd     m = beta1 m + g + weight_decay w;  w -= lr m
 ///   lion    u = sign(beta1 m + (1 - beta1) g);  w -= lr (u + weight_decay w)
@@ -88,7 +88,7 @@ struct UpdateArgs {
   Positions positions;
   Tensor factor;  ///< fp32 [1], or empty
   float scale = 1, lr = 0, beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F, weight_decay = 0;
-  float bias1 = 1, bias2 = 1;
+  float bias_correction1 = 1, bias_correction2 = 1;
   RandomRounding rounding;
 };
 

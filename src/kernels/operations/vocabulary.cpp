@@ -70,4 +70,29 @@ DryCount cost(const CrossEntropyArgs& args) {
           traffic(args.logits, args.targets, args.losses, args.dlogits)};
 }
 
+void verify(const DistillationArgs& args) {
+  const int64_t rows = args.logits.rows();
+  const int64_t cols = args.logits.cols();
+  is_fp32("logits", args.logits);
+  is_matrix("logits", args.logits, rows, cols);
+  is_fp32("teacher", args.teacher);
+  is_matrix("teacher", args.teacher, rows, cols);
+  is_int32("targets", args.targets);
+  is_flat("targets", args.targets, rows);
+  is_fp32_vector("losses", args.losses, rows);
+  is_fp32_vector("teacher_losses", args.teacher_losses, rows);
+  is_any("dlogits", args.dlogits);
+  is_matrix("dlogits", args.dlogits, rows, cols);
+  require(args.dlogits.data != args.logits.data ||
+              (args.dlogits.dtype == DType::fp32 && args.dlogits.stride == args.logits.stride),
+          "in place, dlogits must have the type and stride of logits");
+  require(args.temperature > 0, "the temperature must be positive", args.temperature);
+}
+
+DryCount cost(const DistillationArgs& args) {
+  return {2 * (3 * kExp + 6) * elements(args.logits),
+          traffic(args.logits, args.teacher, args.targets, args.losses, args.teacher_losses,
+                  args.dlogits)};
+}
+
 }  // namespace espalier::kernels

@@ -1,5 +1,5 @@
 #pragma once
-// Embedding of tokens, and cross-entropy losses.
+// Embedding of tokens, cross-entropy losses, distillation.
 #include "src/core/tensor.h"
 
 namespace espalier::kernels {
@@ -20,6 +20,22 @@ struct EmbeddingBackwardArgs {
 /// losses fp32 [R]. If a row's loss is not finite, its dlogits are NaN.
 struct CrossEntropyArgs {
   Tensor logits, targets, losses, dlogits;
+  float scale = 1;
+};
+
+/// Cross-entropy with the targets, and the divergence from a teacher's probabilities at temperature
+/// t (Hinton et al. 2015), by row:
+///   losses[r]  = lse(logits[r]) - logits[r, target]
+///   teacher_losses[r] = t^2 sum over c of q ln(q / p), q = softmax(teacher / t),
+///                                                      p = softmax(logits / t)
+///   dlogits = scale ((1 - weight) (softmax(logits) - onehot) + weight t (p - q)), the gradient of
+///             scale ((1 - weight) losses + weight teacher_losses)
+/// logits, teacher fp32 [R, V], finite; dlogits any, may be logits; targets int32 [R]; losses,
+/// teacher_losses fp32 [R]. If one of a row's losses is not finite, its dlogits are NaN.
+struct DistillationArgs {
+  Tensor logits, teacher, targets, losses, teacher_losses, dlogits;
+  float weight = 0.5F;
+  float temperature = 1;
   float scale = 1;
 };
 

@@ -23,8 +23,8 @@ struct AdamW {
   static constexpr double kFlops = 15;
   float scale, beta1, beta2, epsilon;
   float keep;  ///< 1 - lr weight_decay
-  float step;  ///< lr / bias1
-  float root;  ///< 1 / sqrt(bias2)
+  float step;  ///< lr / bias_correction1
+  float root;  ///< 1 / sqrt(bias_correction2)
 
   [[gnu::always_inline]] static inline AdamW of(const UpdateArgs& args) {
     return {.scale = args.scale,
@@ -32,8 +32,8 @@ struct AdamW {
             .beta2 = args.beta2,
             .epsilon = args.epsilon,
             .keep = 1.0F - args.lr * args.weight_decay,
-            .step = args.lr / args.bias1,
-            .root = 1.0F / __builtin_sqrtf(args.bias2)};
+            .step = args.lr / args.bias_correction1,
+            .root = 1.0F / __builtin_sqrtf(args.bias_correction2)};
   }
   template <class Math>
   ESPALIER_RULE float next(float w, float gradient, float* moment1, float* moment2) const {

@@ -61,7 +61,8 @@ inline void is_positions(const Positions& positions) {
           positions.count, positions.size);
   require(!positions.all() || positions.count == positions.size || positions.count == 0,
           "positions without list or bitmap keep all", positions.count, positions.size);
-  require(positions.bitmap == nullptr || positions.ranks != nullptr, "a bitmap needs its ranks");
+  require(positions.bitmap == nullptr || positions.prefix_counts != nullptr,
+          "a bitmap needs its prefix counts");
 }
 
 inline void is_any_vector(const char* name, const Tensor& t, int64_t n) {

@@ -21,16 +21,21 @@ Linear Linear::tied_to(std::string weight_name, int64_t in, int64_t out) {
 
 std::vector<ParameterSpec> Linear::parameters() const {
   std::vector<ParameterSpec> specs;
+  const int64_t width = options_.width > 0 ? options_.width : in_;
   if (!tied_) {
     specs.push_back({.name = weight_name_,
                      .shape = Shape{out_, in_},
                      .initial = Initial::normal,
                      .deviation = options_.deviation,
                      .prunable = options_.prunable,
-                     .decay = true});
+                     .flow = options_.flow,
+                     .decay = true,
+                     .scaling = options_.scaling,
+                     .width = width,
+                     .deviation_by_width = options_.deviation_by_width});
   }
   if (!bias_name_.empty()) {
-    specs.push_back({.name = bias_name_, .shape = Shape{out_}});
+    specs.push_back({.name = bias_name_, .shape = Shape{out_}, .width = width});
   }
   return specs;
 }
@@ -42,6 +47,9 @@ void Linear::bind(sparse::Store& store, const kernels::Kernels& kernels) {
 }
 
 void Linear::forward(Pass& pass, sparse::Weight::Apply args) {
+  if (pass.on_input != nullptr) {
+    (*pass.on_input)(weight_name_, args.x);
+  }
   args.bias = bias_ != nullptr ? bias_->dense : Tensor();
   weight_->apply(pass.stream, args);
 }
@@ -51,7 +59,7 @@ void Linear::backward_input(Pass& pass, const sparse::Weight::ApplyTransposed& a
 }
 
 void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
-  if (pass.waiting == nullptr) {
+  if (pass.deferred == nullptr) {
     weight_gradient(pass, x, dy, accumulate);
     return;
   }
@@ -59,11 +67,11 @@ void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool
   auto keep = [&pass](std::string_view name, const Tensor& tensor) {
     Tensor rows = tensor;
     rows.shape = Shape{tensor.rows(), tensor.stride};  // with the gap between rows
-    const Tensor copy = pass.waiting->tape.push(name, rows.dtype, rows.shape);
+    const Tensor copy = pass.deferred->tape.push(name, rows.dtype, rows.shape);
     pass.kernels.cast(pass.stream, {.x = rows, .y = copy});
     return copy.column_range(0, tensor.cols());
   };
-  pass.waiting->parts.emplace_back(
+  pass.deferred->gradients.emplace_back(
       [this, x = keep("inputs of weight parts", x), dy = keep("gradients of weight parts", dy),
        accumulate](Pass& later) { weight_gradient(later, x, dy, accumulate); });
 }

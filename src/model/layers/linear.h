@@ -15,6 +15,10 @@ class Linear {
     float deviation = 0.02F;  ///< of the initial weights
     bool bias = true;
     bool prunable = true;
+    sparse::Scaling scaling = sparse::Scaling::hidden;
+    int64_t width = 0;                ///< of the network here; 0: the number of inputs
+    bool deviation_by_width = false;  ///< the deviation is proportional to 1 / sqrt(width)
+    sparse::Flow flow{};
   };
   Linear(const std::string& name, int64_t in, int64_t out, const Options& options);
   /// Uses the weight of another layer (tied embeddings): declares no parameter, has no bias.
@@ -30,7 +34,7 @@ class Linear {
   void forward(Pass& pass, sparse::Weight::Apply args);
   /// dx = dy W, times f'(preactivation) if set.
   void backward_input(Pass& pass, const sparse::Weight::ApplyTransposed& args);
-  /// dW (+)= dyᵀ x and db (+)= column sums of dy. With pass.waiting: deferred to its parts.
+  /// dW (+)= dyᵀ x and db (+)= column sums of dy. With pass.deferred: added to its list.
   void backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate);
 
  private:

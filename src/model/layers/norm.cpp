@@ -15,14 +15,21 @@ constexpr std::array<const NormKind*, 2> kNorms{&kLayerNorm, &kRmsNorm};
 
 Registry<NormKind> norms() { return kNorms; }
 
-Norm::Norm(std::string_view kind, std::string name, int64_t width)
-    : kind_(find(norms(), "model.norm", kind)), name_(std::move(name)), width_(width) {}
+Norm::Norm(std::string_view kind, std::string name, int64_t width, sparse::Scaling scaling)
+    : kind_(find(norms(), "model.norm", kind)),
+      name_(std::move(name)),
+      width_(width),
+      scaling_(scaling) {}
 
 std::vector<sparse::ParameterSpec> Norm::parameters() const {
-  std::vector<sparse::ParameterSpec> specs{
-      {.name = name_ + ".weight", .shape = Shape{width_}, .initial = sparse::Initial::ones}};
+  std::vector<sparse::ParameterSpec> specs{{.name = name_ + ".weight",
+                                            .shape = Shape{width_},
+                                            .initial = sparse::Initial::ones,
+                                            .scaling = scaling_,
+                                            .width = width_}};
   if (kind_.centred) {
-    specs.push_back({.name = name_ + ".bias", .shape = Shape{width_}});
+    specs.push_back(
+        {.name = name_ + ".bias", .shape = Shape{width_}, .scaling = scaling_, .width = width_});
   }
   return specs;
 }

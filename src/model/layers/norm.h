@@ -19,8 +19,10 @@ Registry<NormKind> norms();
 
 class Norm {
  public:
-  /// `kind`: a name of norms(). Throws Failure that lists the names.
-  Norm(std::string_view kind, std::string name, int64_t width);
+  /// `kind`: a name of norms(). Throws Failure that lists the names. `scaling`: logits if the
+  /// classifier reads its output.
+  Norm(std::string_view kind, std::string name, int64_t width,
+       sparse::Scaling scaling = sparse::Scaling::base);
 
   std::vector<sparse::ParameterSpec> parameters() const;
   void bind(sparse::Store& store);
@@ -43,6 +45,7 @@ class Norm {
   const NormKind& kind_;
   std::string name_;
   int64_t width_;
+  sparse::Scaling scaling_;
   sparse::Store* store_ = nullptr;
   sparse::Parameter* weight_ = nullptr;
   sparse::Parameter* bias_ = nullptr;  ///< null: the kind is not centred

@@ -34,7 +34,7 @@ struct GptShape {
   std::string norm;
 
   /// Between its layers.
-  Flow residual_stream(int64_t samples) const {
+  TensorSpec residual_stream(int64_t samples) const {
     return {.dtype = DType::fp32, .shape = Shape{samples, context, width}};
   }
 };
@@ -49,12 +49,14 @@ class Embedding final : public Layer {
              .shape = Shape{shape_.vocabulary, shape_.width},
              .initial = sparse::Initial::normal,
              .deviation = kDeviation,
-             .decay = true},
+             .decay = true,
+             .width = shape_.width},
             {.name = "embedding.position",
              .shape = Shape{shape_.context, shape_.width},
              .initial = sparse::Initial::normal,
              .deviation = kDeviation,
-             .decay = true}};
+             .decay = true,
+             .width = shape_.width}};
   }
 
   void bind(sparse::Store& store, const kernels::Kernels& /*kernels*/) override {
@@ -63,7 +65,7 @@ class Embedding final : public Layer {
     position_ = &store.find("embedding.position");
   }
 
-  Flow output(int64_t samples, DType /*dtype*/) const override {
+  TensorSpec output(int64_t samples, DType /*dtype*/) const override {
     return shape_.residual_stream(samples);
   }
 
@@ -83,7 +85,8 @@ class Embedding final : public Layer {
     const Tensor dposition = store_->full_gradient(*position_);
     if (!pass.accumulate) {
       pass.kernels.fill(pass.stream, {.x = dposition});
-      if (!shape_.tie_embeddings || pass.tied_apart) {  // else the head has put its share there
+      if (!shape_.tie_embeddings ||
+          pass.tied_head_on_other_stage) {  // else the head has put its share there
         pass.kernels.fill(pass.stream, {.x = dtoken});
       }
     }
@@ -118,7 +121,9 @@ class Cheap {
 };
 
 Linear::Options into_residual(const GptShape& shape) {
-  return {.deviation = 0.02F / std::sqrt(2.0F * static_cast<float>(shape.layers))};
+  return {.deviation = 0.02F / std::sqrt(2.0F * static_cast<float>(shape.layers)),
+          .width = shape.width,
+          .flow = {.ends_branch = true}};
 }
 
 class Block final : public Layer {
@@ -128,10 +133,12 @@ class Block final : public Layer {
         shape_(shape),
         norm1_(shape.norm, name_ + ".norm1", shape.width),
         norm2_(shape.norm, name_ + ".norm2", shape.width),
-        qkv_(name_ + ".attention.qkv", shape.width, 3 * shape.width, {}),
+        qkv_(name_ + ".attention.qkv", shape.width, 3 * shape.width,
+             {.width = shape.width, .flow = {.begins_branch = true, .parts = 3}}),
         projection_(name_ + ".attention.projection", shape.width, shape.width,
                     into_residual(shape)),
-        expand_(name_ + ".mlp.expand", shape.width, shape.mlp_ratio * shape.width, {}),
+        expand_(name_ + ".mlp.expand", shape.width, shape.mlp_ratio * shape.width,
+                {.width = shape.width, .flow = {.begins_branch = true}}),
         contract_(name_ + ".mlp.contract", shape.mlp_ratio * shape.width, shape.width,
                   into_residual(shape)) {}
 
@@ -158,7 +165,7 @@ class Block final : public Layer {
     }
   }
 
-  Flow output(int64_t samples, DType /*dtype*/) const override {
+  TensorSpec output(int64_t samples, DType /*dtype*/) const override {
     return shape_.residual_stream(samples);
   }
 
@@ -353,11 +360,12 @@ class Head final : public Layer {
  public:
   explicit Head(const GptShape& shape)
       : shape_(shape),
-        norm_(shape.norm, "norm", shape.width),
-        linear_(shape.tie_embeddings
-                    ? Linear::tied_to(std::string(kToken), shape.width, shape.vocabulary)
-                    : Linear("head", shape.width, shape.vocabulary,
-                             {.bias = false, .prunable = false})) {}
+        norm_(shape.norm, "norm", shape.width, sparse::Scaling::logits),
+        linear_(
+            shape.tie_embeddings
+                ? Linear::tied_to(std::string(kToken), shape.width, shape.vocabulary)
+                : Linear("head", shape.width, shape.vocabulary,
+                         {.bias = false, .prunable = false, .scaling = sparse::Scaling::base})) {}
 
   std::string_view name() const override { return "head"; }
   std::vector<sparse::ParameterSpec> parameters() const override {
@@ -431,14 +439,7 @@ class Head final : public Layer {
                     : pass.tape.push("logits gradient of a chunk", pass.dtype, shape)
                           .column_range(0, vocabulary);
     }
-    const Tensor targets = pass.targets.reshaped(Shape{pass.targets.count(), 1});
-    const Tensor losses = pass.losses.reshaped(Shape{pass.losses.count(), 1});
-    pass.kernels.cross_entropy(pass.stream,
-                               {.logits = logits,
-                                .targets = targets.row_range(first, rows).reshaped(Shape{rows}),
-                                .losses = losses.row_range(first, rows).reshaped(Shape{rows}),
-                                .dlogits = dlogits,
-                                .scale = pass.loss_scale});
+    compute_losses(pass, first, logits, dlogits);
     if (pass.training) {
       linear_.backward_weight(pass, input, dlogits, pass.accumulate || first > 0);
       linear_.backward_input(pass, {.dy = dlogits, .dx = input});

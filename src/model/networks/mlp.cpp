@@ -20,7 +20,11 @@ class Hidden final : public Layer {
  public:
   Hidden(std::string name, int64_t in, int64_t out, bool first)
       : name_(std::move(name)),
-        linear_(name_, in, out, {.deviation = he_deviation(in)}),
+        linear_(name_, in, out,
+                {.deviation = he_deviation(in),
+                 .scaling = first ? sparse::Scaling::base : sparse::Scaling::hidden,
+                 .width = first ? out : in,
+                 .deviation_by_width = !first}),
         first_(first) {}
 
   std::string_view name() const override { return name_; }
@@ -29,7 +33,7 @@ class Hidden final : public Layer {
     linear_.bind(store, kernels);
   }
 
-  Flow output(int64_t samples, DType dtype) const override {
+  TensorSpec output(int64_t samples, DType dtype) const override {
     return {.dtype = dtype, .shape = Shape{samples, linear_.out()}};
   }
   Tensor forward(Pass& pass, const Tensor& x) override {
@@ -77,7 +81,11 @@ class Hidden final : public Layer {
 class Classifier final : public Layer {
  public:
   Classifier(int64_t in, int64_t classes)
-      : linear_("classifier", in, classes, {.deviation = he_deviation(in), .prunable = false}) {}
+      : linear_("classifier", in, classes,
+                {.deviation = he_deviation(in),
+                 .prunable = false,
+                 .scaling = sparse::Scaling::logits,
+                 .deviation_by_width = true}) {}
 
   std::string_view name() const override { return "classifier"; }
   std::vector<sparse::ParameterSpec> parameters() const override { return linear_.parameters(); }
@@ -91,11 +99,7 @@ class Classifier final : public Layer {
     if (pass.training) {
       saved.dlogits = pass.tape.push("logits gradient", pass.dtype, scores.shape);
     }
-    pass.kernels.cross_entropy(pass.stream, {.logits = scores,
-                                             .targets = pass.targets,
-                                             .losses = pass.losses,
-                                             .dlogits = saved.dlogits,
-                                             .scale = pass.loss_scale});
+    compute_losses(pass, 0, scores, saved.dlogits);
     if (pass.training) {
       pass.tape.save(this, saved);
     }

@@ -9,6 +9,7 @@
 #include "parallel/wire/codec.h"
 #include "pruning/registry.h"
 #include "src/core/trace.h"
+#include "src/train/exchange/agreement.h"
 
 namespace espalier::train {
 namespace {
@@ -30,9 +31,9 @@ class StateCopy {
     keep(store.feedback());
     for (const sparse::Parameter& parameter : store.parameters()) {
       const sparse::OptimizerState state = store.state(parameter);
-      keep(state.apart ? state.value : Tensor());
-      for (const Tensor& tensor :
-           {state.low, state.moment1, state.moment2, state.scale1, state.scale2}) {
+      keep(state.separate_master ? state.value : Tensor());
+      for (const Tensor& tensor : {state.low, state.moment1, state.moment2, state.scale1,
+                                   state.scale2, state.pruning1, state.pruning2}) {
         keep(tensor);
       }
       if (parameter.exact_copy()) {
@@ -91,8 +92,9 @@ bool AdaPrec::due(int64_t step) const {
   const int64_t end = step + config_.parallel.codec_trial;
   const auto passes = [&](int64_t change) { return change > step && change <= end; };
   const bool gradual = pruning.gradual() && end > pruning.from_step && step <= pruning.to_step;
+  const pruning::Method& method = pruning::method_of(pruning);
   const bool moving =
-      pruning::method_of(pruning).moving() && step <= pruning.last_move(config_.train.steps);
+      (method.moving() || method.waits) && step <= pruning.last_move(config_.train.steps);
   const bool masks_change =
       pruning.prunes() && (passes(pruning.at_step) || step == pruning.at_step || gradual || moving);
   return step % config_.parallel.codec_every == 0 && end < config_.train.steps && !masks_change;
@@ -111,9 +113,7 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
     bool diverged = false;
     try {
       callbacks_.train(step + done - 1);
-    } catch (const parallel::PeerLost&) {
-      throw;
-    } catch (const Failure&) {  // loss or norm is non-finite, on all ranks
+    } catch (const Diverged&) {  // on all ranks
       diverged = true;
     }
     training += now_seconds() - at;
@@ -157,6 +157,7 @@ std::string AdaPrec::round(int64_t step) {
         .phase_steps = std::min(config_.parallel.codec_every, config_.train.steps - step)};
     const PrecisionChoice choice = choose_precision(round);
     log_->write(choice_record(round, choice));
+    log_->sync();
     chosen = static_cast<int64_t>(choice.chosen);
     note = fmt::format("AdaPrec after step {}: {} ({})", step, candidates[choice.chosen].name,
                        choice.why);

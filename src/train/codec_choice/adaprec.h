@@ -25,7 +25,7 @@ class AdaPrec {
   /// Callbacks of the trainer. All are collective.
   struct Callbacks {
     std::function<void(const std::string& codec)> use;
-    std::function<void(int64_t step)> train;  ///< the step after `step`; Failure: diverged
+    std::function<void(int64_t step)> train;  ///< the step after `step`; may throw Diverged
     std::function<double()> evaluate;         ///< validation loss
   };
 

@@ -12,7 +12,7 @@ namespace {
 using Candidates = std::span<const PrecisionCandidate>;
 
 constexpr double kSameValue = 0.1;  // values within this many deviations count as equal
-constexpr double kLeastLoss = 0;
+constexpr double kMinLoss = 0;
 
 void check_round(const PrecisionRound& round) {
   check(!round.candidates.empty(), "a choice of precision needs at least one candidate");
@@ -61,7 +61,7 @@ std::vector<PrecisionForecast> forecasts_of(const PrecisionRound& round) {
   std::vector<CurvePrediction> predicted;
   try {
     predicted =
-        predict_curves(curves, static_cast<double>(round.step_now + round.phase_steps), kLeastLoss);
+        predict_curves(curves, static_cast<double>(round.step_now + round.phase_steps), kMinLoss);
   } catch (const Failure& failure) {
     fail("candidates of the round at step {}: {}", round.step_now, failure.what());
   }

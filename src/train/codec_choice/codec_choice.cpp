@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
+#include <sstream>
 
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
@@ -26,7 +28,7 @@ parallel::ErrorScale scale_of(const io::Config& config) {
 }
 
 constexpr int64_t kFewestBits = 2;
-constexpr int64_t kMostBits = 8;
+constexpr int64_t kMaxBits = 8;
 constexpr int64_t kUniformBits = 4;
 /// Upper limit of elements in a timed sum.
 constexpr int64_t kLongest = int64_t{4} << 20;
@@ -35,7 +37,7 @@ constexpr int64_t kLongest = int64_t{4} << 20;
 int uniform_candidate(const io::Config& config, std::span<const kernels::WireFormat> candidates) {
   const int64_t wanted = config.parallel.bits > 0 ? config.parallel.bits : kUniformBits;
   const kernels::WireFormat uniform =
-      parallel::format_of({.name = "maxmin", .bits = std::clamp(wanted, kFewestBits, kMostBits)},
+      parallel::format_of({.name = "maxmin", .bits = std::clamp(wanted, kFewestBits, kMaxBits)},
                           codec_defaults(config));
   return static_cast<int>(std::ranges::find(candidates, uniform) - candidates.begin());
 }
@@ -53,7 +55,7 @@ int64_t elements_of_codes(int64_t longest) { return std::max<int64_t>(longest / 
 /// With parallel.reduction = "auto": the format that must be faster than uncompressed reduction,
 /// that of the largest parameter that is not sent uncompressed. Empty: there is none.
 std::optional<kernels::WireFormat> doubted_format(const io::Config& config, const Stage& stage) {
-  if (config.parallel.reduction != "auto" || !loses(config)) {
+  if (config.parallel.reduction != "auto" || !has_lossy_gradient_codec(config)) {
     return {};
   }
   const CodecChooser chooser = codec_chooser(config);
@@ -77,6 +79,24 @@ std::optional<kernels::WireFormat> doubted_format(const io::Config& config, cons
     }
   }
   return widest;
+}
+
+/// A borrowed parameter is in the stage of its owner, too, which chooses for itself.
+std::string key_of(const sparse::Parameter& parameter) {
+  return parameter.spec.name + (parameter.spec.borrowed ? "*" : "");
+}
+
+/// `KEY=VALUE;` of each entry.
+std::map<std::string, std::string> entries_of(const std::string& state) {
+  std::map<std::string, std::string> entries;
+  size_t begin = 0;
+  for (size_t end = 0; (end = state.find(';', begin)) != std::string::npos; begin = end + 1) {
+    const std::string entry = state.substr(begin, end - begin);
+    if (const size_t equals = entry.find('='); equals != std::string::npos) {
+      entries[entry.substr(0, equals)] = entry.substr(equals + 1);
+    }
+  }
+  return entries;
 }
 
 /// Elements of the longest reduction for that comparison. The shorter ones have a 64th and an
@@ -109,7 +129,7 @@ std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DTyp
     const std::vector<int64_t> buckets = config.parallel.bucket > 0
                                              ? std::vector<int64_t>{config.parallel.bucket}
                                              : std::vector<int64_t>{512, 128, 64};
-    for (int64_t bits = kFewestBits; bits <= kMostBits; ++bits) {
+    for (int64_t bits = kFewestBits; bits <= kMaxBits; ++bits) {
       for (const int64_t bucket : buckets) {
         add({.name = "maxmin", .bits = bits, .bucket = bucket});
       }
@@ -122,12 +142,12 @@ bool times_link(const io::Config& config) {
   return codec_chooser(config) == CodecChooser::adaptive && config.parallel.codec_goal == "time";
 }
 
-std::vector<Timing> longest_timings(const io::Config& config, const Stage& stage) {
+std::vector<TimedSum> longest_timed_sums(const io::Config& config, const Stage& stage) {
   const sparse::Store& store = stage.store();
   const DType dtype = store.gradient().dtype;
   const kernels::WireFormat plain = parallel::plain_format(dtype);
   const auto candidates = codec_candidates(config, dtype);
-  std::vector<Timing> timings;
+  std::vector<TimedSum> timings;
   if (times_link(config)) {
     const int64_t longest = longest_on_link(stage, true);
     timings.push_back({.format = plain, .elements = longest});
@@ -240,7 +260,8 @@ void CodecChoice::prepare() {
   }
   // Repeat after masks have made the gradient much shorter.
   const bool fewer = stage_.store().flat_size() < decided_for_ / 2;
-  if (config_.parallel.reduction == "auto" && loses(config_) && (decided_for_ == 0 || fewer)) {
+  if (config_.parallel.reduction == "auto" && has_lossy_gradient_codec(config_) &&
+      (decided_for_ == 0 || fewer)) {
     decide_whether_to_compress();
   }
   if (chooser_ != CodecChooser::fastest) {
@@ -359,26 +380,50 @@ std::string CodecChoice::state() const {
     return config_.parallel.codec.fallback;
   }
   std::string text;
-  for (size_t p = 0; chooser_ == CodecChooser::adaptive && p < chosen_.size(); ++p) {
-    text += fmt::format("{}={};", stage_.store().parameters()[p].spec.name,
-                        parallel::text_of(candidates_[static_cast<size_t>(chosen_[p])]));
+  const auto& parameters = stage_.store().parameters();
+  for (size_t p = 0; p < chosen_.size(); ++p) {
+    const bool timed =
+        fastest_.contains(parameters[p].kept()) && !gradient_format(config_, stage_, parameters[p]);
+    if (chooser_ == CodecChooser::adaptive || timed) {
+      text += fmt::format("{}={};", key_of(parameters[p]),
+                          parallel::text_of(candidates_[static_cast<size_t>(chosen_[p])]));
+    }
+  }
+  if (decided_for_ > 0) {
+    text += fmt::format("{}?={}:{};", key_of(parameters.front()), compresses_ ? "yes" : "no",
+                        decided_for_);
   }
   return text;
 }
 
-void CodecChoice::restore(const std::string& state) {
-  const auto& candidates = config_.parallel.codec_candidates;
-  if (chooser_ == CodecChooser::adaprec &&
-      std::ranges::find(candidates, state) != candidates.end()) {
-    use(state);
-  }
-  for (size_t p = 0; chooser_ == CodecChooser::adaptive && p < chosen_.size(); ++p) {
-    for (size_t c = 0; c < candidates_.size(); ++c) {
-      const std::string entry = fmt::format(";{}={};", stage_.store().parameters()[p].spec.name,
-                                            parallel::text_of(candidates_[c]));
-      chosen_[p] =
-          (";" + state).find(entry) != std::string::npos ? static_cast<int>(c) : chosen_[p];
+void CodecChoice::restore(const std::string& state, bool timed) {
+  if (chooser_ == CodecChooser::adaprec) {
+    const auto& candidates = config_.parallel.codec_candidates;
+    if (std::ranges::find(candidates, state) != candidates.end()) {
+      use(state);
     }
+    return;
+  }
+  const auto& parameters = stage_.store().parameters();
+  const std::map<std::string, std::string> entries = entries_of(state);
+  const bool chooses =
+      chooser_ == CodecChooser::adaptive || (chooser_ == CodecChooser::fastest && timed);
+  for (size_t p = 0; chooses && p < chosen_.size(); ++p) {
+    const auto entry = entries.find(key_of(parameters[p]));
+    for (size_t c = 0; entry != entries.end() && c < candidates_.size(); ++c) {
+      if (parallel::text_of(candidates_[c]) == entry->second) {
+        chosen_[p] = static_cast<int>(c);
+        fastest_[parameters[p].kept()] = chosen_[p];
+      }
+    }
+  }
+  const auto encodes =
+      parameters.empty() ? entries.end() : entries.find(key_of(parameters.front()) + "?");
+  if (timed && encodes != entries.end()) {
+    const std::string& text = encodes->second;
+    const size_t number = text.find(':') + 1;
+    std::from_chars(text.data() + number, text.data() + text.size(), decided_for_);
+    compresses_ = text.starts_with("yes");
   }
 }
 

@@ -39,12 +39,12 @@ std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DTyp
 /// Whether the choice times the link.
 bool times_link(const io::Config& config);
 /// The longest timings of a run between devices: reductions, or encode and decode alone (`code`).
-struct Timing {
+struct TimedSum {
   kernels::WireFormat format;
   int64_t elements = 0;
   bool code = false;
 };
-std::vector<Timing> longest_timings(const io::Config& config, const Stage& stage);
+std::vector<TimedSum> longest_timed_sums(const io::Config& config, const Stage& stage);
 
 class CodecChoice {
  public:
@@ -68,10 +68,14 @@ class CodecChoice {
   /// Measurements and decisions since the last call, for the user; empty: none.
   std::string take_notes() { return std::exchange(notes_, {}); }
 
-  /// The current choice, for checkpoints.
+  /// The current choice, for checkpoints: the codec of adaprec, or `NAME=CODEC;` of each parameter
+  /// whose codec was chosen; with reduction = "auto" `NAME?=yes:N;` or `no:N`: whether the stage
+  /// that begins with NAME encodes gradients, decided when they had N elements. NAME of a borrowed
+  /// parameter ends with *.
   std::string state() const;
-  /// Restores a choice for the same parameters, saved by any rank.
-  void restore(const std::string& state);
+  /// Restores a choice for the same parameters, saved by any rank. `timed`: also what was chosen by
+  /// time alone, which is then not timed again for the present masks.
+  void restore(const std::string& state, bool timed);
 
  private:
   void measure_link(bool on_device);
@@ -79,7 +83,6 @@ class CodecChoice {
   parallel::ExchangeTimes times_of(const parallel::ChoiceTable& table, std::span<const size_t> open,
                                    const GradientTimeline& timeline) const;
   std::string describe(const parallel::ChoiceTable& table, const parallel::BitChoice& made) const;
-
   io::Config config_;  ///< its default codec is the current one
   Stage& stage_;
   parallel::Communicator& replicas_;

@@ -17,7 +17,7 @@ namespace espalier::train {
 struct CodecValues {
   struct Part {
     std::string name;  ///< name of the parameter; empty: no parameter
-    parallel::Range range;
+    Range range;
   };
   Buffer values;  ///< fp32 [n]
   std::vector<Part> parts;

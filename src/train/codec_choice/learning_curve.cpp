@@ -15,7 +15,7 @@ namespace {
 
 // All constants are in units of the range of y.
 constexpr double kPriorNoise = 0.03;  // standard deviation; counts as one point
-constexpr double kLeastNoise = 1e-6;
+constexpr double kMinNoise = 1e-6;
 constexpr double kFitted = 3;          // number of fitted parameters
 constexpr double kLevelPrior = 3;      // standard deviation of the level at the last x
 constexpr double kDiscrepancy = 0.15;  // deviation of real curves from all shapes, as a part of the
@@ -23,7 +23,7 @@ constexpr double kFewPoints = 4;       // mean slope against ln x, times 1 + thi
 constexpr int kRounds = 6;
 constexpr int kDraws = 160;  // of parameters, per shape
 constexpr uint64_t kSeed = 1;
-constexpr double kLeastInside = 1e-3;     // weight of draws that keep to the bounds
+constexpr double kMinInside = 1e-3;       // weight of draws that keep to the bounds
 constexpr double kSmallestCount = 2;      // least effective number of points
 constexpr double kWholeBox = 1.0 / 3;     // part of the draws
 constexpr double kDegrees = 4;            // of the proposal's t
@@ -373,7 +373,7 @@ CurveData adapted(CurveData data, std::span<const CurveMinimum> minima) {
     products += i == 0 ? 0 : residuals[i] * residuals[i - 1];
   }
   const double free = std::max(data.count - kFitted, 0.0);
-  const double measured = std::max(squares / std::max(free, 1.0), square(kLeastNoise));
+  const double measured = std::max(squares / std::max(free, 1.0), square(kMinNoise));
   const double part = free / (free + kFitted);
   data.prior_squares = std::pow(square(kPriorNoise), 1 - part) * std::pow(measured, part);
   data.noise = (data.prior_squares + squares) / (data.prior_count + free);
@@ -519,7 +519,7 @@ class LearningCurve {
       mean += first_moment;
       second += second_moment;
     }
-    if (inside < kLeastInside * total) {
+    if (inside < kMinInside * total) {
       mean = (least_ - centre_) / range_;
       second = square(mean);
     } else if (inside > 0) {

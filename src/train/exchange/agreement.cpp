@@ -3,12 +3,15 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <vector>
 
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/digest.h"
 #include "src/config/dump.h"
+#include "src/core/checksum.h"
 #include "src/core/mirror.h"
 #include "src/core/trace.h"
 
@@ -24,35 +27,61 @@ std::string broadcast_text(parallel::Communicator& comm, std::string text) {
   return text;
 }
 
-void agree(parallel::Communicator& comm, const std::string& error) {
-  if (const std::string text = broadcast_text(comm, error); !text.empty()) {
-    throw SharedFailure(text);
+void agree(parallel::Communicator& comm, const std::optional<Failure>& failure) {
+  // One broadcast in the usual case: the text begins with the kind, and is empty without a failure.
+  const std::string text = broadcast_text(
+      comm, failure ? fmt::format("{}{}", failure->retryable() ? 'R' : 'F', failure->what()) : "");
+  if (!text.empty()) {
+    throw SharedFailure(text.substr(1), text[0] == 'R');
   }
 }
 
-void compare_settings(const io::Config& config, parallel::Communicator& comm) {
-  std::vector<std::string> names;
+void compare_facts(std::span<const Fact> facts, parallel::Communicator& comm) {
   std::vector<uint64_t> digests;
+  for (const Fact& fact : facts) {
+    digests.push_back(XXH64(fact.value.data(), fact.value.size(), 0));
+  }
+  const auto [entry, ranks] = parallel::first_difference(comm, digests);
+  if (entry < 0) {
+    return;
+  }
+  const Fact& fact = facts[static_cast<size_t>(entry)];
+  const auto values = parallel::gather(comm, std::as_bytes(std::span(fact.value)));
+  std::optional<Failure> difference;
+  if (comm.rank() == 0) {
+    const auto value = [&values](int rank) {
+      const auto& bytes = values[static_cast<size_t>(rank)];
+      return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    };
+    int other = 0;  // a rank of the majority
+    while (std::ranges::find(ranks, other) != ranks.end()) {
+      ++other;
+    }
+    difference.emplace(fmt::format(
+        "ranks have different {} (not the same on rank {}): {} on rank {}, {} on rank {}; {}",
+        fact.name, fmt::join(ranks, ", "), value(ranks.front()), ranks.front(), value(other), other,
+        fact.fix));
+  }
+  agree(comm, difference);
+}
+
+void compare_settings(const io::Config& config, parallel::Communicator& comm) {
+  std::vector<Fact> facts;
   const nlohmann::json settings = config::to_json(config);
   for (const auto& [section, keys] : settings.items()) {
     for (const auto& [key, value] : keys.items()) {
       if (section != "run") {
-        const std::string text = value.dump();
-        names.push_back(section + "." + key);
-        digests.push_back(XXH64(text.data(), text.size(), 0));
+        facts.push_back({.name = fmt::format("settings of {}.{}", section, key),
+                         .value = value.dump(),
+                         .fix = "start all ranks with the same config and --set"});
       }
     }
   }
-  const auto [entry, ranks] = parallel::first_difference(comm, digests);
-  if (entry >= 0) {
-    throw SharedFailure(fmt::format(
-        "ranks have different settings of {} (not the same on rank {}): start all ranks "
-        "with the same config and --set",
-        names[static_cast<size_t>(entry)], fmt::join(ranks, ", ")));
-  }
+  compare_facts(facts, comm);
 }
 
-void compare_ranks(const sparse::Store& store, parallel::Communicator& comm) {
+void compare_ranks(const sparse::Store& store, parallel::Communicator& comm,
+                   const parallel::LowRank* low_rank) {
   if (comm.size() == 1) {
     return;
   }
@@ -63,7 +92,8 @@ void compare_ranks(const sparse::Store& store, parallel::Communicator& comm) {
     if (tensor && tensor.count() > 0) {
       names.push_back(name);
       const Mirror mirror(store.stream(), tensor);
-      digests.push_back(XXH64(mirror.read().host().data, tensor.bytes(), 0));
+      digests.push_back(
+          checksum({static_cast<const std::byte*>(mirror.read().host().data), tensor.bytes()}));
     }
   };
   for (const sparse::Parameter& parameter : store.parameters()) {
@@ -72,11 +102,23 @@ void compare_ranks(const sparse::Store& store, parallel::Communicator& comm) {
     if (parameter.exact_copy()) {
       add(name + " (exact copy)", parameter.dense);
     }
+    for (const Tensor& part : parameter.index.memory()) {
+      add(name + " (index)", part);
+    }
+    add(name + " (list of blocks)", parameter.blocks.array());
+    const auto* matrix = low_rank == nullptr ? nullptr : low_rank->find(parameter.offset);
+    if (matrix != nullptr) {
+      add(name + " (powersgd factor)", low_rank->factor(*matrix));
+    }
     if (!store.options().sharding) {
       const sparse::OptimizerState state = store.state(parameter);
       add(name + " (low half)", state.low);
       add(name + " (moment1)", state.moment1);
       add(name + " (moment2)", state.moment2);
+      add(name + " (scales of moment1)", state.scale1);
+      add(name + " (scales of moment2)", state.scale2);
+      add(name + " (pruning array 1)", state.pruning1);
+      add(name + " (pruning array 2)", state.pruning2);
     }
   }
   parallel::compare_digests(comm, names, digests);

@@ -17,7 +17,7 @@ bool is_low_rank(const std::string& codec) {
 }
 
 /// Key of a matrix: the same on all ranks.
-uint64_t key_of(const io::Config& config, const std::string& name) {
+uint64_t random_key(const io::Config& config, const std::string& name) {
   uint64_t key = mix(static_cast<uint64_t>(config.train.seed), kFactors);
   for (const char letter : name) {
     key = mix(key, static_cast<unsigned char>(letter));
@@ -71,7 +71,7 @@ void set_low_rank(parallel::LowRank& low_rank, const io::Config& config, Stage& 
   const sparse::Store& store = stage.store();
   const bool active = step >= config.parallel.powersgd_warmup;
   std::vector<parallel::LowRankMatrix> matrices;
-  std::vector<parallel::Range> released;
+  std::vector<Range> released;
   for (size_t p = store.parameters().size(); p-- > 0;) {
     const sparse::Parameter& parameter = store.parameters()[p];
     const int64_t rank =
@@ -81,7 +81,7 @@ void set_low_rank(parallel::LowRank& low_rank, const io::Config& config, Stage& 
                           .rows = parameter.spec.shape.rows(),
                           .cols = parameter.spec.shape.cols(),
                           .rank = rank,
-                          .key = key_of(config, parameter.spec.name)});
+                          .key = random_key(config, parameter.spec.name)});
     }
     const bool other_codec = !is_low_rank(config.parallel.codec.for_name(parameter.spec.name));
     if ((rank == 0 || !active) && !other_codec) {

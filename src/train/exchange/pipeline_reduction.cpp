@@ -22,7 +22,7 @@ PipelineReduction::PipelineReduction(const Layout& layout, Ranks& ranks, Stage& 
                                      parallel::CarrierKind carrier)
     : comm_(ranks.pipeline()), stage_(stage) {
   const parallel::Schedule& schedule = layout.schedule;
-  if (stage.tied_apart()) {
+  if (stage.tied_head_on_other_stage()) {
     const int first = schedule.rank_of(0);
     peer_ = comm_.rank() == first ? schedule.rank_of(schedule.stages() - 1) : first;
     const Tensor mine = share_of(stage);

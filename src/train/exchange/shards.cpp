@@ -14,7 +14,7 @@ Shards::Shards(const io::Config& config, int rank, int ranks)
       bucket_bytes_(bucket_bytes(config)),
       element_bytes_(size_of(store_options(config, true).gradient)) {}
 
-std::vector<std::vector<sparse::Range>> Shards::shares(std::span<const sparse::Extent> extents) {
+std::vector<std::vector<Range>> Shards::shares(std::span<const sparse::Extent> extents) {
   std::vector<parallel::FlatParameter> parameters;
   int64_t total = 0;
   for (const auto& [offset, kept] : extents) {
@@ -28,30 +28,30 @@ std::vector<std::vector<sparse::Range>> Shards::shares(std::span<const sparse::E
                                          .bucket_bytes = bucket_bytes_,
                                          .element_bytes = element_bytes_,
                                          .block = kernels::kQuantizeBlock});
-  std::vector<std::vector<sparse::Range>> all;
+  std::vector<std::vector<Range>> all;
   for (const parallel::FlatParameter& parameter : parameters) {
     auto& shares = all.emplace_back();
     for (int rank = 0; rank < ranks_; ++rank) {
-      const parallel::Range owned = partition_.owned(parameter, rank);
+      const Range owned = partition_.owned(parameter, rank);
       shares.push_back({.first = owned.first, .count = owned.count});
     }
   }
   return all;
 }
 
-void Shards::collect(std::span<const sparse::Range> shares, const Tensor& whole) {
+void Shards::collect(std::span<const Range> shares, const Tensor& whole) {
   if (!whole || whole.count() == 0) {
     return;
   }
   require(comm_ != nullptr, "shards of a plan cannot collect");
   const auto bytes = static_cast<int64_t>(size_of(whole.dtype));
-  std::vector<parallel::Range> ranges;
+  std::vector<Range> ranges;
   for (const auto& [first, count] : shares) {
     ranges.push_back({.first = first * bytes, .count = count * bytes});
   }
   const auto array =
       std::span(static_cast<std::byte*>(whole.data), static_cast<size_t>(whole.bytes()));
-  const parallel::Range mine = ranges[static_cast<size_t>(rank_)];
+  const Range mine = ranges[static_cast<size_t>(rank_)];
   parallel::gather_slices(*comm_, {.ranges = ranges,
                                    .mine = array.subspan(static_cast<size_t>(mine.first),
                                                          static_cast<size_t>(mine.count)),

@@ -25,8 +25,8 @@ class Shards final : public sparse::Sharding {
   Shards(const io::Config& config, int rank, int ranks);
 
   int rank() const override { return rank_; }
-  std::vector<std::vector<sparse::Range>> shares(std::span<const sparse::Extent> extents) override;
-  void collect(std::span<const sparse::Range> shares, const Tensor& whole) override;
+  std::vector<std::vector<Range>> shares(std::span<const sparse::Extent> extents) override;
+  void collect(std::span<const Range> shares, const Tensor& whole) override;
   bool collects_on_device() const override { return static_cast<bool>(device_gather_); }
   void collect_on_device(std::span<const sparse::SharedVector> vectors) override {
     device_gather_(vectors);

@@ -37,7 +37,16 @@ pruning::Candidate candidate_of(const sparse::Parameter& parameter, std::span<co
   return {.name = parameter.spec.name,
           .shape = parameter.spec.shape,
           .index = &parameter.index,
-          .values = values};
+          .values = values,
+          .parts = parameter.spec.flow.parts};
+}
+
+/// Number of a parameter in the store; the number of all if it is not there.
+size_t place_of(const sparse::Store& store, std::string_view name) {
+  const auto all = store.parameters();
+  return static_cast<size_t>(
+      std::ranges::find_if(all, [&](const auto& some) { return some.spec.name == name; }) -
+      all.begin());
 }
 
 /// The prunable parameters, without values.
@@ -89,6 +98,30 @@ class Probe {
   sparse::Store& store_;
 };
 
+/// The elements of an array of any number type, times `factor`.
+std::vector<float> numbers_of(Stream& stream, const Tensor& array, double factor) {
+  std::vector<float> numbers;
+  const Mirror mirror(stream, array);
+  with_number(array.dtype, [&]<class Number>(Number) {
+    const auto by = static_cast<float>(factor);
+    std::ranges::transform(mirror.read().host().span<Number>(), std::back_inserter(numbers),
+                           [by](Number x) { return to_float(x) * by; });
+  });
+  return numbers;
+}
+
+/// Writes numbers times `factor` to the array, rounded.
+void write_numbers(Stream& stream, std::span<const float> numbers, double factor,
+                   const Tensor& array) {
+  const Mirror mirror(stream, array);
+  with_number(array.dtype, [&]<class Number>(Number) {
+    const auto by = static_cast<float>(factor);
+    std::ranges::transform(numbers, mirror.host().get<Number>(),
+                           [by](float x) { return from_float<Number>(x * by); });
+  });
+  mirror.write();
+}
+
 void sum_over(parallel::Communicator& comm, std::span<int64_t> counts) {
   std::vector<int64_t> all(counts.size() * static_cast<size_t>(comm.size()));
   parallel::all_gather(comm, std::as_bytes(counts), std::as_writable_bytes(std::span(all)));
@@ -106,7 +139,7 @@ std::vector<std::vector<std::byte>> gather_from(parallel::Communicator& comm,
   std::vector<int64_t> lengths(static_cast<size_t>(comm.size()));
   parallel::all_gather(comm, std::as_bytes(std::span(length)),
                        std::as_writable_bytes(std::span(lengths)));
-  std::vector<parallel::Range> ranges;
+  std::vector<Range> ranges;
   int64_t end = 0;
   for (const int64_t some : lengths) {
     ranges.push_back({.first = end, .count = some});
@@ -115,7 +148,7 @@ std::vector<std::vector<std::byte>> gather_from(parallel::Communicator& comm,
   std::vector<std::byte> whole(static_cast<size_t>(end));
   parallel::gather_slices(comm, {.ranges = ranges, .mine = mine, .whole = whole});
   std::vector<std::vector<std::byte>> parts;
-  for (const parallel::Range& range : ranges) {
+  for (const Range& range : ranges) {
     const auto begin = whole.begin() + range.first;
     parts.emplace_back(begin, begin + range.count);
   }
@@ -138,27 +171,46 @@ std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfi
 }
 
 pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& prunable,
-                              const pruning::Settings& settings) {
+                              const pruning::Settings& settings, const StoreScope& scope) {
   const auto parameters = store.parameters();
-  std::vector<std::vector<float>> values;  // outlive the candidates' views
+  const pruning::Method& method = pruning::method_by_name(settings.method);
+  std::vector<std::vector<float>> values(parameters.size());  // outlive the candidates' views
   std::vector<pruning::Candidate> candidates;
-  values.reserve(parameters.size());
-  const bool needs_values = pruning::method_by_name(settings.method).needs_values;
+  std::vector<pruning::Candidate> others;  // on the paths, but not pruned
+  std::vector<const pruning::Candidate*> by_parameter(parameters.size(), nullptr);
+  candidates.reserve(parameters.size());
+  others.reserve(parameters.size());
   for (size_t p = 0; p < parameters.size(); ++p) {
-    if (!prunable[p]) {
+    if (!prunable[p] && !(method.needs_paths && parameters[p].spec.prunable)) {
       continue;
     }
-    std::span<const float> packed;
-    if (needs_values) {
-      packed = values.emplace_back(store.values(parameters[p]));
+    if (method.needs_values) {
+      values[p] = store.values(parameters[p]);
     }
-    candidates.push_back(candidate_of(parameters[p], packed));
+    auto& list = prunable[p] ? candidates : others;
+    by_parameter[p] = &list.emplace_back(candidate_of(parameters[p], values[p]));
   }
-  return among_all(store, prunable, pruning::prune(candidates, settings));
+  pruning::Settings chosen = settings;
+  pruning::Paths paths;
+  if (method.needs_paths) {
+    for (const sparse::ParameterSpec& spec :
+         scope.network.empty() ? specs_of(store) : scope.network) {
+      if (spec.prunable) {
+        const size_t p = place_of(store, spec.name);
+        const bool here = p < parameters.size();
+        paths.matrices.push_back({.shape = spec.shape,
+                                  .flow = spec.flow,
+                                  .here = here ? by_parameter[p] : nullptr,
+                                  .pruned = here && prunable[p]});
+      }
+    }
+    chosen.paths = &paths;
+  }
+  return among_all(store, prunable, pruning::prune(candidates, chosen));
 }
 
-pruning::Competition make_competition(parallel::Communicator& comm, size_t candidates,
-                                      std::vector<size_t> mine) {
+pruning::GlobalSelection make_global_selection(parallel::Communicator& comm, size_t candidates,
+                                               std::vector<size_t> mine) {
   return {.candidates = candidates,
           .mine = std::move(mine),
           .sum = [&comm](std::span<int64_t> counts) { sum_over(comm, counts); },
@@ -195,7 +247,8 @@ namespace {
 /// parameter whose storage cannot hold them.
 void check_storages(const io::PruningConfig& config, const sparse::Store& store,
                     const std::vector<bool>& prunable, double sparsity) {
-  if (pruning::makes_blocks(config) || pruning::method_of(config).from_file() || sparsity <= 0) {
+  if (pruning::masks_are_blocks(config) || pruning::method_of(config).from_file() ||
+      sparsity <= 0) {
     return;
   }
   const int64_t edge = store.options().block.edge;
@@ -225,8 +278,9 @@ std::vector<bool> prunable_in(const sparse::Store& store, const io::PruningConfi
   return mine;
 }
 
-/// Competition with the other stages, numbered over the whole network.
-pruning::Competition competition_of(const StoreScope& scope, const std::vector<bool>& prunable) {
+/// A selection together with the other stages, numbered over the whole network.
+pruning::GlobalSelection global_selection_of(const StoreScope& scope,
+                                             const std::vector<bool>& prunable) {
   std::vector<size_t> mine;
   for (const size_t number : scope.numbers) {
     if (prunable[number]) {
@@ -234,8 +288,8 @@ pruning::Competition competition_of(const StoreScope& scope, const std::vector<b
           std::count(prunable.begin(), prunable.begin() + static_cast<int64_t>(number), true)));
     }
   }
-  return make_competition(*scope.stages, static_cast<size_t>(std::ranges::count(prunable, true)),
-                          std::move(mine));
+  return make_global_selection(
+      *scope.stages, static_cast<size_t>(std::ranges::count(prunable, true)), std::move(mine));
 }
 
 }  // namespace
@@ -244,45 +298,65 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope&
     : config_(config.pruning),
       seed_(static_cast<uint64_t>(config.train.seed)),
       store_(store),
+      scope_(scope),
       prunable_(prunable_in(store, config.pruning, scope)),
-      competition_(
-          scope.stages == nullptr
-              ? std::nullopt
-              : std::optional(competition_of(scope, prunable_of(scope.network, config.pruning)))),
+      global_selection_(scope.stages == nullptr
+                            ? std::nullopt
+                            : std::optional(global_selection_of(
+                                  scope, prunable_of(scope.network, config.pruning)))),
       method_(pruning::method_of(config.pruning)),
       enabled_(config.pruning.prunes()) {
   if (enabled_) {
-    timing_ = pruning::timing_of(config_);
-    pruning::check_timing(timing_);
-    if (timing_.from_step < config.train.steps) {
-      check_storages(config_, store_, prunable_, timing_.final_sparsity);
+    schedule_ = pruning::pruning_schedule_of(config_);
+    pruning::check_pruning_schedule(schedule_);
+    if (schedule_.from_step < config.train.steps) {
+      check_storages(config_, store_, prunable_, schedule_.final_sparsity);
     }
+  }
+  if (method_.waits) {
+    history_.emplace(store.parameters().size());
   }
   if (method_.moving()) {
     moves_ = pruning::moves_of(config_, config.train.steps);
     pruning::check_moves(moves_);
   }
+  if (method_.learning != nullptr) {
+    pruning::check_learning_window(config_);
+    window_ = pruning::learning_window_of(config_);
+  }
 }
 
-bool Pruner::due(int64_t steps) const {
+bool Pruner::due(int64_t steps) const { return masks_change(steps) || projects_at(steps); }
+
+bool Pruner::masks_change(int64_t steps) const {
   if (!enabled_) {
     return false;
   }
   if (method_.from_file()) {
-    return steps == timing_.from_step;
+    return steps == schedule_.from_step;
   }
-  return pruning::prune_at(timing_, steps) ||
+  if (method_.waits) {
+    return history_ && (steps == schedule_.to_step || pruning::check_at(config_, steps));
+  }
+  return pruning::prune_at(schedule_, steps) ||
          (method_.moving() && config_.sparsity > 0 && pruning::moves_at(moves_, steps));
 }
 
+/// Whether the arrays of a learning method change after `steps`, and masks do not.
+bool Pruner::projects_at(int64_t steps) const {
+  return method_.learning != nullptr && method_.learning->project != nullptr &&
+         config_.sparsity > 0 && steps >= window_.from_step && steps < window_.to_step &&
+         (steps - window_.from_step) % pruning::interval_of(config_) == 0;
+}
+
 double Pruner::target(int64_t steps) const {
-  return enabled_ ? pruning::target_sparsity(timing_, steps) : 0.0;
+  return enabled_ ? pruning::target_sparsity(schedule_, steps) : 0.0;
 }
 
 pruning::Settings Pruner::settings_at(int64_t steps) const {
   pruning::Settings settings = pruning::settings_of(config_, seed_);
-  settings.competition = competition_ ? &*competition_ : nullptr;
-  settings.sparsity = target(steps);
+  settings.global_selection = global_selection_ ? &*global_selection_ : nullptr;
+  settings.sparsity = method_.waits ? schedule_.final_sparsity : target(steps);
   return settings;
 }
 
@@ -294,7 +368,7 @@ pruning::Result Pruner::first_masks(int64_t steps) {
     return among_all(store_, prunable_,
                      pruning::random_start(shapes_of(store_, prunable_), settings, distribution));
   }
-  return compute_masks(store_, prunable_, settings);
+  return compute_masks(store_, prunable_, settings, scope_);
 }
 
 /// Masks by scores of the kept elements, summed over the gradients of several batches.
@@ -315,14 +389,185 @@ pruning::Result Pruner::scored_masks(int64_t steps, parallel::Communicator& comm
     }
   }
   const auto wanted = [this](size_t p) { return static_cast<bool>(prunable_[p]); };
-  for (int64_t batch = 0; batch < config_.score_batches; ++batch) {
-    for_each_gradient(
-        wanted, sparse::Store::Probed::prunable, comm, [&] { pass(batch); },
-        [&](size_t p, std::span<const float> gradient) {
-          method_.score(candidates[candidate_of_parameter[p]], gradient, scores[p]);
-        });
+  const auto score_batches = [&](const auto& score) {
+    for (int64_t batch = 0; batch < config_.score_batches; ++batch) {
+      for_each_gradient(
+          wanted, sparse::Store::Probed::prunable, comm, [&] { pass(batch); },
+          [&](size_t p, std::span<const float> gradient) {
+            score(candidates[candidate_of_parameter[p]], gradient, scores[p]);
+          });
+    }
+  };
+  score_batches(method_.score);
+  if (method_.score_shifted != nullptr) {
+    with_moved_values(values, scores, [&] { score_batches(method_.score_shifted); });
   }
   return among_all(store_, prunable_, pruning::prune(candidates, settings_at(steps)));
+}
+
+/// The norm of arrays by parameter, over the prunable ones of all stages: the same bits for any
+/// number of stages.
+double Pruner::norm(std::span<const std::vector<float>> arrays) const {
+  std::vector<int64_t> squares;  // bits of doubles, by number of the candidate
+  for (size_t p = 0; p < arrays.size(); ++p) {
+    if (prunable_[p]) {
+      double sum = 0;
+      for (const float x : arrays[p]) {
+        sum += static_cast<double>(x) * static_cast<double>(x);
+      }
+      squares.push_back(std::bit_cast<int64_t>(sum));
+    }
+  }
+  if (global_selection_) {
+    std::vector<int64_t> all(global_selection_->candidates, 0);
+    for (size_t i = 0; i < squares.size(); ++i) {
+      all[global_selection_->mine[i]] = squares[i];
+    }
+    global_selection_->sum(all);  // each has one term that is not zero
+    squares = std::move(all);
+  }
+  double sum = 0;
+  for (const int64_t square : squares) {
+    sum += std::bit_cast<double>(square);
+  }
+  return std::sqrt(sum);
+}
+
+/// Runs `passes` at values moved along `direction`, and restores them bit for bit. Arrays are by
+/// parameter.
+void Pruner::with_moved_values(std::span<const std::vector<float>> values,
+                               std::span<const std::vector<float>> direction,
+                               const std::function<void()>& passes) {
+  const double length = norm(direction);
+  check(std::isfinite(length) && length > 0,
+        "pruning.method = \"{}\": the norm of the gradient is {}; check the data, or prune by "
+        "another method",
+        config_.method, length);
+  const auto factor = static_cast<float>(pruning::Method::kShift * norm(values) / length);
+  const auto parameters = store_.parameters();
+  std::vector<std::vector<float>> masters(parameters.size());
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (prunable_[p]) {
+      if (store_.state(parameters[p]).separate_master) {
+        masters[p] = store_.master(parameters[p]);
+      }
+      std::vector<float> moved = values[p];
+      for (size_t i = 0; i < moved.size(); ++i) {
+        moved[i] += factor * direction[p][i];
+      }
+      store_.set_values(parameters[p], moved);
+    }
+  }
+  passes();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (prunable_[p] && masters[p].empty()) {
+      store_.set_values(parameters[p], values[p]);
+    } else if (prunable_[p]) {
+      store_.set_values(parameters[p], masters[p]);
+      store_.set_common(parameters[p], values[p]);
+    }
+  }
+}
+
+/// Masks by the arrays of a learning method; or, between prunings, the present masks and projected
+/// arrays. Collective when the store is sharded.
+pruning::Result Pruner::learned_masks(int64_t steps) {
+  const pruning::GradientLearning& learning = *method_.learning;
+  const auto parameters = store_.parameters();
+  const auto arrays_of = [&](const sparse::Parameter& parameter) {
+    std::vector<std::vector<float>> arrays;
+    for (int which = 0; which < learning.arrays; ++which) {
+      arrays.push_back(store_.pruning_array(parameter, which));
+    }
+    return arrays;
+  };
+  std::vector<std::vector<float>> values;  // outlive the candidates' views
+  std::vector<std::vector<float>> scores;
+  std::vector<sparse::Parameter*> pruned;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (prunable_[p]) {
+      pruned.push_back(&parameters[p]);
+      values.push_back(store_.values(parameters[p]));
+      scores.emplace_back(values.back().size());
+      learning.score(values.back(), arrays_of(parameters[p]), scores.back());
+    }
+  }
+  std::vector<pruning::Candidate> candidates;
+  for (size_t i = 0; i < pruned.size(); ++i) {
+    candidates.push_back(candidate_of(*pruned[i], values[i]));
+    candidates.back().scores = scores[i];
+  }
+  pruning::Settings settings = settings_at(steps);
+  if (masks_change(steps)) {
+    return among_all(store_, prunable_, pruning::prune(candidates, settings));
+  }
+  settings.sparsity = schedule_.final_sparsity;
+  const pruning::Result target = pruning::prune(candidates, settings);
+  for (size_t i = 0; i < pruned.size(); ++i) {
+    std::vector<std::vector<float>> arrays = arrays_of(*pruned[i]);
+    learning.project(candidates[i], target.masks[i], steps == window_.from_step, arrays);
+    for (int which = 0; which < learning.arrays; ++which) {
+      store_.set_pruning_array(*pruned[i], which, arrays[static_cast<size_t>(which)]);
+    }
+  }
+  return {.masks = store_.masks(), .warnings = {}};
+}
+
+optim::GradientHooks Pruner::gradient_hooks() {
+  optim::GradientHooks hooks;
+  if (method_.learning != nullptr && method_.learning->add != nullptr) {
+    hooks.summed = [this](int64_t step, double scale) { learn(step, scale, GradientUse::add); };
+  }
+  if (method_.learning != nullptr && method_.learning->observe != nullptr) {
+    hooks.accepted = [this](int64_t step, double scale) {
+      learn(step, scale, GradientUse::observe);
+    };
+  }
+  return hooks;
+}
+
+/// Step `step` + 1, whose gradient is too large by `scale`. Element by element, so the same bits
+/// for any number of threads and shards.
+void Pruner::learn(int64_t step, double scale, GradientUse use) {
+  if (config_.sparsity == 0 || step < window_.from_step || step >= window_.to_step) {
+    return;
+  }
+  for (size_t p = 0; p < prunable_.size(); ++p) {
+    const sparse::OptimizerState state = store_.state(store_.parameters()[p]);
+    const auto count = static_cast<size_t>(state.value.count());
+    if (!prunable_[p] || count == 0) {
+      continue;
+    }
+    const std::vector<float> values = numbers_of(store_.stream(), state.value, 1);
+    std::vector<float> gradient = numbers_of(store_.stream(), state.gradient, 1 / scale);
+    const bool two = method_.learning->arrays == 2;
+    const Mirror first(store_.stream(), state.pruning1);
+    const Mirror second(store_.stream(), two ? state.pruning2 : state.pruning1);
+    const std::span<float> array1 = first.read().host().span<float>();
+    const std::span<float> array2 = second.read().host().span<float>();
+    constexpr size_t kTogether = size_t{1} << 14U;
+    const int threads = store_.stream().threads();
+#pragma omp parallel for num_threads(threads) if (threads > 1 && count > kTogether)
+    for (size_t begin = 0; begin < count; begin += kTogether) {
+      const auto part = [&](auto span) {
+        return span.subspan(begin, std::min(kTogether, count - begin));
+      };
+      const pruning::GradientStep learned{
+          .values = part(std::span(values)),
+          .gradient = part(std::span(gradient)),
+          .arrays = {part(array1), two ? part(array2) : std::span<float>()}};
+      use == GradientUse::add ? method_.learning->add(config_, learned)
+                              : method_.learning->observe(learned);
+    }
+    if (use == GradientUse::add) {
+      write_numbers(store_.stream(), gradient, scale, state.gradient);
+    } else {
+      first.write();
+      if (two) {
+        second.write();
+      }
+    }
+  }
 }
 
 /// Kept elements of each parameter after `steps`: fewer than now while pruning is gradual.
@@ -354,8 +599,12 @@ pruning::Result Pruner::moved_masks(int64_t steps, parallel::Communicator& comm,
     result.masks[p] = pruning::drop_to(candidate_of(parameter, values), kept[p] - counts[p]);
   }
   const auto growth_of = [&](size_t p) -> pruning::Growth {
-    return {
-        .name = store_.parameters()[p].spec.name, .count = counts[p], .seed = seed_, .step = steps};
+    const sparse::ParameterSpec& spec = store_.parameters()[p].spec;
+    return {.name = spec.name,
+            .count = counts[p],
+            .seed = seed_,
+            .step = steps,
+            .columns = spec.shape.cols()};
   };
   if (method_.needs_gradients) {
     const auto wanted = [&](size_t p) { return counts[p] > 0; };
@@ -385,8 +634,9 @@ void Pruner::for_each_gradient(const std::function<bool(size_t)>& wanted,
     left += wanted(p) ? 1 : 0;
   }
   int64_t of_stages = left;
-  if (competition_) {
-    competition_->sum({&of_stages, 1});  // stages without such parameters still pass messages on
+  if (global_selection_) {
+    global_selection_->sum(
+        {&of_stages, 1});  // stages without such parameters still pass messages on
   }
   if (of_stages == 0) {
     return;
@@ -418,13 +668,23 @@ pruning::Result Pruner::masks_for(int64_t steps, parallel::Communicator& comm, c
   if (method_.score != nullptr) {
     return scored_masks(steps, comm, pass);
   }
+  if (method_.learning != nullptr) {
+    return learned_masks(steps);
+  }
   const bool moves = method_.moving() && pruning::moves_at(moves_, steps);
   return moves ? moved_masks(steps, comm, pass) : first_masks(steps);
 }
 
 Change Pruner::change(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
   pruning::Result result = masks_for(steps, comm, pass);
-  Change change{.warnings = std::move(result.warnings)};
+  Change change{.masks = masks_change(steps), .warnings = std::move(result.warnings)};
+  if (!change.masks) {
+    return change;
+  }
+  if (method_.waits && !stable(steps, result, change)) {
+    compare_masks(comm, [&](size_t p) { return result.masks[p].digest(); });
+    return change;
+  }
   for (size_t p = 0; p < result.masks.size(); ++p) {
     const sparse::Parameter& parameter = store_.parameters()[p];
     change.grown += parameter.full() ? 0 : grown(parameter.index.mask(), result.masks[p]);
@@ -432,6 +692,49 @@ Change Pruner::change(int64_t steps, parallel::Communicator& comm, const Pass& p
   compare_masks(comm, [&](size_t p) { return result.masks[p].digest(); });
   store_.set_masks(result.masks);
   return change;
+}
+
+bool Pruner::stable(int64_t steps, const pruning::Result& result, Change& change) {
+  if (history_->full()) {
+    pruning::MaskHistory::Counts counts = history_->compare(result.masks);
+    if (global_selection_) {
+      global_selection_->sum(counts.different);
+      global_selection_->sum(counts.sizes);
+    }
+    change.distance = pruning::MaskHistory::largest_distance(counts);
+  }
+  if (steps >= schedule_.to_step || (change.distance && *change.distance < config_.distance)) {
+    history_.reset();
+    return true;
+  }
+  change.masks = false;
+  change.warnings.clear();  // of masks that are not used
+  history_->add(result.masks, prunable_);
+  return false;
+}
+
+void Pruner::resume(int64_t steps, const io::CheckpointReader& reader) {
+  if (!history_) {
+    return;
+  }
+  const int64_t checks = pruning::checks_before(config_, steps);
+  const std::string kind(io::kMaskHistoryKind);
+  const auto saved = std::ranges::any_of(
+      reader.names(), [&](const std::string& name) { return reader.has_optimizer(name, kind); });
+  if (steps > schedule_.to_step || (checks > 0 && !saved)) {
+    history_.reset();  // pruned already
+    return;
+  }
+  history_->set_checks(checks);
+  for (size_t p = 0; p < prunable_.size() && checks > 0; ++p) {
+    if (prunable_[p]) {
+      const sparse::Parameter& parameter = store_.parameters()[p];
+      std::vector<float> numbers(static_cast<size_t>(parameter.kept()));
+      reader.optimizer(parameter.spec.name, kind,
+                       Tensor(numbers.data(), DType::fp32, Shape{parameter.kept()}));
+      history_->restore(p, parameter.index.mask(), numbers);
+    }
+  }
 }
 
 void Pruner::compare(parallel::Communicator& comm) const {

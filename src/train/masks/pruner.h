@@ -2,18 +2,26 @@
 // Applies a pruning method to a store: decides when it is due, selects the candidates that config
 // and model allow, and checks that all ranks have the same masks.
 //
-// Some methods need dense gradients: RigL those of pruned elements, SNIP those of several batches.
-// Extra passes compute them layer by layer (Store::set_gradient_probe), summed over all ranks.
-// Cost of a pass: the fp32 gradient of one layer in addition to the arrays of a step; a rank sends
-// 2 (p - 1) / p of the dense gradient. Scores take 4 bytes of host memory per kept element.
+// Some methods need dense gradients: RigL those of pruned elements, SNIP and GraSP those of several
+// batches. Extra passes compute them layer by layer (Store::set_gradient_probe), summed over all
+// ranks. Cost of a pass: the fp32 gradient of one layer in addition to the arrays of a step; a rank
+// sends 2 (p - 1) / p of the dense gradient. Values and scores take 8 bytes of host memory per kept
+// element.
+//
+// Methods with pruning::GradientLearning see the summed gradient of every step of their window
+// (`gradient_hooks`), each rank the elements that it updates. This runs on the host, one parameter
+// at a time, in fp32 copies of its values and gradient.
 #include <functional>
 #include <optional>
 
+#include "io/checkpoint/checkpoint.h"
 #include "io/config/config.h"
 #include "parallel/transport/communicator.h"
+#include "pruning/early_bird.h"
 #include "pruning/registry.h"
 #include "pruning/schedule.h"
 #include "sparse/store/store.h"
+#include "src/optim/optimizer.h"
 
 namespace espalier::train {
 
@@ -36,13 +44,19 @@ struct Sparsity {
 
 /// The result of a change of masks.
 struct Change {
+  bool masks = true;                  ///< false: they stay as they are
   std::vector<std::string> warnings;  ///< for the user
   int64_t grown = 0;                  ///< elements that were pruned before
+  /// Of methods that wait: the largest distance to earlier masks, once there are enough of them.
+  std::optional<double> distance{};
 };
+
+/// The use that a learning method makes of a gradient (pruning::GradientLearning).
+enum class GradientUse : uint8_t { add, observe };
 
 class Pruner {
  public:
-  /// Throws Failure for an exclude pattern without a match, and for invalid timings.
+  /// Throws Failure for an exclude pattern without a match, and for invalid schedules.
   Pruner(const io::Config& config, sparse::Store& store, const StoreScope& scope = {});
 
   /// Whether masks change after `steps` optimizer steps (0: before the first one).
@@ -54,6 +68,13 @@ class Pruner {
   /// rank uses its own samples. Methods that need gradients call it.
   using Pass = std::function<void(int64_t batch)>;
   Change change(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  /// For the optimizer; empty unless the method learns from every step. The pruner must outlive
+  /// them.
+  optim::GradientHooks gradient_hooks();
+  /// The masks of earlier steps, of methods that wait; null: none are kept.
+  const pruning::MaskHistory* history() const { return history_ ? &*history_ : nullptr; }
+  /// Continues at `steps`, with the history that a checkpoint of this step holds.
+  void resume(int64_t steps, const io::CheckpointReader& reader);
   /// Collective: compares the store's current masks over ranks, as `change` compares new ones.
   void compare(parallel::Communicator& comm) const;
   /// Sparsity of this store without borrowed parameters.
@@ -68,6 +89,16 @@ class Pruner {
   pruning::Settings settings_at(int64_t steps) const;
   pruning::Result first_masks(int64_t steps);
   pruning::Result scored_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  /// True: the masks are stable, or to_step is reached. Collective over the stages.
+  bool stable(int64_t steps, const pruning::Result& result, Change& change);
+  bool masks_change(int64_t steps) const;
+  bool projects_at(int64_t steps) const;
+  pruning::Result learned_masks(int64_t steps);
+  void learn(int64_t step, double scale, GradientUse use);
+  double norm(std::span<const std::vector<float>> arrays) const;
+  void with_moved_values(std::span<const std::vector<float>> values,
+                         std::span<const std::vector<float>> direction,
+                         const std::function<void()>& passes);
   pruning::Result moved_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass);
   std::vector<int64_t> kept_after(int64_t steps, std::vector<std::string>& warnings);
   void for_each_gradient(const std::function<bool(size_t)>& wanted, sparse::Store::Probed probed,
@@ -79,18 +110,21 @@ class Pruner {
   io::PruningConfig config_;
   uint64_t seed_;
   sparse::Store& store_;
+  StoreScope scope_;
   std::vector<bool> prunable_;
-  std::optional<pruning::Competition> competition_;  ///< with the other stages
+  std::optional<pruning::GlobalSelection> global_selection_;  ///< with the other stages
   const pruning::Method& method_;
   bool enabled_;
-  pruning::Timing timing_;
-  pruning::Moves moves_;  ///< of methods whose masks move
+  pruning::PruningSchedule schedule_;
+  pruning::MaskMoveSchedule moves_;              ///< of methods whose masks move
+  pruning::LearningWindow window_;               ///< of methods that learn from every step
+  std::optional<pruning::MaskHistory> history_;  ///< of methods that wait, until they prune
 };
 
 /// Runs `method` on the prunable parameters of a store; other masks stay. Returns masks of all
 /// parameters in forward order.
 pruning::Result compute_masks(sparse::Store& store, const std::vector<bool>& prunable,
-                              const pruning::Settings& settings);
+                              const pruning::Settings& settings, const StoreScope& scope = {});
 /// Flags over the parameters. Throws Failure for an exclude pattern that matches none.
 std::vector<bool> prunable_of(std::span<const sparse::ParameterSpec> specs,
                               const io::PruningConfig& config);
@@ -99,8 +133,8 @@ std::vector<bool> prunable_of(const sparse::Store& store, const io::PruningConfi
 /// Global pruning over ranks of `comm` that hold different parameters, for example the stages of a
 /// pipeline. `mine`: this rank's numbers among the `candidates` of all ranks. `comm` must outlive
 /// the result.
-pruning::Competition make_competition(parallel::Communicator& comm, size_t candidates,
-                                      std::vector<size_t> mine);
+pruning::GlobalSelection make_global_selection(parallel::Communicator& comm, size_t candidates,
+                                               std::vector<size_t> mine);
 
 /// A mask for measurements before the run has one, with about `kept` elements of a parameter of
 /// this shape. Its structure is the method's: N:M groups (any `kept` below the full size gives

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <fstream>
 #include <limits>
 
 #include "parallel/pipeline/schedule/registry.h"
@@ -84,23 +85,38 @@ std::vector<Recompute> least_by_rank(const io::Config& config, const RunShape& r
   return least;
 }
 
+/// Whether every rank has room for its copy of a checkpoint. A device's budget is not the host's.
+bool has_room_for_copies(const io::Config& config, const RunShape& run, const Fit& fit) {
+  const auto has_room = [&](const MemoryPlan& plan) {
+    return fit.budget == 0 || run.place.device ||
+           plan.needed() + plan.checkpoint_copy <= fit.budget;
+  };
+  if (!saves_in_background(config) || fit.budget == 0 || !run.stages) {
+    return saves_in_background(config) && has_room(fit.plan);
+  }
+  return std::ranges::all_of(run.stages(share_of(config, run.ranks) / fit.choice.micro_batch),
+                             [&](const StageShape& stage) {
+                               return has_room(plan_stage(config, run, stage, fit.choice));
+                             });
+}
+
 /// Share of the free memory above which other processes may cause an out-of-memory error.
 constexpr double kNear = 0.8;
 
-struct Changed {
+struct ChangedRun {
   io::Config config;
   PassChoice choice;
 };
 
 struct Way {
   std::string text;
-  std::function<void(Changed&)> apply;  ///< empty: the change is not planned
+  std::function<void(ChangedRun&)> apply;  ///< empty: the change is not planned
 };
 
 /// Changes that save memory, most effective first, except those that are active already.
 std::vector<Way> ways_of(const io::Config& config, const RunShape& run, const PassChoice& choice) {
   std::vector<Way> ways;
-  auto add = [&ways](bool applies, std::string text, std::function<void(Changed&)> apply = {}) {
+  auto add = [&ways](bool applies, std::string text, std::function<void(ChangedRun&)> apply = {}) {
     if (applies) {
       ways.push_back({std::move(text), std::move(apply)});
     }
@@ -114,29 +130,29 @@ std::vector<Way> ways_of(const io::Config& config, const RunShape& run, const Pa
       "pruning.at_step = -1)");
   add((prunes || run.start.pruned) && config.sparse.storage.fallback == sparse::Storage::dense.name,
       fmt::format("sparse.storage = \"{}\" (no dense copies)", storage),
-      [storage](Changed& to) { to.config.sparse.storage.fallback = storage; });
+      [storage](ChangedRun& to) { to.config.sparse.storage.fallback = storage; });
   add(config.train.dtype == "fp32", "train.dtype = \"bf16\"",
-      [](Changed& to) { to.config.train.dtype = "bf16"; });
+      [](ChangedRun& to) { to.config.train.dtype = "bf16"; });
   add(config.optimizer.state_bits == 32, "optimizer.state_bits = 8",
-      [](Changed& to) { to.config.optimizer.state_bits = 8; });
-  add(config.train.dtype != "fp32" && config.train.master_copy && !codes_values(config),
-      "train.master_copy = false", [](Changed& to) { to.config.train.master_copy = false; });
+      [](ChangedRun& to) { to.config.optimizer.state_bits = 8; });
+  add(config.train.dtype != "fp32" && config.train.master_copy && !encodes_values(config),
+      "train.master_copy = false", [](ChangedRun& to) { to.config.train.master_copy = false; });
   add(run.place.device && !config.optimizer.offload, "optimizer.offload = true",
-      [](Changed& to) { to.config.optimizer.offload = true; });
+      [](ChangedRun& to) { to.config.optimizer.offload = true; });
   add(run.ranks > 1 && config.parallel.zero == 0, "parallel.zero = 1",
-      [](Changed& to) { to.config.parallel.zero = 1; });
+      [](ChangedRun& to) { to.config.parallel.zero = 1; });
   const bool chooses = !config.train.memory_budget.empty();
   add(choice.recompute != Recompute::full,
       fmt::format("train.recompute = \"{}\"", chooses ? "auto" : "full"),
-      [](Changed& to) { to.choice.recompute = Recompute::full; });
+      [](ChangedRun& to) { to.choice.recompute = Recompute::full; });
   add(choice.micro_batch > 1,
       chooses ? "train.micro_batch = 0 (automatic)" : "train.micro_batch = 1",
-      [](Changed& to) { to.choice.micro_batch = 1; });
+      [](ChangedRun& to) { to.choice.micro_batch = 1; });
   return ways;
 }
 
 /// Bytes of a rank; 0 if no plan exists.
-size_t needed_with(const RunShape& run, const Changed& changed) {
+size_t needed_with(const RunShape& run, const ChangedRun& changed) {
   RunShape shape = run;
   shape.sharding = plan_shards(changed.config, 0, run.ranks);
   try {
@@ -164,8 +180,8 @@ std::string verdict(size_t needed, size_t bytes) {
       "of at least that",
       config.train.memory_budget, text_of(nearest.choice), size_text(nearest.plan.needed()),
       needs_text(nearest.plan.peak),
-      run.place.device ? "" : ", program and temporaries " + size_text(nearest.plan.beside), least,
-      ways_to_fit(config, run, nearest.choice, nearest.budget));
+      run.place.device ? "" : ", program and temporaries " + size_text(nearest.plan.outside_arena),
+      least, ways_to_fit(config, run, nearest.choice, nearest.budget));
 }
 
 }  // namespace
@@ -254,6 +270,7 @@ Fit fit_memory(const io::Config& config, const RunShape& run) {
                           config.train.memory_budget, text_of(fit.choice),
                           size_text(fit.plan.needed()), text_of(first), size_text(first_needs));
         }
+        fit.copies_checkpoints = has_room_for_copies(config, run, fit);
         if (run.stages && fit.choice.recompute != recompute_choices.front()) {
           fit.by_rank = least_by_rank(config, run, fit, recompute_choices);
           std::vector<std::string_view> names;
@@ -267,16 +284,35 @@ Fit fit_memory(const io::Config& config, const RunShape& run) {
   fail_to_fit(config, run, fit);
 }
 
+bool has_memory_for_copies(size_t copy, int ranks, const std::filesystem::path& info) {
+  std::ifstream system(info);
+  std::string key;
+  std::string unit;
+  for (size_t kib = 0; system >> key >> kib && std::getline(system, unit);) {
+    if (key == "MemAvailable:") {
+      return copy * static_cast<size_t>(ranks) <= kib * 1024 / 2;
+    }
+  }
+  return true;
+}
+
+std::string no_copy_note(const io::Config& config, size_t copy) {
+  return fmt::format(
+      "train.memory_budget = \"{}\" has no room for the {} of a checkpoint's copy: steps wait "
+      "while checkpoints are written",
+      config.train.memory_budget, size_text(copy));
+}
+
 std::string ways_to_fit(const io::Config& config, const RunShape& run, const PassChoice& choice,
                         size_t bytes) {
   std::vector<std::string> texts;
-  Changed all{config, choice};
+  ChangedRun all{config, choice};
   bool any_fits = false;
   const std::vector<Way> ways = ways_of(config, run, choice);
   for (const Way& way : ways) {
     size_t needed = 0;
     if (way.apply) {
-      Changed changed{config, choice};
+      ChangedRun changed{config, choice};
       way.apply(changed);
       way.apply(all);
       needed = needed_with(run, changed);

@@ -2,21 +2,22 @@
 // Plans the memory of each rank before anything is allocated, and chooses recompute and micro-batch
 // so that it fits train.memory_budget.
 //
-// A plan replays the run on a dry arena: the initial store (start.h), a step, each change of masks
-// with both layouts alive, another step. So it counts the same bytes as the arena of the run. The
-// kernels' workspace is the bound stated by the "dry" table; on a device it is the workspace that
-// the device's kernels request.
+// A plan replays the run on a dry arena: the initial store (initial_masks.h), a step, each change
+// of masks with both layouts alive, another step. So it counts the same bytes as the arena of the
+// run. The kernels' workspace is the bound stated by the "dry" table; on a device it is the
+// workspace that the device's kernels request.
 //
-// In addition to the arena a process needs `beside`: kProgram, and copies of single parameters
-// while they are drawn, saved or moved. On a device the plan covers device memory; pinned host
-// memory is reported separately (`pinned`).
+// In addition to the arena a process needs `outside_arena`: kProgram, and copies of single
+// parameters while they are drawn, saved or moved. On a device the plan covers device memory;
+// pinned host memory is reported separately (`pinned`).
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "io/config/config.h"
 #include "src/kernels/backend.h"
-#include "src/train/masks/start.h"
+#include "src/train/masks/initial_masks.h"
 #include "src/train/stage/layout.h"
 #include "src/train/stage/stage.h"
 
@@ -41,6 +42,7 @@ struct StageShape {
   int rank = 0;  ///< of the pipeline
   std::optional<Layout> layout{};
   std::vector<PartShape> parts{};  ///< empty: all layers
+  std::vector<size_t> numbers{};   ///< of its parameters in the network; empty: all, in order
   Start start;
   /// Bytes of all message buffers between stages, in kernels' memory and on the host. Without a
   /// device both are the same memory.
@@ -55,8 +57,9 @@ struct RunShape {
   ProblemShape problem;
   int ranks = 1;  ///< replicas; they share the batch
   int threads = 1;
-  kernels::Planning place{};  ///< device or host whose memory and workspace are planned
-  Start start;                ///< of all parameters
+  kernels::Planning place{};             ///< device or host whose memory and workspace are planned
+  Start start;                           ///< of all parameters
+  const TeacherFile* teacher = nullptr;  ///< null: none
   std::shared_ptr<sparse::Sharding> sharding{};
   bool reduces_on_device = false;  ///< gradients of replicas are reduced between devices
   int replica = 0;                 ///< replica whose slices are planned
@@ -77,13 +80,17 @@ struct MemoryPlan {
   MemoryByKind last{};   ///< after the last change of masks
   MemoryByKind peak{};
   MemoryByKind pinned{};  ///< host memory pinned for a device, at its peak
-  size_t beside = 0;
+  size_t outside_arena = 0;
+  /// Host memory for the copy of this rank's share of a checkpoint, while it is written in the
+  /// background. Not in `needed`: without room for it there is none.
+  size_t checkpoint_copy = 0;
   sparse::StateParts parts;  ///< of `last`
+  size_t teacher = 0;        ///< model state of the teacher
   PassCost pass;
   int64_t total_size = 0, total_kept = 0;  ///< parameters; kept after the last change
 
   /// Peak bytes of the process; on a device, of the device's memory.
-  size_t needed() const { return sum_of(peak) + beside; }
+  size_t needed() const { return sum_of(peak) + outside_arena; }
 };
 
 MemoryPlan plan_stage(const io::Config& config, const RunShape& run, const StageShape& stage,
@@ -97,14 +104,15 @@ struct Fit {
   /// without. Empty: all ranks use choice.recompute.
   std::vector<model::Recompute> by_rank;
   MemoryPlan plan;
-  size_t budget = 0;  ///< bytes; 0: no limit
-  std::string note;   ///< choices made because of the budget; empty: none
+  size_t budget = 0;                ///< bytes; 0: no limit
+  std::string note;                 ///< choices made because of the budget; empty: none
+  bool copies_checkpoints = false;  ///< the budget has room for every rank's copy
 
   model::Recompute recompute(int rank) const {
     return by_rank.empty() ? choice.recompute : by_rank[static_cast<size_t>(rank)];
   }
   /// For Arena::set_limit.
-  size_t arena_limit() const { return budget == 0 ? 0 : budget - plan.beside; }
+  size_t arena_limit() const { return budget == 0 ? 0 : budget - plan.outside_arena; }
 };
 
 /// Sequences per rank of a global batch. Throws Failure if the ranks cannot share it evenly.
@@ -117,6 +125,17 @@ int64_t share_of(const io::Config& config, int ranks);
 /// ranks recompute no more than necessary. Throws Failure if nothing fits, with the bytes by
 /// category, the smallest sufficient budget, and config changes that help.
 Fit fit_memory(const io::Config& config, const RunShape& run);
+
+/// Whether the config has checkpoints, before the end of a run, that are written from a copy.
+inline bool saves_in_background(const io::Config& config) {
+  return config.train.checkpoint_background && config.train.checkpoint_every > 0;
+}
+/// Whether `ranks` copies of so many bytes leave half of a machine's free memory; true if the
+/// system does not tell. `info`: a file like /proc/meminfo. Without train.memory_budget nothing
+/// else limits the copies of checkpoints.
+bool has_memory_for_copies(size_t copy, int ranks, const std::filesystem::path& info);
+/// For the user: the budget has no room for so many bytes of a copy.
+std::string no_copy_note(const io::Config& config, size_t copy);
 
 /// Config changes after which a rank needs at most `bytes`, most effective first, each with its
 /// planned bytes. Omits settings that are already active. If no single change suffices, adds the

@@ -6,6 +6,7 @@
 #include "parallel/reduction/powersgd/device.h"
 #include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
+#include "pruning/early_bird.h"
 #include "pruning/registry.h"
 #include "sparse/store/value_copy.h"
 #include "src/kernels/rules/wire/codecs.h"
@@ -46,7 +47,8 @@ size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
 
 /// Bytes that the reduction of an array allocates.
 size_t reduction_bytes(const io::Config& config, size_t array_bytes, int ranks) {
-  return parallel::workspace_bytes(config.parallel.reduction, array_bytes, ranks, loses(config));
+  return parallel::workspace_bytes(config.parallel.reduction, array_bytes, ranks,
+                                   has_lossy_gradient_codec(config));
 }
 
 /// Bytes to gather buckets of encoded values: a buffer for each rank's slice, at most an even share
@@ -68,12 +70,13 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
   const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
   const size_t bucket = longest_bucket_bytes(config, stage);
   return in_flight * reduction_bytes(config, bucket, ranks) +
-         (codes_values(config) ? gather_bytes(bucket, in_flight, ranks) : 0) +
+         (encodes_values(config) ? gather_bytes(bucket, in_flight, ranks) : 0) +
          (timed ? reduction_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
 }
 
 /// Bytes of the state in one arena that AdaPrec's trials copy and restore (codec_choice/adaprec.h).
-size_t trial_bytes(const io::Config& config, const Arena& arena, int ranks) {
+/// `constant`: weights there that no step changes.
+size_t trial_bytes(const io::Config& config, const Arena& arena, size_t constant, int ranks) {
   if (codec_chooser(config) != CodecChooser::adaprec || ranks == 1) {
     return 0;
   }
@@ -81,13 +84,23 @@ size_t trial_bytes(const io::Config& config, const Arena& arena, int ranks) {
   for (const Memory kind : {Memory::weight, Memory::master, Memory::moment}) {
     bytes += arena.use(kind).now;
   }
-  return bytes;
+  return bytes - constant;
 }
 
 /// The same for error feedback.
 size_t trial_feedback_bytes(const io::Config& config, const Tensor& feedback, int ranks) {
   return codec_chooser(config) == CodecChooser::adaprec && ranks > 1 && feedback ? feedback.bytes()
                                                                                  : 0;
+}
+
+/// Of a random mask with as many elements, at most.
+size_t index_bytes_in_file(const sparse::Parameter& parameter, const std::string& choice) {
+  const sparse::Encoding& same = parameter.index.encoding();
+  const sparse::Encoding& encoding = choice == "same"   ? same
+                                     : choice == "auto" ? sparse::Encoding::golomb
+                                                        : sparse::encoding_by_name(choice);
+  return sparse::predicted_bytes(encoding, parameter.size(), parameter.kept(),
+                                 parameter.index.shape());
 }
 
 /// Exclude patterns apply to the whole network; a stage takes the names that they match.
@@ -133,7 +146,7 @@ std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage)
   if (ways.empty()) {
     ways.push_back(segments_of(config, stage, plain));
   }
-  if (config.parallel.reduction == "auto" && loses(config)) {
+  if (config.parallel.reduction == "auto" && has_lossy_gradient_codec(config)) {
     ways.push_back(ways.front());
     for (parallel::WireSegment& segment : ways.back()) {
       segment.format = plain;
@@ -179,7 +192,7 @@ class PlannedReductions {
     }
     const DeviceTimedReduction::Context context{
         .link = link_, .reduction = reduction_, .wire = wire_, .stage = stage_};
-    for (const Timing& timing : longest_timings(config_, stage_)) {
+    for (const TimedSum& timing : longest_timed_sums(config_, stage_)) {
       DeviceTimedReduction reduction(context, timing.format, timing.elements);
       timing.code ? reduction.encode_decode() : reduction.reduce();
       reduction.end();
@@ -205,7 +218,7 @@ class PlannedReductions {
     if (const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get())) {
       run_buckets(parallel::half_step(store.gradient(), parallel::Phases::scatter,
                                       shards->partition(), wire));
-      if (codes_values(config_)) {
+      if (encodes_values(config_)) {
         value_wire_.set_segments(value_segments(config_, store));
         run_buckets(parallel::half_step(store.value(), parallel::Phases::gather,
                                         shards->partition(), {.wire = &value_wire_}));
@@ -224,7 +237,7 @@ class PlannedReductions {
     }
   }
 
-  void run_buckets(const parallel::BucketStep& step) {
+  void run_buckets(const parallel::BucketedCollective& step) {
     for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
       factored_.run(step, bucket, "planning");
     }
@@ -258,9 +271,11 @@ class DryRun {
              .dry = true,
              .planned = shape.start.kept,
              .sharding = run.sharding,
-             .parts = shape.parts}),
+             .parts = shape.parts,
+             .teacher = run.teacher}),
         specs_(specs_of(stage_.store())),
-        kept_(shape.start.kept) {
+        kept_(shape.start.kept),
+        numbers_(shape.numbers) {
     stream_.set_deterministic(config.run.deterministic);
     if (shape.layout && shape.layout->asynchronous()) {
       weights_ = make_part_weights(config_, *shape.layout, shape.rank, stage_);
@@ -277,7 +292,8 @@ class DryRun {
       const PartShape& part = stage_.parts()[i]->shape();
       plan.pass += costs[i];
       tapes += static_cast<size_t>(part.tapes) * costs[i].tape_bytes +
-               static_cast<size_t>(part.waiting) * costs[i].waiting_bytes;
+               static_cast<size_t>(part.deferred) * costs[i].deferred_bytes +
+               costs[i].teacher_bytes;
     }
     if (on_device()) {
       reductions_.emplace(config_, stage_, run_.replica, run_.ranks);
@@ -288,16 +304,18 @@ class DryRun {
     const Buffer staging = bytes_of(arena_.host(), Memory::communication, messages_of_reductions());
     const Tensor feedback = stage_.store().feedback();
     const size_t trial_feedback = trial_feedback_bytes(config_, feedback, run_.ranks);
-    const Buffer trial = bytes_of(
-        arena_, Memory::scratch,
-        trial_bytes(config_, arena_, run_.ranks) + (feedback.on_device ? trial_feedback : 0));
+    const Buffer trial = bytes_of(arena_, Memory::scratch,
+                                  trial_bytes(config_, arena_, teacher_weights(), run_.ranks) +
+                                      (feedback.on_device ? trial_feedback : 0));
     const Buffer trial_beside =
         bytes_of(arena_.host(), Memory::scratch,
                  (feedback.on_device ? 0 : trial_feedback) +
-                     (run_.place.device ? trial_bytes(config_, host_, run_.ranks) : 0));
+                     (run_.place.device ? trial_bytes(config_, host_, 0, run_.ranks) : 0));
     const Buffer numbers = bytes_of(arena_, Memory::scratch, moment_numbers());
     plan.start = bytes_now(arena_);
+    plan.checkpoint_copy = checkpoint_copy();
     hold_copies();
+    hold(history_bytes());
     for (const int64_t step : pruning_steps(config_.pruning)) {
       if (step > 0 || !pruned_) {
         prune(step);
@@ -308,11 +326,13 @@ class DryRun {
     }
     hold_copies();
     plan.last = bytes_now(arena_);
+    plan.checkpoint_copy = std::max(plan.checkpoint_copy, checkpoint_copy());
     plan.parts = stage_.store().parts();
+    plan.teacher = teacher_weights() + teacher_parts().index;
     plan.peak = bytes_at_peak(arena_);
     plan.pinned = bytes_at_peak(host_);
     if (!run_.place.device) {  // device memory holds only the arena
-      plan.beside =
+      plan.outside_arena =
           kProgram + (heap_peak_ > sum_of(plan.peak) ? heap_peak_ - sum_of(plan.peak) : 0);
     }
     plan.total_size = stage_.store().total_size();
@@ -324,6 +344,11 @@ class DryRun {
   static Buffer bytes_of(Arena& arena, Memory kind, size_t bytes) {
     return arena.allocate(kind, "of a run", DType::uint8, Shape{static_cast<int64_t>(bytes)});
   }
+
+  sparse::StateParts teacher_parts() {
+    return stage_.teacher() != nullptr ? stage_.teacher()->store().parts() : sparse::StateParts();
+  }
+  size_t teacher_weights() { return teacher_parts().value + teacher_parts().copies; }
 
   /// On a device: fp32 copy of the 8-bit moments of one parameter.
   size_t moment_numbers() {
@@ -348,10 +373,44 @@ class DryRun {
            (copies && run_.sharding ? store.value().bytes() : 0);
   }
 
+  /// The largest share of a replica in a checkpoint: replicas write every `ranks`-th parameter,
+  /// and each its error feedback. An index counts as that of a random mask.
+  size_t checkpoint_copy() {
+    if (!saves_in_background(config_)) {
+      return 0;
+    }
+    const sparse::Store& store = stage_.store();
+    const sparse::StoreOptions& options = store.options();
+    std::vector<size_t> shares(static_cast<size_t>(run_.ranks));
+    size_t feedback = 0;
+    for (size_t p = 0; p < specs_.size(); ++p) {
+      const sparse::ParameterSpec& spec = specs_[p];
+      if (spec.borrowed) {
+        continue;
+      }
+      const auto kept = static_cast<size_t>(kept_[p]);
+      const size_t value = size_of(spec.shape.rank() == 1 ? DType::fp32 : options.dtype);
+      const sparse::Parameter& parameter = store.parameters()[p];
+      const size_t states =
+          static_cast<size_t>(1 + options.moments + store.pruning_arrays(parameter)) *
+          size_of(DType::fp32);
+      const auto factor = static_cast<size_t>(low_rank_of(config_, parameter)) *
+                          static_cast<size_t>(spec.shape.cols()) * size_of(DType::fp32);
+      const size_t history =
+          pruning::method_of(config_.pruning).waits && spec.prunable ? size_of(DType::fp32) : 0;
+      shares[(numbers_.empty() ? p : numbers_[p]) % shares.size()] +=
+          kept * (value + states + history) + factor +
+          index_bytes_in_file(parameter, options.file_index);
+      feedback += options.feedback ? kept * size_of(DType::fp32) : 0;
+    }
+    return *std::ranges::max_element(shares) + feedback;
+  }
+
   /// Heap for copies: four fp32 copies of the kept elements of one parameter (drawn, saved or
   /// loaded); while storages are timed, one parameter with a dense copy and its dense gradient.
   void hold_copies() {
     hold(16 * largest(kept_));
+    hold(stage_.teacher() != nullptr ? 16 * largest(run_.teacher->start.kept) : 0);
     if (has_auto_storage(config_, stage_.store())) {
       const auto& spec = std::ranges::max(
           specs_, {}, [](const sparse::ParameterSpec& some) { return some.shape.count(); });
@@ -370,10 +429,17 @@ class DryRun {
     if (method.score != nullptr) {
       measure_probed(sparse::Store::Probed::prunable, packed + 8 * largest(kept_));
     }
-    hold(mask_bytes() + (method.needs_values ? packed : 0) +
-         (method.score != nullptr ? packed : 0));
+    hold(mask_bytes() + history_bytes() + (method.needs_values ? packed : 0) +
+         (method.has_scores() || method.needs_paths ? packed : 0));
     lay_out(next);
     stage_.measure();
+  }
+
+  /// The masks of earlier steps, beside those of a check.
+  size_t history_bytes() {
+    return pruning::method_of(config_.pruning).waits
+               ? static_cast<size_t>(pruning::kComparedMasks) * mask_bytes() / 2
+               : 0;
   }
 
   /// Moving masks: the same number of elements in other places. Growth by gradient needs the dense
@@ -430,7 +496,8 @@ class DryRun {
   std::optional<PlannedReductions> reductions_;
   std::vector<sparse::ParameterSpec> specs_;
   std::vector<int64_t> kept_;
-  size_t heap_peak_ = 0;  ///< largest sum of arena and heap
+  std::vector<size_t> numbers_;  ///< of the parameters in the network; empty: all, in order
+  size_t heap_peak_ = 0;         ///< largest sum of arena and heap
 };
 
 }  // namespace

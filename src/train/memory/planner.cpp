@@ -31,6 +31,9 @@ class Planner {
     if (!plan.fit.note.empty()) {
       plan.notes.push_back(plan.fit.note);
     }
+    if (plan.fit.plan.checkpoint_copy > 0 && !plan.fit.copies_checkpoints) {
+      plan.notes.push_back(no_copy_note(config_, plan.fit.plan.checkpoint_copy));
+    }
     plan.layout = layout_for(share_of(config_, run.ranks) / plan.fit.choice.micro_batch);
     return plan;
   }
@@ -52,6 +55,7 @@ class Planner {
                  .threads = input_.threads,
                  .place = input_.place,
                  .start = start_,
+                 .teacher = input_.teacher,
                  .sharding = plan_shards(config_, replica, grid_.data),
                  .reduces_on_device = input_.reduces_on_device && grid_.data > 1,
                  .replica = replica};
@@ -76,6 +80,7 @@ class Planner {
       StageShape stage{.rank = rank,
                        .layout = layout,
                        .parts = parts,
+                       .numbers = numbers,
                        .start = start_of_part(start_, numbers),
                        .messages = messages(layout, rank, samples)};
       for (const size_t number : numbers) {
@@ -94,11 +99,11 @@ class Planner {
     StageShape::Messages sum;
     for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
       const model::Layer& layer = *input_.layers[layout.ends[static_cast<size_t>(boundary)] - 1];
-      const model::Flow flow = layer.output(samples, dtype_by_name(config_.train.dtype));
+      const model::TensorSpec spec = layer.output(samples, dtype_by_name(config_.train.dtype));
       const kernels::WireFormat wire = activation_format(config_);
       const size_t bytes = wire == kernels::WireFormat{}
-                               ? flow.bytes()
-                               : kernels::wire_bytes(wire, flow.shape.count());
+                               ? spec.bytes()
+                               : kernels::wire_bytes(wire, spec.shape.count());
       const bool crosses = schedule.crosses(boundary);
       const bool touches =
           schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;

@@ -22,7 +22,8 @@ struct PlanInput {
   kernels::Planning place{};  ///< device or host whose memory is planned
   /// Route of messages between ranks.
   parallel::CarrierKind carrier = parallel::CarrierKind::host;
-  bool reduces_on_device = false;  ///< gradients are reduced between devices
+  bool reduces_on_device = false;        ///< gradients are reduced between devices
+  const TeacherFile* teacher = nullptr;  ///< null: none
   /// Free bytes of a device. Throws Failure if the plan needs more.
   size_t available = std::numeric_limits<size_t>::max();
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "parallel/transport/collectives.h"
 #include "pruning/registry.h"
@@ -18,7 +19,7 @@ namespace {
 
 using sparse::Storage;
 
-constexpr int kRounds = 3;
+constexpr int kTimings = 3;
 
 bool is_auto(const io::Config& config, const std::string& name) {
   return config.sparse.storage.for_name(name) == "auto";
@@ -38,15 +39,15 @@ void fill(Stream& stream, const Tensor& all, uint64_t key) {
 }
 
 /// Whether all masks of this parameter during the run consist of blocks.
-bool may_be_blocks(const StorageQuestion& question, const sparse::Parameter& parameter) {
-  const io::PruningConfig& pruning = question.config.pruning;
-  const bool blocks = pruning::makes_blocks(pruning);
+bool may_be_blocks(const StorageChoiceInput& input, const sparse::Parameter& parameter) {
+  const io::PruningConfig& pruning = input.config.pruning;
+  const bool blocks = pruning::masks_are_blocks(pruning);
   if (parameter.full()) {
     return blocks;
   }
   return (blocks || !pruning.prunes()) &&
          sparse::find_blocks(parameter.index.mask(), parameter.spec.shape,
-                             question.store.options().block)
+                             input.store.options().block)
              .has_value();
 }
 
@@ -60,31 +61,39 @@ sparse::ParameterSpec spec_of(const StorageGroup& group) {
 
 /// The mask of the group's first parameter if it is pruned; else an example of the method's
 /// structure with the group's density.
-sparse::Mask mask_of(const StorageQuestion& question, const StorageGroup& group) {
-  const sparse::Parameter& real = question.store.parameters()[group.parameters.front()];
+sparse::Mask mask_of(const StorageChoiceInput& input, const StorageGroup& group) {
+  const sparse::Parameter& real = input.store.parameters()[group.parameters.front()];
   if (!real.full()) {
     return real.index.mask();
   }
   const auto size = static_cast<double>(group.shape.count());
-  return example_mask(question.config.pruning, spec_of(group), std::llround(group.density * size));
+  return example_mask(input.config.pruning, spec_of(group), std::llround(group.density * size));
+}
+
+/// Whether the storage holds the group's masks. The same on all ranks: it depends on masks only.
+bool holds(const Storage& storage, const StorageChoiceInput& input, const StorageGroup& group) {
+  return !storage.whole_blocks ||
+         (group.blocks &&
+          sparse::find_blocks(mask_of(input, group), group.shape, input.store.options().block)
+              .has_value());
 }
 
 /// One parameter of a group in its own store; without memory on dry kernels.
 class Trial {
  public:
-  Trial(const StorageQuestion& question, const StorageGroup& group, int threads,
+  Trial(const StorageChoiceInput& input, const StorageGroup& group, int threads,
         const kernels::Kernels& kernels, bool dry = false)
-      : arena_(dry ? Arena(true) : question.store.arena().another()),
-        stream_(arena_, threads, arena_.dry() ? nullptr : question.store.stream().queue()),
-        store_(stream_, kernels, {spec_of(group)}, options_of(question, group, arena_.dry())),
+      : arena_(dry ? Arena(true) : input.store.arena().another()),
+        stream_(arena_, threads, arena_.dry() ? nullptr : input.store.stream().queue()),
+        store_(stream_, kernels, {spec_of(group)}, options_of(input, group, arena_.dry())),
         weight_(store_, kernels, store_.parameters().front()) {
-    stream_.set_deterministic(question.config.run.deterministic);
+    stream_.set_deterministic(input.config.run.deterministic);
     if (!arena_.dry()) {
       store_.initialise(1);
     }
     const DType dtype = store_.options().dtype;
     auto activations = [&](std::string_view name, int64_t width, uint64_t key) {
-      Buffer buffer = arena_.allocate(Memory::activation, name, dtype, Shape{question.rows, width});
+      Buffer buffer = arena_.allocate(Memory::activation, name, dtype, Shape{input.rows, width});
       if (!arena_.dry()) {
         fill(stream_, buffer.tensor(), key);
       }
@@ -100,25 +109,27 @@ class Trial {
     return arena_.use(Memory::scratch).peak;
   }
 
-  /// Empty if the storage cannot hold the mask.
+  /// Of model state, with the storage that is set.
+  size_t bytes() const { return arena_.model_state_bytes(); }
+
+  /// Empty if memory is short.
   std::optional<StorageTiming> time(Storage storage) {
     try {
       store_.set_storage(store_.parameters().front(), storage);
+      run();
     } catch (const Failure&) {
       return {};
     }
-    run();
     stream_.synchronize();
     std::vector<double> seconds;
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kTimings; ++round) {
       const double begin = now_seconds();
       run();
       stream_.synchronize();
       seconds.push_back(now_seconds() - begin);
     }
     std::ranges::sort(seconds);
-    return StorageTiming{
-        .storage = storage, .seconds = seconds[kRounds / 2], .bytes = arena_.model_state_bytes()};
+    return StorageTiming{.storage = storage, .seconds = seconds[kTimings / 2], .bytes = bytes()};
   }
 
  private:
@@ -128,10 +139,10 @@ class Trial {
     weight_.accumulate_gradient(stream_, {.dy = y_.tensor(), .x = x_.tensor()});
   }
 
-  static sparse::StoreOptions options_of(const StorageQuestion& question, const StorageGroup& group,
+  static sparse::StoreOptions options_of(const StorageChoiceInput& input, const StorageGroup& group,
                                          bool dry) {
-    sparse::StoreOptions options = question.store.options();
-    const std::string name = question.store.parameters()[group.parameters.front()].spec.name;
+    sparse::StoreOptions options = input.store.options();
+    const std::string name = input.store.parameters()[group.parameters.front()].spec.name;
     if (auto encoding = options.encoding) {
       options.encoding = [encoding, name](const std::string&) { return encoding(name); };
     }
@@ -141,7 +152,7 @@ class Trial {
       const auto size = static_cast<double>(group.shape.count());
       options.planned = {std::llround(group.density * size)};
     } else {
-      options.start = [&](size_t) { return mask_of(question, group); };
+      options.start = [&](size_t) { return mask_of(input, group); };
     }
     return options;
   }
@@ -153,39 +164,63 @@ class Trial {
   Buffer x_, y_;
 };
 
-/// State of all parameters plus the largest scratch, if each group has timing choice(group).
-template <class Choice>
-size_t bytes_with(const std::vector<StorageGroup>& groups, Choice choice) {
+/// Of each group, a number of its timings.
+using Chosen = std::vector<size_t>;
+
+/// State of all parameters plus the largest scratch.
+size_t bytes_with(const std::vector<StorageGroup>& groups, const Chosen& chosen) {
   size_t sum = 0;
   size_t scratch = 0;
-  for (const StorageGroup& group : groups) {
-    const StorageTiming& timing = group.timings[choice(group)];
-    sum += timing.bytes * group.parameters.size();
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const StorageTiming& timing = groups[g].timings[chosen[g]];
+    sum += timing.bytes * groups[g].parameters.size();
     scratch = std::max(scratch, timing.scratch);
   }
   return sum + scratch;
 }
 
-size_t total_bytes(const std::vector<StorageGroup>& groups) {
-  return bytes_with(groups, [](const StorageGroup& group) { return group.chosen; });
+double seconds_with(const std::vector<StorageGroup>& groups, const Chosen& chosen) {
+  double sum = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    sum += groups[g].timings[chosen[g]].seconds * static_cast<double>(groups[g].parameters.size());
+  }
+  return sum;
 }
 
-/// Bytes of one parameter with its temporary scratch.
-size_t bytes_of(const StorageTiming& timing) { return timing.bytes + timing.scratch; }
+/// The fastest timing of each group among those with at most this scratch; empty: a group has none.
+Chosen fastest_within(const std::vector<StorageGroup>& groups, size_t scratch) {
+  Chosen chosen;
+  for (const StorageGroup& group : groups) {
+    std::optional<size_t> best;
+    for (size_t t = 0; t < group.timings.size(); ++t) {
+      const bool faster = !best || group.timings[t].seconds < group.timings[*best].seconds;
+      if (group.timings[t].scratch <= scratch && faster) {
+        best = t;
+      }
+    }
+    if (!best) {
+      return {};
+    }
+    chosen.push_back(*best);
+  }
+  return chosen;
+}
 
-/// The next move to a smaller storage: {group, timing} with the least added time per saved byte.
-std::optional<std::pair<size_t, size_t>> cheapest_saving(const std::vector<StorageGroup>& groups) {
+/// The next move to a storage with a smaller state: {group, timing} with the least added time per
+/// saved byte.
+std::optional<std::pair<size_t, size_t>> cheapest_saving(const std::vector<StorageGroup>& groups,
+                                                         const Chosen& chosen, size_t scratch) {
   std::optional<std::pair<size_t, size_t>> best;
   double best_price = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
-    const StorageTiming& now = groups[g].timings[groups[g].chosen];
+    const StorageTiming& now = groups[g].timings[chosen[g]];
     for (size_t t = 0; t < groups[g].timings.size(); ++t) {
       const StorageTiming& other = groups[g].timings[t];
-      if (bytes_of(other) >= bytes_of(now)) {
+      if (other.bytes >= now.bytes || other.scratch > scratch) {
         continue;
       }
       const double price =
-          (other.seconds - now.seconds) / static_cast<double>(bytes_of(now) - bytes_of(other));
+          (other.seconds - now.seconds) / static_cast<double>(now.bytes - other.bytes);
       if (!best || price < best_price) {
         best = {g, t};
         best_price = price;
@@ -193,6 +228,33 @@ std::optional<std::pair<size_t, size_t>> cheapest_saving(const std::vector<Stora
     }
   }
   return best;
+}
+
+/// Moves groups to smaller storages until all fit, with at most this scratch; empty: they do not.
+Chosen fit_within(const std::vector<StorageGroup>& groups, size_t scratch, size_t budget) {
+  Chosen chosen = fastest_within(groups, scratch);
+  while (!chosen.empty() && bytes_with(groups, chosen) > budget) {
+    const auto saving = cheapest_saving(groups, chosen, scratch);
+    if (!saving) {
+      return {};
+    }
+    chosen[saving->first] = saving->second;
+  }
+  return chosen;
+}
+
+/// The least bytes that any choice takes.
+size_t least_bytes(const std::vector<StorageGroup>& groups, const std::set<size_t>& scratches) {
+  size_t least = SIZE_MAX;
+  for (const size_t scratch : scratches) {
+    Chosen chosen = fastest_within(groups, scratch);
+    while (const auto saving =
+               chosen.empty() ? std::nullopt : cheapest_saving(groups, chosen, scratch)) {
+      chosen[saving->first] = saving->second;
+    }
+    least = chosen.empty() ? least : std::min(least, bytes_with(groups, chosen));
+  }
+  return least;
 }
 
 /// Time of a storage relative to dense; 0 if one of them was not timed.
@@ -213,21 +275,27 @@ bool has_auto_storage(const io::Config& config, const sparse::Store& store) {
   });
 }
 
-std::vector<StorageGroup> time_storages(const StorageQuestion& question, int threads,
-                                        const kernels::Kernels& kernels) {
-  std::map<std::tuple<int64_t, int64_t, int, bool>, StorageGroup> found;
-  const auto parameters = question.store.parameters();
+namespace {
+
+/// Groups without timings: parameters of one shape, density and kind of masks, for which `separate`
+/// gives the same text.
+std::vector<StorageGroup> auto_groups(
+    const StorageChoiceInput& input,
+    const std::function<std::string(const std::string& name)>& separate) {
+  std::map<std::tuple<int64_t, int64_t, int, bool, std::string>, StorageGroup> found;
+  const auto parameters = input.store.parameters();
   for (size_t p = 0; p < parameters.size(); ++p) {
     const sparse::Parameter& parameter = parameters[p];
-    const double density = parameter.full() ? question.density : parameter.index.density();
-    if (!question.prunable[p] || density >= 1 || !is_auto(question.config, parameter.spec.name)) {
+    const double density = parameter.full() ? input.density : parameter.index.density();
+    if (!input.prunable[p] || density >= 1 || !is_auto(input.config, parameter.spec.name)) {
       continue;
     }
     const Shape& shape = parameter.spec.shape;
     // Densities within a tenth of each other share a group.
     const int bin = static_cast<int>(std::lround(std::log(std::max(density, 1e-6)) * 10));
-    const bool blocks = may_be_blocks(question, parameter);
-    StorageGroup& group = found[{shape.rows(), shape.cols(), bin, blocks}];
+    const bool blocks = may_be_blocks(input, parameter);
+    StorageGroup& group =
+        found[{shape.rows(), shape.cols(), bin, blocks, separate(parameter.spec.name)}];
     group.shape = shape;
     group.density = density;
     group.blocks = blocks;
@@ -235,50 +303,120 @@ std::vector<StorageGroup> time_storages(const StorageQuestion& question, int thr
   }
   std::vector<StorageGroup> groups;
   for (auto& [key, group] : found) {
-    Trial trial(question, group, threads, kernels);
-    for (const Storage* storage : sparse::storages()) {
-      if (storage->whole_blocks && !group.blocks) {
-        continue;
-      }
-      if (auto timing = trial.time(*storage)) {
-        timing->scratch = Trial(question, group, threads, *kernels::planning(kernels).kernels, true)
-                              .scratch(*storage);
-        group.timings.push_back(*timing);
-      }
-    }
     groups.push_back(std::move(group));
   }
   return groups;
 }
 
-size_t planned_bytes(const std::vector<StorageGroup>& groups) {
-  return bytes_with(groups, [](const StorageGroup& group) {
-    const auto found = std::ranges::find(group.timings, Storage::sparse, &StorageTiming::storage);
-    require(found != group.timings.end(), "storage sparse holds every mask");
-    return static_cast<size_t>(found - group.timings.begin());
-  });
+}  // namespace
+
+std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int threads,
+                                        const kernels::Kernels& kernels) {
+  std::vector<StorageGroup> groups = auto_groups(input, [](const std::string&) { return ""; });
+  for (StorageGroup& group : groups) {
+    Trial trial(input, group, threads, kernels);
+    for (const Storage* storage : sparse::storages()) {
+      if (!holds(*storage, input, group)) {
+        continue;
+      }
+      if (auto timing = trial.time(*storage)) {
+        timing->scratch = Trial(input, group, threads, *kernels::planning(kernels).kernels, true)
+                              .scratch(*storage);
+        group.timings.push_back(*timing);
+      }
+    }
+  }
+  return groups;
 }
 
-void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget) {
+std::vector<StorageGroup> restored_storages(const StorageChoiceInput& input,
+                                            const std::map<std::string, std::string>& chosen,
+                                            const kernels::Kernels& kernels) {
+  const kernels::Kernels& dry = *kernels::planning(kernels).kernels;
+  const auto name_of = [&](const std::string& parameter) {
+    const auto found = chosen.find(parameter);
+    return found == chosen.end() ? std::string(Storage::sparse.name) : found->second;
+  };
+  std::vector<StorageGroup> groups = auto_groups(input, name_of);
   for (StorageGroup& group : groups) {
-    const auto fastest = std::ranges::min_element(group.timings, {}, &StorageTiming::seconds);
-    group.chosen = static_cast<size_t>(fastest - group.timings.begin());
+    const size_t first = group.parameters.front();
+    const std::string name = name_of(input.store.parameters()[first].spec.name);
+    for (const Storage& storage : {Storage::sparse, sparse::storage_by_name(name)}) {
+      Trial trial(input, group, 1, dry, true);
+      const size_t scratch = trial.scratch(storage);
+      group.timings.push_back({.storage = storage, .bytes = trial.bytes(), .scratch = scratch});
+    }
+    group.chosen = 1;
   }
-  while (budget && total_bytes(groups) > *budget) {
-    const auto saving = cheapest_saving(groups);
-    check(saving.has_value(),
-          "no storage fits train.memory_budget: the pruned weights need {} bytes, {} are left for "
-          "them; raise the budget or pruning.sparsity",
-          total_bytes(groups), *budget);
-    groups[saving->first].chosen = saving->second;
-    groups[saving->first].limited = true;
+  return groups;
+}
+
+void keep_common_timings(std::vector<StorageGroup>& groups, parallel::Communicator& comm) {
+  const auto storages = sparse::storages();
+  std::vector<double> missing(groups.size() * storages.size(), 1);
+  const auto place = [&](size_t group, const StorageTiming& timing) {
+    const auto found = std::ranges::find_if(
+        storages, [&](const Storage* storage) { return *storage == timing.storage; });
+    return group * storages.size() + static_cast<size_t>(found - storages.begin());
+  };
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (const StorageTiming& timing : groups[g].timings) {
+      missing[place(g, timing)] = 0;
+    }
+  }
+  parallel::all_reduce_small(comm, missing, parallel::Combine::max);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    std::erase_if(groups[g].timings,
+                  [&](const StorageTiming& timing) { return missing[place(g, timing)] > 0; });
+  }
+}
+
+size_t planned_bytes(const std::vector<StorageGroup>& groups) {
+  Chosen sparse;
+  for (const StorageGroup& group : groups) {
+    const auto found = std::ranges::find(group.timings, Storage::sparse, &StorageTiming::storage);
+    require(found != group.timings.end(), "storage sparse holds every mask");
+    sparse.push_back(static_cast<size_t>(found - group.timings.begin()));
+  }
+  return bytes_with(groups, sparse);
+}
+
+size_t chosen_bytes(const std::vector<StorageGroup>& groups) {
+  Chosen chosen;
+  std::ranges::transform(groups, std::back_inserter(chosen), &StorageGroup::chosen);
+  return bytes_with(groups, chosen);
+}
+
+/// Groups share one scratch, the largest of all. For each size that it may have, groups begin with
+/// their fastest storage and move; the fastest result is chosen.
+void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget) {
+  std::set<size_t> scratches{0};
+  for (const StorageGroup& group : groups) {
+    for (const StorageTiming& timing : group.timings) {
+      scratches.insert(timing.scratch);
+    }
+  }
+  Chosen best;
+  for (const size_t scratch : scratches) {
+    Chosen chosen = fit_within(groups, scratch, budget.value_or(SIZE_MAX));
+    if (!chosen.empty() &&
+        (best.empty() || seconds_with(groups, chosen) < seconds_with(groups, best))) {
+      best = std::move(chosen);
+    }
+  }
+  check(groups.empty() || !best.empty(),
+        "no storage fits train.memory_budget: the pruned weights need {} bytes, {} are left for "
+        "them; raise the budget or pruning.sparsity",
+        least_bytes(groups, scratches), budget.value_or(SIZE_MAX));
+  const Chosen fastest = fastest_within(groups, SIZE_MAX);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    groups[g].chosen = best[g];
+    groups[g].limited = best[g] != fastest[g];
   }
 }
 
 void apply_storages(std::vector<StorageGroup>& groups, sparse::Store& store,
                     parallel::Communicator& comm) {
-  // Every rank has the same list, because whether a storage can hold a mask does not depend on
-  // ranks.
   std::vector<uint64_t> chosen;
   for (const StorageGroup& group : groups) {
     chosen.push_back(group.chosen);
@@ -288,6 +426,25 @@ void apply_storages(std::vector<StorageGroup>& groups, sparse::Store& store,
     groups[g].chosen = chosen[g];
     for (const size_t p : groups[g].parameters) {
       store.set_storage(store.parameters()[p], groups[g].timings[chosen[g]].storage);
+    }
+  }
+}
+
+std::map<std::string, std::string> storages_chosen(const std::vector<StorageGroup>& groups,
+                                                   const sparse::Store& store) {
+  std::map<std::string, std::string> chosen;
+  for (const StorageGroup& group : groups) {
+    for (const size_t p : group.parameters) {
+      chosen[store.parameters()[p].spec.name] = group.timings[group.chosen].storage.name;
+    }
+  }
+  return chosen;
+}
+
+void set_storages(const std::map<std::string, std::string>& chosen, sparse::Store& store) {
+  for (sparse::Parameter& parameter : store.parameters()) {
+    if (const auto found = chosen.find(parameter.spec.name); found != chosen.end()) {
+      store.set_storage(parameter, sparse::storage_by_name(found->second));
     }
   }
 }

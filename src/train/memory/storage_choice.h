@@ -8,7 +8,8 @@
 //
 // Under a memory budget, groups move to smaller storages until the total fits; the move that loses
 // the least time per saved byte comes first. Total: state of all parameters, and the largest
-// scratch.
+// scratch, which is fixed beforehand: of all sizes that it may have, the fastest result counts.
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,7 +37,7 @@ struct StorageGroup {
   bool limited = false;                ///< the fastest did not fit the budget
 };
 
-struct StorageQuestion {
+struct StorageChoiceInput {
   const io::Config& config;
   sparse::Store& store;
   const std::vector<bool>& prunable;  ///< flags over store.parameters()
@@ -47,17 +48,32 @@ struct StorageQuestion {
 /// Whether any storage in the config is "auto".
 bool has_auto_storage(const io::Config& config, const sparse::Store& store);
 
-/// Times the groups whose storage is "auto".
-std::vector<StorageGroup> time_storages(const StorageQuestion& question, int threads,
+/// Times the groups whose storage is "auto". A storage for which this rank's memory is short has no
+/// timing.
+std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int threads,
                                         const kernels::Kernels& kernels);
+/// The groups of a choice that a checkpoint holds, with the bytes of the chosen storages and of
+/// those that runs are planned with; nothing is timed. Needs no memory.
+std::vector<StorageGroup> restored_storages(const StorageChoiceInput& input,
+                                            const std::map<std::string, std::string>& chosen,
+                                            const kernels::Kernels& kernels);
+/// Collective. Drops the timings that another rank does not have: all ranks choose from one list.
+void keep_common_timings(std::vector<StorageGroup>& groups, parallel::Communicator& comm);
 /// Bytes if every group has the storage that runs are planned with (budget.h): sparse.
 size_t planned_bytes(const std::vector<StorageGroup>& groups);
+/// Bytes with the storages that are chosen.
+size_t chosen_bytes(const std::vector<StorageGroup>& groups);
 /// Sets `chosen`. `budget`: bytes for these groups. Throws Failure if even the smallest storages do
 /// not fit.
 void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget);
 /// Collective: all ranks apply the choice of rank 0.
 void apply_storages(std::vector<StorageGroup>& groups, sparse::Store& store,
                     parallel::Communicator& comm);
+
+/// The choices by parameter, for checkpoints, and a choice that a checkpoint holds.
+std::map<std::string, std::string> storages_chosen(const std::vector<StorageGroup>& groups,
+                                                   const sparse::Store& store);
+void set_storages(const std::map<std::string, std::string>& chosen, sparse::Store& store);
 
 /// A table for the user: shape, density, parameters, ms and bytes of each storage, the choice, and
 /// where the budget excluded the fastest. Below it, the shapes for which products with

@@ -18,7 +18,8 @@ DataParallel::DataParallel(const io::Config& config, Ranks& ranks, Stage& stage,
       stages_(stages),
       timeline_(stage.stream()),
       collectives_(make_collectives()),
-      codecs_(config, stage, ranks.data(), *collectives_) {
+      codecs_(config, stage, ranks.data(), *collectives_),
+      check_(stage.store(), collectives_->low_rank(), ranks.world().rank()) {
   if (uses_low_rank(config)) {
     set_low_rank(low_rank(), config, stage, 0);
   }
@@ -99,6 +100,7 @@ void DataParallel::start_reduce() {
 
 void DataParallel::gradient_ready(int64_t end) {
   timeline_.ready(end);
+  check_.verify_feedback(end);
   collectives_->gradient_ready(end);
 }
 
@@ -122,10 +124,23 @@ void DataParallel::reduce(const sparse::ParameterRange& range, int64_t step) {
 }
 
 optim::PendingUpdate DataParallel::update(int64_t step, double lr) {
-  if (shards_) {
-    return sharded_update(step, lr);
+  check_.verify();
+  optim::PendingUpdate pending =
+      shards_ ? sharded_update(step, lr)
+              : stage_.update(step, lr, {.sum = norm_reduction(), .stepped = {}});
+  record_state(step + 1);
+  return pending;
+}
+
+void DataParallel::record_state(int64_t step) {
+  if (config_.parallel.check_state) {
+    check_.record(step);
   }
-  return stage_.update(step, lr, {.sum = norm_reduction(), .stepped = {}});
+}
+
+void DataParallel::verify_state() const {
+  check_.verify();
+  check_.verify_feedback();
 }
 
 /// Sums the norm over the stages of a pipeline and the slices of a sharded optimizer.
@@ -155,7 +170,7 @@ optim::GradientNorm::Sum DataParallel::norm_reduction() {
 }
 
 void DataParallel::start_gather() {
-  const bool coded = codes_values(config_);
+  const bool coded = encodes_values(config_);
   if (coded) {
     parallel::Wire& wire = collectives_->value_wire();
     wire.set_segments(value_segments(config_, stage_.store()));

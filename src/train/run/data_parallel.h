@@ -20,6 +20,7 @@
 #include "src/train/exchange/pipeline_reduction.h"
 #include "src/train/exchange/replica_collectives.h"
 #include "src/train/exchange/shards.h"
+#include "src/train/exchange/state_check.h"
 #include "src/train/stage/layout.h"
 #include "src/train/stage/stage.h"
 
@@ -52,6 +53,13 @@ class DataParallel {
   CodecChoice& codecs() { return codecs_; }
   /// How device arrays reach other ranks, for the user; empty: no device, or one rank.
   const std::string& route() const { return route_; }
+  /// State is constant from now, after `step` steps, until `forget_state` or the next update, which
+  /// calls this.
+  void record_state(int64_t step);
+  /// The state kept its bits since it was recorded. Throws a retryable Failure.
+  void verify_state() const;
+  /// State was written: `verify_state` has nothing to compare with until the next record.
+  void forget_state() { check_.forget(); }
   /// State of codec powersgd, for checkpoints.
   parallel::LowRank& low_rank() { return collectives_->low_rank(); }
 
@@ -75,6 +83,7 @@ class DataParallel {
   std::string route_;
   std::unique_ptr<ReplicaCollectives> collectives_;
   CodecChoice codecs_;
+  StateCheck check_;
 };
 
 }  // namespace espalier::train

@@ -11,8 +11,8 @@ namespace espalier::train {
 namespace {
 
 constexpr double kFirst = 65536;
-constexpr double kLeast = 1;
-constexpr double kMost = 0x1p40;  // above it, fp32 sums of scaled gradients may overflow
+constexpr double kMin = 1;
+constexpr double kMax = 0x1p40;  // above it, fp32 sums of scaled gradients may overflow
 constexpr int64_t kPatience = 2000;
 
 }  // namespace
@@ -22,7 +22,7 @@ LossScale::LossScale(const io::TrainConfig& config)
       value_(dynamic_ ? kFirst : (config.loss_scale > 0 ? config.loss_scale : 1)) {}
 
 bool LossScale::update(bool finite) {
-  if (!finite && (!dynamic_ || value_ <= kLeast)) {
+  if (!finite && (!dynamic_ || value_ <= kMin)) {
     return false;
   }
   if (!dynamic_) {
@@ -33,7 +33,7 @@ bool LossScale::update(bool finite) {
     good_ = 0;
     ++skipped_;
   } else if (++good_ == kPatience) {
-    value_ = std::min(2 * value_, kMost);
+    value_ = std::min(2 * value_, kMax);
     good_ = 0;
   }
   return true;
@@ -48,17 +48,14 @@ void LossScale::restore(const std::string& state) {
     return;  // the saved run had no dynamic scale, or this config fixes one
   }
   std::istringstream in(state);
-  double value = 0;
-  int64_t good = -1;
-  int64_t skipped = -1;
-  in >> value >> good >> skipped;
-  check(!in.fail() && value >= kLeast && value <= kMost && good >= 0 && skipped >= 0,
+  LossScale read = *this;
+  in >> read.value_ >> read.good_ >> read.skipped_;
+  check(read.state() == state && read.value_ >= kMin && read.value_ <= kMax && read.good_ >= 0 &&
+            read.good_ < kPatience && read.skipped_ >= 0,
         "the checkpoint's loss scale is '{}', not a scale and two counts; the file is damaged, use "
         "another checkpoint",
         state);
-  value_ = value;
-  good_ = good;
-  skipped_ = skipped;
+  *this = read;
 }
 
 }  // namespace espalier::train

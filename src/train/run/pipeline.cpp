@@ -103,7 +103,7 @@ Pipeline::Pipeline(const io::Config& config, const Parts& parts, const Options& 
   }
   const bool one_replica = parts.ranks.data().size() == 1;  // else reductions begin between layers
   for (const auto& part : stage_.parts()) {
-    part->set_between([this] { runner_.progress(); });
+    part->set_after_layer([this] { runner_.progress(); });
     part->enable_graphs(config.run.graphs, one_replica);
   }
 }
@@ -131,7 +131,8 @@ void Pipeline::run_step(const Work& work, const parallel::Schedule& schedule) {
   }
   // Tied gradients are at the end of the flat array, and wait for the other stage's share.
   sparse::Store& store = stage_.store();
-  reducible_ = stage_.tied_apart() ? store.find(stage_.tied_parameter()).offset : store.flat_size();
+  reducible_ = stage_.tied_head_on_other_stage() ? store.find(stage_.tied_parameter()).offset
+                                                 : store.flat_size();
   if (work_.reduces) {
     data_parallel_.begin_step(work_.step);
   }
@@ -174,11 +175,14 @@ std::vector<Pipeline::Outcome> Pipeline::train_asynchronously(int64_t first, int
 
 double Pipeline::evaluate(int64_t first, int64_t samples) {
   work_ = {.training = false, .reduces = false, .first_sample = first, .samples = samples};
-  const auto micro_batches = static_cast<int>((samples + options_.samples - 1) / options_.samples);
+  const int64_t micro_batches = (samples + options_.samples - 1) / options_.samples;
+  check(micro_batches <= INT32_MAX,
+        "an evaluation has {} micro-batches, more than 2^31 - 1; set a smaller train.eval_batches",
+        micro_batches);
   if (micro_batches > 0) {
-    runner_.run(parallel::forward_only(layout_.schedule, micro_batches), *this);
+    runner_.run(parallel::forward_only(layout_.schedule, static_cast<int>(micro_batches)), *this);
   }
-  return take_losses();
+  return take_losses().targets;
 }
 
 Mark Pipeline::run(const Action& action, std::span<const std::byte> in, std::span<std::byte> out) {
@@ -241,13 +245,17 @@ void Pipeline::forward(const Action& action, std::span<const std::byte> in,
   part(action).forward(action.micro_batch, batch, work_.training, in, out);
 }
 
-double Pipeline::take_losses(int64_t last) {
-  double all = 0;
+Pipeline::Losses Pipeline::take_losses(int64_t last) {
+  Losses all;
+  const auto add = [](Losses& to, const Part::Loss& loss) {
+    to.targets += loss.sum;
+    to.teacher += loss.teacher;
+  };
   for (const auto& part : stage_.parts()) {
-    for (const auto& [step, sum] : part->take_losses(last)) {
-      all += sum;
+    for (const Part::Loss& loss : part->take_losses(last)) {
+      add(all, loss);
       if (!outcomes_.empty()) {
-        outcomes_[static_cast<size_t>(step - work_.step)].loss += sum;
+        add(outcomes_[static_cast<size_t>(loss.step - work_.step)].losses, loss);
       }
     }
   }
@@ -274,7 +282,7 @@ void Pipeline::update_part(const Action& action) {
   Outcome& outcome = outcomes_[static_cast<size_t>(number)];
   if (part(action).ends()) {
     take_losses();
-    work_.checks->loss(work_.step + number, outcome.loss);
+    work_.checks->loss(work_.step + number, outcome.losses.targets);
   }
   const Span span(Track::optimizer, "update");
   const optim::StepResult result = weights->update();

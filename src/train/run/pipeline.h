@@ -64,16 +64,20 @@ class Pipeline final : private parallel::PipelineWork {
   /// Enqueues forward and backward of all micro-batches of `step`. Kernels enqueued afterwards read
   /// gradients summed over the replicas. `loss_scale`: factor of the loss of one row.
   void train(int64_t step, double loss_scale);
-  /// The sum of the losses that this rank computed (the last stage's) in steps up to `last` since
-  /// the last call. Waits for them.
-  double take_losses(int64_t last = Part::kAllSteps);
+  struct Losses {
+    double targets = 0;  ///< sum over rows: cross-entropy
+    double teacher = 0;  ///< likewise: divergence from the teacher (model::DistillationTarget)
+  };
+  /// The losses that this rank computed (the last stage's) in steps up to `last` since the last
+  /// call. Waits for them.
+  Losses take_losses(int64_t last = Part::kAllSteps);
 
   /// Runs `train` for the first micro-batch only, without reductions and losses.
   void probe(int64_t step, double loss_scale);
 
   /// One step of an asynchronous schedule, as far as this rank computed it.
   struct Outcome {
-    double loss = 0;     ///< sum
+    Losses losses;
     double squares = 0;  ///< sum over parts of the squared gradient norm
   };
   /// Called before an update. A callback throws if the loss of this rank, or the gradient norm of a

@@ -1,9 +1,10 @@
 // Records the last step of a pipeline and its simulation.
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 
+#include "io/run/metrics.h"
 #include "parallel/pipeline/schedule/draw.h"
+#include "parallel/transport/busy.h"
 #include "parallel/transport/collectives.h"
 #include "src/train/run/summary.h"
 
@@ -65,13 +66,6 @@ parallel::Costs mean_costs(const Timeline& timeline, int stages) {
   return costs;
 }
 
-void write(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  check(file.good(), "{} cannot be written; check free space and permissions", path.string());
-}
-
 Json numbers_of(const Timeline& timeline) {
   return {{"makespan", timeline.makespan()}, {"idle_share", timeline.idle_share()}};
 }
@@ -114,12 +108,15 @@ Json record_pipeline(const std::filesystem::path& directory, const Layout& layou
   if (ranks.world().rank() != 0 || measured.makespan() <= 0) {
     return nullptr;
   }
+  const parallel::Busy busy(ranks.world());
   const parallel::Costs costs = mean_costs(measured, layout.stages());
   const Timeline predicted = layout.policy ? simulate(*layout.policy, costs).second
                                            : simulate(pipeline.last_schedule(), costs);
-  write(directory / "pipeline-measured.svg", parallel::draw_svg(measured, "measured, last step"));
-  write(directory / "pipeline-predicted.svg",
-        parallel::draw_svg(predicted, layout.schedule.name + ", simulated with these times"));
+  io::write_text_atomically(directory / "pipeline-measured.svg",
+                            parallel::draw_svg(measured, "measured, last step"));
+  io::write_text_atomically(
+      directory / "pipeline-predicted.svg",
+      parallel::draw_svg(predicted, layout.schedule.name + ", simulated with these times"));
   Json json{{"schedule", layout.schedule.name},
             {"stages", layout.stages()},
             {"micro_batches", pipeline.last_schedule().micro_batches},

@@ -3,7 +3,7 @@
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/device/wait_hook.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/run/snapshot.h"
+#include "src/train/run/checkpoint_save.h"
 #include "src/train/run/summary.h"
 
 namespace espalier::train {
@@ -17,28 +17,81 @@ bool traced(const io::Config& config, int64_t step) {
 
 }  // namespace
 
-Reporter::Reporter(Run& run, std::string git)
-    : run_(run), git_(std::move(git)), last_saved_(run.resumed_step) {}
+Reporter::Reporter(Run& run, const TrainerOptions& options)
+    : run_(run),
+      git_(options.git),
+      memory_info_(options.memory_info),
+      last_saved_(run.resumed_step),
+      background_(options.background_thread) {}
 
 void Reporter::write_metrics(const StepReport& report) {
-  run_.directory->write_metrics(metrics_line(report));
+  if (run_.comm.rank() == 0) {
+    const parallel::Busy busy(run_.comm);
+    run_.directory->write_metrics(metrics_line(report));
+  }
 }
 
 void Reporter::checkpoint() {
-  const Span span(Track::io, "checkpoint");
-  const Progress progress{.step = run_.step,
-                          .config = run_.config(),
-                          .characters = run_.source->characters(),
-                          .codec_choice = all_codec_choices(),
-                          .loss_scale = run_.loss_scale.state()};
-  const auto path = run_.directory->checkpoint_path(run_.step);
-  save(path, run_.stage->store(), progress, run_.comm, run_.plan->owners,
-       &run_.data_parallel->low_rank());
-  last_saved_ = run_.step;
-  if (run_.comm.rank() == 0) {
-    io::prune_checkpoints(run_.directory->checkpoints(), run_.config().train.keep_checkpoints);
+  complete_checkpoint();
+  // Ranks may differ in the second condition: the save then copies on none (SaveOptions).
+  begin_checkpoint(run_.copies_checkpoints &&
+                   has_memory_for_copies(run_.plan->fit.plan.checkpoint_copy,
+                                         run_.comm.local_size(), memory_info_));
+  if (!run_.copies_checkpoints) {
+    complete_checkpoint();
   }
-  note(fmt::format("checkpoint {}", path.string()));
+}
+
+void Reporter::begin_checkpoint(bool copies) {
+  const Span span(Track::io, copies ? "copy for a checkpoint" : "checkpoint");
+  // Every checkpoint that stays is of equal and unchanged replicas: older ones are removed below.
+  run_.data_parallel->verify_state();
+  compare_ranks(run_.stage->store(), run_.ranks->data(), &run_.data_parallel->low_rank());
+  const RunProgress progress{.step = run_.step,
+                             .config = run_.config(),
+                             .characters = run_.source->characters(),
+                             .codec_choice = all_codec_choices(),
+                             .loss_scale = run_.loss_scale.state(),
+                             .manifest = run_.manifest};
+  const RunDirectory& directory = *run_.directory;
+  const int64_t keep = run_.config().train.keep_checkpoints;
+  pending_.emplace(run_.step, directory.checkpoint_path(run_.step), run_.stage->store(), progress,
+                   run_.comm,
+                   SaveOptions{.owners = run_.plan->owners,
+                               .low_rank = &run_.data_parallel->low_rank(),
+                               .history = run_.pruner->history(),
+                               .copies = copies,
+                               .before_commit =
+                                   [&directory] {
+                                     directory.sync_metrics();
+                                     directory.check_lock();
+                                   },
+                               .after_commit =
+                                   [&directory, keep] {
+                                     directory.check_lock();
+                                     io::remove_old_checkpoints(directory.checkpoints(), keep);
+                                   }},
+                   background_);
+}
+
+void Reporter::advance_checkpoint() {
+  if (pending_ && pending_->save.advance()) {
+    report_checkpoint();
+  }
+}
+
+void Reporter::complete_checkpoint() {
+  if (pending_) {
+    const Span span(Track::io, "wait for a checkpoint");
+    pending_->save.finish();
+    report_checkpoint();
+  }
+}
+
+void Reporter::report_checkpoint() {
+  last_saved_ = pending_->step;
+  pending_.reset();
+  note(fmt::format("checkpoint {}", newest_checkpoint()));
 }
 
 /// Gathers the choices of all stages on rank 0. AdaPrec's choice is the same on all.
@@ -78,13 +131,24 @@ void Reporter::trace_step(int64_t step) {
 void Reporter::finish(bool finished) {
   parallel::WaitHook::run_all();
   Trace::install(nullptr);
+  complete_checkpoint();
   if (last_saved_ != run_.step && run_.config().train.checkpoint_every >= 0) {
-    checkpoint();
+    begin_checkpoint(false);
+    complete_checkpoint();
+  } else {
+    compare_ranks(run_.stage->store(), run_.ranks->data(), &run_.data_parallel->low_rank());
   }
-  compare_ranks(run_.stage->store(), run_.ranks->data());
   const auto pipeline =
       record_pipeline(run_.directory->root(), run_.plan->layout, *run_.pipeline, *run_.ranks);
-  write_summary({.run = run_, .pipeline = pipeline, .finished = finished, .git = git_});
+  {
+    const parallel::Busy busy(run_.comm);
+    run_.directory->check_lock();
+  }
+  write_summary({.run = run_,
+                 .pipeline = pipeline,
+                 .finished = finished,
+                 .git = git_,
+                 .codec_choice = all_codec_choices()});
   if (run_.config().run.trace) {
     write_traces(run_.directory->root() / "trace.json", trace_, run_.comm);
   }

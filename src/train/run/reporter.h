@@ -4,6 +4,7 @@
 #include <string>
 
 #include "src/core/trace.h"
+#include "src/train/run/checkpoint_save.h"
 #include "src/train/run/setup.h"
 
 namespace espalier::train {
@@ -19,7 +20,7 @@ struct StepTimes {
 /// A line of metrics.jsonl.
 struct StepReport {
   int64_t step = 0;  ///< steps done, from 1
-  double loss = 0;   ///< mean over the global batch, before the update
+  double loss = 0;   ///< from the targets: mean over the global batch, before the update
   double lr = 0;
   double grad_norm = 0;  ///< not finite: the step was skipped (loss_scale.h)
   double loss_scale = 1;
@@ -30,23 +31,30 @@ struct StepReport {
   int64_t allreduce_bytes = 0;
   int64_t p2p_bytes = 0;
   double sparsity = 0;
-  double trial_seconds = 0;  ///< of AdaPrec's trials before this step
+  double trial_seconds = 0;               ///< of AdaPrec's trials before this step
+  std::optional<double> teacher_loss;     ///< mean of kernels::DistillationArgs::teacher_losses
+  std::optional<double> mask_distance{};  ///< before this step (pruning/early_bird.h)
   std::optional<double> val_loss;
 };
 
 class Reporter {
  public:
-  /// `run` must outlive it. `git`: for summary.json.
-  Reporter(Run& run, std::string git);
+  /// `run` must outlive it.
+  Reporter(Run& run, const TrainerOptions& options);
   ~Reporter() { Trace::install(nullptr); }
   Reporter(const Reporter&) = delete;
   Reporter& operator=(const Reporter&) = delete;
 
   void note(const std::string& text) const { run_.note(text); }
   void write_metrics(const StepReport& report);
-  /// Collective.
+  /// Collective. Begins to save the state, after the save before has ended. In the background it
+  /// goes on in the calls of `advance_checkpoint`, else it ends here.
   void checkpoint();
-  /// Path of the newest checkpoint; "none" if there is none.
+  /// Collective, after each step.
+  void advance_checkpoint();
+  /// Collective. Waits for the end of a save.
+  void complete_checkpoint();
+  /// Path of the newest checkpoint that has been saved; "none" if there is none.
   std::string newest_checkpoint() const;
   /// Reports notes about chosen codecs and failed graph captures since the last call.
   void note_choices();
@@ -57,11 +65,24 @@ class Reporter {
 
  private:
   std::string all_codec_choices() const;
+  void begin_checkpoint(bool copies);
+  void report_checkpoint();
 
   Run& run_;
   std::string git_;
+  std::filesystem::path memory_info_;
   Trace trace_;
   int64_t last_saved_;  ///< step of the newest checkpoint; -1: none
+  Background background_;
+  /// A checkpoint that is not saved yet.
+  struct Pending {
+    template <class... Arguments>
+    explicit Pending(int64_t of, Arguments&&... arguments)
+        : step(of), save(std::forward<Arguments>(arguments)...) {}
+    int64_t step;
+    CheckpointSave save;
+  };
+  std::optional<Pending> pending_;
 };
 
 }  // namespace espalier::train

@@ -1,26 +1,34 @@
 #include "src/train/run/run_directory.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "io/checkpoint/checkpoint.h"
+#include "io/files/folders.h"
+#include "io/files/raw_file.h"
+#include "io/run/parse_json.h"
 #include "src/config/dump.h"
 #include "src/train/exchange/agreement.h"
 
 namespace espalier::train {
-namespace {
 
 namespace fs = std::filesystem;
-
-}  // namespace
 
 RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
                            parallel::Communicator& comm)
     : root_(root), writes_(comm.rank() == 0) {
-  std::string error;
+  std::optional<Failure> error;
   if (writes_) {
     try {
+      const parallel::Busy busy(comm);
       lock_.emplace(root_);
+      if (!lock_->warning().empty()) {
+        notes_.push_back(lock_->warning());
+      }
       decide(resume);
     } catch (const Failure& failure) {
-      error = failure.what();
+      error = failure;
     }
   }
   agree(comm, error);
@@ -32,33 +40,90 @@ RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
 
 void RunDirectory::decide(const std::string& resume) {
   if (resume.empty()) {
-    refuse_existing();
+    check(!holds_run(),
+          "{} holds a run already: continue it with --resume auto, replace it with --resume none, "
+          "or name another directory with --out",
+          root_.string());
   } else if (resume == "none") {
     replaces_ = true;
   } else if (resume == "auto") {
-    resume_file_ = io::latest_checkpoint(checkpoints());
-    replaces_ = !resume_file_;
+    resume_newest();
   } else {
-    check(fs::exists(resume), "--resume {}: there is no such file; use auto, none or a checkpoint",
-          resume);
-    resume_file_ = resume;
+    resume_from(resume);
   }
 }
 
-void RunDirectory::refuse_existing() const {
-  check(!fs::exists(root_ / "metrics.jsonl") && !io::latest_checkpoint(checkpoints()),
-        "{} holds a run already: continue it with --resume auto, replace it with --resume none, or "
-        "name another directory with --out",
-        root_.string());
+void RunDirectory::resume_newest() {
+  io::NewestIntact newest = io::newest_intact_checkpoint(checkpoints());
+  if (!newest.file && !newest.skipped.empty()) {
+    throw Failure(fmt::format("no checkpoint of {} is intact: {}; copy one from a backup, or name "
+                              "another directory with --out",
+                              root_.string(), fmt::join(newest.skipped, "; ")),
+                  newest.unreadable);
+  }
+  resume_file_ = std::move(newest.file);
+  std::ranges::move(newest.skipped, std::back_inserter(notes_));
+  replaces_ = !resume_file_;
 }
 
+void RunDirectory::resume_from(const fs::path& file) {
+  check(io::path_exists(file), "--resume {}: there is no such file; use auto, none or a checkpoint",
+        file.string());
+  std::error_code error;
+  const fs::path own = fs::weakly_canonical(checkpoints(), error);
+  const fs::path from = error ? "" : fs::weakly_canonical(file, error).parent_path();
+  check_system(!error, error.value(), "--resume {}: {}; check the path", file.string(),
+               error.message());
+  const bool inside = std::ranges::mismatch(own, from).in1 == own.end();
+  // As with "auto", a run that ended before it saved anything is replaced.
+  replaces_ = !inside && holds_run() && !holds_results();
+  check(inside || replaces_ || !holds_run(),
+        "{} holds a run already, and {} is not one of its checkpoints: name another directory with "
+        "--out",
+        root_.string(), file.string());
+  resume_file_ = file;
+}
+
+bool RunDirectory::holds_results() const {
+  return io::path_exists(root_ / "summary.json") || !io::checkpoints_in(checkpoints()).empty();
+}
+
+bool RunDirectory::holds_run() const {
+  return io::path_exists(root_ / "metrics.jsonl") || holds_results();
+}
+
+/// Checkpoints first, and off the disk before anything else is: a crash leaves the earlier run, or
+/// no run, but no checkpoint without its metrics or beside those of the new run.
 void RunDirectory::remove_existing() const {
-  for (const char* name :
-       {"metrics.jsonl", "summary.json", "trace.json", "config.toml", "report.html"}) {
-    fs::remove(root_ / name);
+  const auto old = io::checkpoints_in(checkpoints());
+  std::ranges::for_each(old, io::remove_file);
+  if (!old.empty()) {
+    io::sync_folder(checkpoints());
   }
-  for (const fs::path& checkpoint : io::checkpoints_in(checkpoints())) {
-    fs::remove(checkpoint);
+  for (const char* name :
+       {"metrics.jsonl", "adaprec.jsonl", "summary.json", "trace.json", "config.toml",
+        "report.html", "pipeline-measured.svg", "pipeline-predicted.svg"}) {
+    io::remove_file(root_ / name);
+  }
+}
+
+void RunDirectory::set_aside_later(int64_t step) {
+  if (const fs::path aside = io::set_aside_checkpoints(checkpoints(), step); !aside.empty()) {
+    notes_.push_back(fmt::format(
+        "checkpoints after step {} are of a branch that this run gives up: set aside in {}", step,
+        aside.string()));
+  }
+}
+
+void RunDirectory::unfinish_summary() const {
+  const fs::path file = root_ / "summary.json";
+  if (!io::path_exists(file)) {
+    return;
+  }
+  auto summary = io::parse_json<nlohmann::ordered_json>(io::read_text(file, "summary"));
+  if (summary.is_object()) {
+    summary["finished"] = false;
+    io::write_json_atomically(file, summary);
   }
 }
 
@@ -68,15 +133,33 @@ fs::path RunDirectory::checkpoint_path(int64_t step) const {
 
 void RunDirectory::begin(const io::Config& config, int64_t resumed_step) {
   if (writes_) {
+    io::remove_abandoned(root_);
+    io::remove_abandoned(checkpoints());
     if (replaces_) {
       remove_existing();
+    } else if (resume_file_) {
+      set_aside_later(resumed_step);
+      unfinish_summary();
     }
     io::write_text_atomically(root_ / "config.toml", config::to_toml(config));
     metrics_.emplace(root_ / "metrics.jsonl", resumed_step);
   }
 }
 
+void RunDirectory::sync_metrics() const {
+  if (metrics_) {
+    metrics_->sync();
+  }
+}
+
+void RunDirectory::check_lock() const {
+  if (lock_) {
+    lock_->check();
+  }
+}
+
 void RunDirectory::write_metrics(const nlohmann::ordered_json& line) {
+  check_lock();
   if (metrics_) {
     metrics_->write(line);
   }

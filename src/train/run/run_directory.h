@@ -3,6 +3,9 @@
 // summary.json, trace.json. Rank 0 writes it; other ranks know the paths only.
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "io/config/config.h"
 #include "io/run/metrics.h"
@@ -15,8 +18,10 @@ class RunDirectory {
   /// Collective. Rank 0 takes the lock and selects the start of the run from `resume`:
   ///   ""      fresh; Failure if the directory holds a run
   ///   "none"  fresh; `begin` removes an earlier run
-  ///   "auto"  the newest checkpoint in the directory; fresh if there is none
-  ///   FILE    that checkpoint
+  ///   "auto"  the newest intact checkpoint in the directory; fresh if there is none; Failure if
+  ///           all are damaged
+  ///   FILE    that checkpoint; Failure if the directory holds another run, unless that one ended
+  ///           before it saved a checkpoint: it is replaced
   RunDirectory(const std::filesystem::path& root, const std::string& resume,
                parallel::Communicator& comm);
 
@@ -26,16 +31,29 @@ class RunDirectory {
   std::filesystem::path checkpoint_path(int64_t step) const;
   std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
 
-  /// Rank 0: removes an earlier run that this one replaces, writes config.toml and opens
-  /// metrics.jsonl, kept up to `resumed_step` (-1: empty).
+  /// Rank 0: removes an earlier run that this one replaces, or sets its checkpoints after
+  /// `resumed_step` aside; writes config.toml and opens metrics.jsonl, kept up to `resumed_step`
+  /// (-1: empty). Until the run's end summary.json does not say "finished".
   void begin(const io::Config& config, int64_t resumed_step);
+  /// Notes for the user about `begin` and the constructor; empties the list.
+  std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }
+  /// Rank 0: throws Failure if another process has taken the directory over (RunLock).
+  void check_lock() const;
   /// Rank 0 writes one line; other ranks do nothing.
   void write_metrics(const nlohmann::ordered_json& line);
+  /// Rank 0: all lines to the disk, before a checkpoint of their steps is. Another thread may call
+  /// it and `check_lock`.
+  void sync_metrics() const;
 
  private:
   void decide(const std::string& resume);
-  void refuse_existing() const;
+  void resume_newest();
+  void resume_from(const std::filesystem::path& file);
+  bool holds_run() const;
+  bool holds_results() const;  ///< a checkpoint, or the summary of a run without any
   void remove_existing() const;
+  void set_aside_later(int64_t step);
+  void unfinish_summary() const;
 
   std::filesystem::path root_;
   bool writes_;
@@ -43,6 +61,7 @@ class RunDirectory {
   std::optional<io::RunLock> lock_;
   std::optional<std::filesystem::path> resume_file_;
   std::optional<io::MetricsWriter> metrics_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace espalier::train

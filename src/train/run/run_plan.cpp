@@ -1,8 +1,11 @@
 #include "src/train/run/run_plan.h"
 
+#include <fmt/ranges.h>
+
 #include <iterator>
 #include <tuple>
 
+#include "parallel/pipeline/schedule/registry.h"
 #include "parallel/transport/collectives.h"
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
@@ -11,22 +14,32 @@
 namespace espalier::train {
 namespace {
 
-/// The partition of the checkpoint to resume: messages between stages may be lossy, so other stages
-/// would change the run. Empty if the checkpoint's stages do not correspond to the config's.
-std::vector<int64_t> saved_partition(const io::ParallelConfig& now,
-                                     const std::filesystem::path& file) {
-  const io::ParallelConfig before = progress_of(io::CheckpointReader(file)).config.parallel;
-  const auto shape = [](const io::ParallelConfig& parallel) {
-    return std::tuple(parallel.pipeline, parallel.schedule, parallel.virtual_stages);
-  };
-  return shape(before) == shape(now) ? before.partition : std::vector<int64_t>();
-}
-
-/// The config with the given partition, if the user or a checkpoint gives one.
-io::Config with_known_partition(io::Config config, const PlanSources& sources) {
+/// The config with the choices of the run's earlier part, by timing or to fit the memory budget:
+/// masks have changed since, so a new choice may differ. Other micro-batches change the order of
+/// sums; other stages change the run if messages between them are lossy.
+io::Config with_earlier_choices(io::Config config, const RunProgress* resumed, int ranks) {
+  if (resumed == nullptr) {
+    return config;
+  }
+  const io::ParallelConfig& before = resumed->config.parallel;
   io::ParallelConfig& parallel = config.parallel;
-  if (parallel.pipeline != 1 && parallel.partition.empty() && sources.resume) {
-    parallel.partition = saved_partition(parallel, *sources.resume);
+  const bool same_memory = resumed->manifest && resumed->manifest->ranks == ranks &&
+                           resumed->config.train.memory_budget == config.train.memory_budget;
+  if (same_memory && parallel.pipeline == 0) {
+    parallel.pipeline = before.pipeline;
+  }
+  const auto shape = [](const io::ParallelConfig& of) {
+    return std::tuple(of.pipeline, of.schedule, of.virtual_stages);
+  };
+  const bool same_stages = shape(before) == shape(parallel);
+  if (parallel.pipeline != 1 && parallel.partition.empty() && same_stages) {
+    parallel.partition = before.partition;
+  }
+  io::TrainConfig& train = config.train;
+  if (same_memory && train.micro_batch == 0 && resumed->config.train.micro_batch == 0 &&
+      resumed->config.train.global_batch == train.global_batch && same_stages &&
+      resumed->manifest->micro_batch > 0) {
+    train.micro_batch = resumed->manifest->micro_batch;
   }
   return config;
 }
@@ -34,7 +47,7 @@ io::Config with_known_partition(io::Config config, const PlanSources& sources) {
 /// Collective. If stages are to be balanced, rank 0 measures for all ranks; else estimates.
 LayerTimes times_of_layers(const io::Config& config, const PlanSources& sources,
                            parallel::Communicator& comm) {
-  LayerTimes times = estimated_times(config, sources.problem);
+  LayerTimes times = estimated_times(config, sources.problem, sources.teacher);
   const io::ParallelConfig& parallel = config.parallel;
   if (parallel.pipeline == 1) {
     return times;
@@ -44,11 +57,12 @@ LayerTimes times_of_layers(const io::Config& config, const PlanSources& sources,
     if (comm.rank() == 0) {
       const Span span(Track::compute, "time layers");
       times = measured_times(config, sources.problem, sources.layers, sources.start.kept, samples,
-                             sources.backend);
+                             sources.backend, sources.teacher);
     }
     parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(times.layers)));
   }
-  if (parallel.schedule == "message-driven" && parallel.in_flight == 0 && comm.size() > 1) {
+  const bool by_arrival = parallel::schedule_entry(parallel.schedule).by_arrival();
+  if (by_arrival && parallel.in_flight == 0 && comm.size() > 1) {
     const DType dtype = dtype_by_name(config.train.dtype);
     times.latency = measured_latency(comm, sources.layers.front()->output(samples, dtype).bytes());
   }
@@ -72,6 +86,17 @@ Owners owners_of(const RunPlan& plan, std::span<const std::unique_ptr<model::Lay
   return owners;
 }
 
+/// Collective. Plans depend on threads and on a device's free memory, which may differ.
+void compare_plans(const RunPlan& plan, parallel::Communicator& comm) {
+  const Fact fact{
+      .name = "plans",
+      .value = fmt::format("{} stages, partition [{}], micro_batch {}, recompute {}", plan.pipeline,
+                           fmt::join(plan.layout.partition(), ", "), plan.micro_batch(),
+                           model::name_of(plan.fit.choice.recompute)),
+      .fix = "set train.micro_batch, train.recompute and run.threads to numbers"};
+  compare_facts({&fact, 1}, comm);
+}
+
 void check_stage_link(const RunPlan& plan, const std::function<void(const std::string&)>& note) {
   if (!plan.layout.pipelined()) {
     return;
@@ -89,11 +114,12 @@ void check_stage_link(const RunPlan& plan, const std::function<void(const std::s
 
 RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::Communicator& comm,
                  const std::function<void(const std::string&)>& note) {
-  const io::Config config = with_known_partition(given, sources);
+  const io::Config config = with_earlier_choices(given, sources.resumed, comm.size());
   const LayerTimes times = times_of_layers(config, sources, comm);
   Stream& stream = sources.backend.stream();
   RunPlan plan;
   plan.config = config;
+  plan.config.train.micro_batch = given.train.micro_batch;
   plan.problem = sources.problem;
   if (config.parallel.pipeline != 1) {  // "auto" may need stages
     plan.stage_link = choose_stage_link(config, comm, stream);
@@ -112,13 +138,19 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
                                           .place = kernels::planning(sources.backend.kernels()),
                                           .carrier = plan.stage_link.carrier,
                                           .reduces_on_device = on_device,
+                                          .teacher = sources.teacher,
                                           .available = stream.arena().available()});
+    check(plan.micro_batch() * plan.problem.rows <= INT32_MAX,
+          "a micro-batch of {} sequences has {} tokens, more than 2^31 - 1; set a smaller "
+          "train.micro_batch",
+          plan.micro_batch(), plan.micro_batch() * plan.problem.rows);
     std::ranges::for_each(plan.notes, note);
     plan.config.parallel.pipeline = plan.pipeline;
     if (plan.layout.pipelined()) {
       plan.config.parallel.partition = plan.layout.partition();
     }
   });
+  compare_plans(plan, comm);
   check_stage_link(plan, note);
   plan.specs = model::parameters_of(sources.layers);
   const parallel::GridPlace place = plan.layout.grid.place_of(comm.rank());

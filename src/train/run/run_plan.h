@@ -1,15 +1,13 @@
 #pragma once
 // The resolved plan of a run: all decisions made before memory is allocated. It is computed once
 // and never changed. Every rank computes the same plan, except for its own place.
-#include <filesystem>
 #include <functional>
-#include <optional>
 #include <span>
 
 #include "io/config/config.h"
 #include "parallel/transport/communicator.h"
 #include "src/kernels/backend.h"
-#include "src/train/masks/start.h"
+#include "src/train/masks/initial_masks.h"
 #include "src/train/memory/planner.h"
 #include "src/train/run/pipeline.h"
 #include "src/train/run/snapshot.h"
@@ -40,7 +38,8 @@ struct PlanSources {
   std::span<const std::unique_ptr<model::Layer>> layers;  ///< of the network, not bound
   const Start& start;
   kernels::Backend& backend;
-  const std::optional<std::filesystem::path>& resume;
+  const TeacherFile* teacher = nullptr;  ///< null: none
+  const RunProgress* resumed = nullptr;  ///< the checkpoint to resume from
 };
 
 /// Collective. Times layers and links as far as the config needs it. Throws Failure, with the fix,

@@ -38,16 +38,16 @@ void check_same_model(const io::Config& config, const io::Config& saved, const s
   }
 }
 
-/// The vocabulary of the checkpoint to start from; the checkpoint must be of this model.
-io::Vocabulary saved_characters(const io::Config& config, const StartFiles& files) {
+/// The checkpoint to start from, which must be of this model; empty: there is none.
+std::optional<RunProgress> saved_progress(const io::Config& config, const StartFiles& files) {
   if (!files.resume && (files.init.empty() || !io::is_checkpoint(files.init))) {
     return {};
   }
   const std::filesystem::path file =
       files.resume ? *files.resume : std::filesystem::path(files.init);
-  const Progress saved = progress_of(io::CheckpointReader(file));
+  RunProgress saved = progress_of(io::CheckpointReader(file));
   check_same_model(config, saved.config, file.string());
-  return saved.characters;
+  return saved;
 }
 
 /// The layers that train.fp8 does not round, for the user; empty: all are rounded.
@@ -67,22 +67,54 @@ std::string fp8_note(const io::Config& config, const sparse::Store& store) {
              : "";
 }
 
+std::string note_of(const TeacherFile& teacher, const io::TrainConfig& train) {
+  return fmt::format(
+      "teacher {}: {}; loss = {:g} x that from the targets + {:g} x that from the teacher, at "
+      "temperature {:g}",
+      teacher.path.string(),
+      model::network_of(teacher.config.model)
+          .describe(teacher.config.model, teacher.problem.classes),
+      1 - train.teacher_weight, train.teacher_weight, train.teacher_temperature);
+}
+
 /// The inputs of a plan, kept until the stage is built.
 struct Opened {
   StartFiles files;
-  model::Layers layers;  ///< of the network, not bound
-  Start start;
+  std::optional<RunProgress> resumed{};  ///< the content of files.resume
+  std::optional<TeacherFile> teacher{};  ///< of train.teacher
+  model::Layers layers{};                ///< of the network, not bound
+  Start start{};
+
+  const TeacherFile* teacher_file() const { return teacher ? &*teacher : nullptr; }
+  SavedRun before() const {
+    return {.config = resumed->config,
+            .manifest = resumed->manifest ? &*resumed->manifest : nullptr,
+            .file = files.resume->string()};
+  }
 };
 
+const kernels::Kernels& kernels_of(const io::Config& config, const TrainerOptions& options) {
+  return options.kernels != nullptr ? *options.kernels : kernels::by_name(config.run.backend);
+}
+
 /// Opens data and device, and reads or makes the initial masks.
-Opened open(const io::Config& config, const TrainerOptions& options, Run& run) {
-  Opened opened{.files = {.resume = run.directory->resume_file(), .init = options.init}};
-  const io::Vocabulary characters = saved_characters(config, opened.files);
+void open(const io::Config& config, const TrainerOptions& options, Opened& opened, Run& run) {
+  std::optional<RunProgress> saved = saved_progress(config, opened.files);
+  const io::Vocabulary characters = saved ? saved->characters : io::Vocabulary();
+  if (opened.files.resume) {
+    opened.resumed = std::move(saved);
+    for (const std::string& note :
+         check_resume(opened.before(), config, run.manifest, options.accepted)) {
+      run.note(note);
+    }
+  }
   run.source = open_source(config, characters.size() > 0 ? &characters : nullptr);
-  const kernels::Kernels& kernels =
-      options.kernels != nullptr ? *options.kernels : kernels::by_name(config.run.backend);
-  run.backend = std::make_unique<kernels::Backend>(kernels, threads_of(config, run.comm),
-                                                   run.comm.local_rank());
+  opened.teacher = open_teacher(config);
+  if (opened.teacher) {
+    check_teacher_fits_data(*opened.teacher, run.source->problem(), run.source->characters());
+  }
+  run.backend = std::make_unique<kernels::Backend>(
+      kernels_of(config, options), static_cast<int>(run.manifest.threads), run.comm.local_rank());
   Stream& stream = run.backend->stream();
   stream.allow_tf32(config.train.tf32);
   stream.set_deterministic(config.run.deterministic);
@@ -93,12 +125,11 @@ Opened open(const io::Config& config, const TrainerOptions& options, Run& run) {
     const auto stages = static_cast<int>(config.parallel.pipeline);
     share_of(config, parallel::make_grid(run.comm.size(), stages).data);
   }
-  return opened;
 }
 
-void build_stage(const Start& start, const std::shared_ptr<Shards>& shards, Run& run) {
+void build_stage(const Opened& opened, const std::shared_ptr<Shards>& shards, Run& run) {
   const RunPlan& plan = *run.plan;
-  Start mine = start_of_part(start, plan.parameters);
+  Start mine = start_of_part(opened.start, plan.parameters);
   run.starts_pruned = mine.pruned;
   run.backend->arena().set_limit(plan.fit.arena_limit());
   run.stage = std::make_unique<Stage>(
@@ -107,16 +138,22 @@ void build_stage(const Start& start, const std::shared_ptr<Shards>& shards, Run&
                      .recompute = plan.fit.recompute(run.ranks->stage()),
                      .masks = std::move(mine.masks),
                      .sharding = shards,
-                     .parts = plan.parts});
+                     .parts = plan.parts,
+                     .teacher = opened.teacher_file()});
   StoreScope scope;
   if (plan.layout.pipelined()) {
     scope = {.network = plan.specs, .numbers = plan.parameters, .stages = &run.ranks->pipeline()};
   }
   run.pruner = std::make_unique<Pruner>(plan.config, run.stage->store(), scope);
+  run.stage->set_gradient_hooks(run.pruner->gradient_hooks());
 }
 
-/// Loads or draws the weights, and the optimizer state of a checkpoint.
-void load_weights_and_state(const StartFiles& files, Run& run) {
+/// Loads or draws the weights, loads the teacher's, and the optimizer state of a checkpoint.
+void load_weights_and_state(const Opened& opened, Run& run) {
+  const StartFiles& files = opened.files;
+  if (Teacher* teacher = run.stage->teacher(); teacher != nullptr) {
+    load(io::CheckpointReader(opened.teacher->path), teacher->store(), false);
+  }
   sparse::Store& store = run.stage->store();
   const bool whole = !run.plan->layout.pipelined();
   if (files.resume) {
@@ -124,41 +161,92 @@ void load_weights_and_state(const StartFiles& files, Run& run) {
     load(reader, store, true, whole);
     load_feedback(reader, store, run.ranks->replica(), run.plan->layout.grid.data);
     run.step = run.resumed_step = reader.meta().step;
+    run.pruner->resume(run.step, reader);
     run.note(fmt::format("resumed from {} at step {}", reader.path().string(), run.step));
   } else if (!files.init.empty()) {
     load_weights(files.init, store, run.pruner->prunable(), whole);
     run.note(fmt::format("weights and masks from {}", files.init));
   } else {
-    store.initialise(static_cast<uint64_t>(run.config().train.seed));
+    store.initialise(static_cast<uint64_t>(run.config().train.seed),
+                     [&](const sparse::Parameter& parameter) {
+                       return run.stage->parametrization().of(parameter).initial;
+                     });
   }
 }
 
-/// Times storages left to "auto" at the density that pruning will reach. Collective.
-void choose_auto_storages(Run& run) {
+/// Collective over the pipeline. All stages' storages on its first rank.
+std::map<std::string, std::string> of_all_stages(const std::map<std::string, std::string>& mine,
+                                                 parallel::Communicator& pipeline) {
+  const std::vector<uint8_t> packed = nlohmann::json::to_cbor(mine);
+  std::map<std::string, std::string> all;
+  for (const auto& one : parallel::gather(pipeline, std::as_bytes(std::span(packed)))) {
+    const auto* begin = reinterpret_cast<const uint8_t*>(one.data());
+    all.merge(nlohmann::json::from_cbor(begin, begin + one.size())
+                  .get<std::map<std::string, std::string>>());
+  }
+  return all;
+}
+
+/// Bytes for groups of storages, within the run's budget; empty: no limit.
+std::optional<size_t> budget_of(const std::vector<StorageGroup>& groups, const Fit& fit) {
+  return fit.budget > 0 && !groups.empty()
+             ? std::optional(fit.budget - fit.plan.needed() + planned_bytes(groups))
+             : std::nullopt;
+}
+
+/// Chosen storages may take the memory that the plan has for the copy of a checkpoint.
+void limit_copies(const std::vector<StorageGroup>& groups, Run& run) {
+  const Fit& fit = run.plan->fit;
+  const auto budget = budget_of(groups, fit);
+  if (budget && run.copies_checkpoints &&
+      chosen_bytes(groups) + fit.plan.checkpoint_copy > *budget) {
+    run.copies_checkpoints = false;
+    run.note(no_copy_note(run.plan->config, fit.plan.checkpoint_copy));
+  }
+}
+
+/// Collective. Ranks decide by copies_checkpoints when they wait for a save together.
+void agree_on_copies(Run& run) {
+  std::array<double, 1> without{run.copies_checkpoints ? 0.0 : 1.0};
+  parallel::all_reduce_small(run.comm, without, parallel::Combine::max);
+  run.copies_checkpoints = without[0] == 0;
+}
+
+/// Times storages left to "auto" at the density that pruning will reach, or takes those of the
+/// checkpoint to resume. Collective.
+void choose_auto_storages(const Opened& opened, Run& run) {
   const RunPlan& plan = *run.plan;
   if (!has_auto_storage(plan.config, run.stage->store())) {
     return;
   }
-  const Span span(Track::compute, "time storages");
-  auto groups = time_storages({.config = plan.config,
-                               .store = run.stage->store(),
-                               .prunable = run.pruner->prunable(),
-                               .density = 1 - run.pruner->target(plan.config.train.steps),
-                               .rows = plan.micro_batch() * plan.problem.rows},
-                              run.backend->stream().threads(), run.stage->kernels());
-  std::optional<size_t> budget;
-  if (plan.fit.budget > 0 && !groups.empty()) {
-    budget = plan.fit.budget - plan.fit.plan.needed() + planned_bytes(groups);
+  const StorageChoiceInput input{.config = plan.config,
+                                 .store = run.stage->store(),
+                                 .prunable = run.pruner->prunable(),
+                                 .density = 1 - run.pruner->target(plan.config.train.steps),
+                                 .rows = plan.micro_batch() * plan.problem.rows};
+  if (opened.resumed &&
+      timings_are_valid(opened.before(), plan.config, run.manifest, Timed::storages)) {
+    run.manifest.storages = opened.resumed->manifest->storages;
+    set_storages(run.manifest.storages, run.stage->store());
+    limit_copies(restored_storages(input, run.manifest.storages, run.stage->kernels()), run);
+    run.note("storages as in the checkpoint");
+    return;
   }
-  choose_storages(groups, budget);
+  const Span span(Track::compute, "time storages");
+  auto groups = time_storages(input, run.backend->stream().threads(), run.stage->kernels());
+  keep_common_timings(groups, run.ranks->data());
+  choose_storages(groups, budget_of(groups, plan.fit));
   apply_storages(groups, run.stage->store(), run.ranks->data());
+  limit_copies(groups, run);
   if (!groups.empty()) {
     run.note("storages, by time of a forward and backward:\n" + storage_table(groups));
   }
+  run.manifest.storages =
+      of_all_stages(storages_chosen(groups, run.stage->store()), run.ranks->pipeline());
 }
 
 /// Connects replicas and stages; loads the state of codecs and loss scale.
-void connect(const StartFiles& files, std::shared_ptr<Shards> shards, Run& run) {
+void connect(const Opened& opened, std::shared_ptr<Shards> shards, Run& run) {
   const RunPlan& plan = *run.plan;
   const parallel::CarrierKind carrier = plan.stage_link.carrier;
   run.pipeline_reduction =
@@ -168,13 +256,13 @@ void connect(const StartFiles& files, std::shared_ptr<Shards> shards, Run& run) 
   if (!run.data_parallel->route().empty()) {
     run.note(run.data_parallel->route());
   }
-  if (files.resume) {
+  if (opened.resumed) {
+    const bool timed = timings_are_valid(opened.before(), plan.config, run.manifest, Timed::codecs);
     on_first_rank_first(run.comm, [&] {
-      const io::CheckpointReader reader(*files.resume);
-      load_low_rank(reader, run.stage->store(), run.data_parallel->low_rank());
-      const Progress saved = progress_of(reader);
-      run.data_parallel->codecs().restore(saved.codec_choice);
-      run.loss_scale.restore(saved.loss_scale);
+      load_low_rank(io::CheckpointReader(*opened.files.resume), run.stage->store(),
+                    run.data_parallel->low_rank());
+      run.data_parallel->codecs().restore(opened.resumed->codec_choice, timed);
+      run.loss_scale.restore(opened.resumed->loss_scale);
     });
   }
   run.stage->set_gradient_scale(run.loss_scale.value(), run.loss_scale.skipped());
@@ -207,31 +295,58 @@ void Run::count_totals() {
 
 Run set_up(const io::Config& config, parallel::Communicator& comm, const TrainerOptions& options) {
   comm.set_timeout(config.parallel.timeout_s);
-  compare_settings(config, comm);
   Run run{.comm = comm,
           .note = options.on_note ? options.on_note : [](const std::string&) {},
           .loss_scale = LossScale(config.train)};
+  on_first_rank_first(comm, [&] {
+    run.manifest = manifest_of_program(options.git, kernels_of(config, options), comm);
+    run.manifest.threads = threads_of(config, comm);
+  });
+  compare_program(run.manifest, comm);
+  compare_settings(config, comm);
   run.directory = std::make_unique<RunDirectory>(config.run.out, options.resume, comm);
-  Opened opened;
-  on_first_rank_first(comm, [&] { opened = open(config, options, run); });
-  run.plan = std::make_unique<const RunPlan>(plan_run(config,
-                                                      {.problem = run.source->problem(),
-                                                       .layers = opened.layers,
-                                                       .start = opened.start,
-                                                       .backend = *run.backend,
-                                                       .resume = opened.files.resume},
-                                                      comm, run.note));
+  Opened opened{.files = {.resume = run.directory->resume_file(), .init = options.init}};
+  on_first_rank_first(comm, [&] {
+    check_teacher_file(config);
+    add_inputs(config, run.manifest);
+  });
+  compare_inputs(run.manifest, opened.files, comm);
+  on_first_rank_first(comm, [&] { open(config, options, opened, run); });
+  run.plan = std::make_unique<const RunPlan>(
+      plan_run(config,
+               {.problem = run.source->problem(),
+                .layers = opened.layers,
+                .start = opened.start,
+                .backend = *run.backend,
+                .teacher = opened.teacher_file(),
+                .resumed = opened.resumed ? &*opened.resumed : nullptr},
+               comm, run.note));
   run.backend->arena().set_advice(run.plan->advice);
+  run.copies_checkpoints = run.plan->fit.copies_checkpoints;
   run.ranks = std::make_unique<Ranks>(comm, run.plan->layout.grid);
+  run.manifest.data = run.plan->layout.grid.data;
+  run.manifest.pipeline = run.plan->layout.grid.pipeline;
+  run.manifest.micro_batch = run.plan->micro_batch();
   const std::shared_ptr<Shards> shards = make_shards(run.config(), run.ranks->data());
   on_first_rank_first(comm, [&] {
-    build_stage(std::exchange(opened.start, {}), shards, run);
-    load_weights_and_state(opened.files, run);
+    build_stage(opened, shards, run);
+    opened.start = {};
+    load_weights_and_state(opened, run);
     check_low_rank(run.config(), run.stage->store(), run.pruner->prunable());
   });
-  choose_auto_storages(run);
+  if (opened.teacher) {
+    run.note(note_of(*opened.teacher, config.train));
+  }
+  choose_auto_storages(opened, run);
+  agree_on_copies(run);
   if (const std::string text = fp8_note(run.config(), run.stage->store()); !text.empty()) {
     run.note(text);
+  }
+  if (const auto& parameters = run.stage->store().parameters();
+      run.stage->parametrization().changes(parameters)) {
+    run.note(fmt::format("factors of train.parametrization = \"{}\", at the present density:\n{}",
+                         run.config().train.parametrization,
+                         run.stage->parametrization().table(parameters)));
   }
   compare_ranks(run.stage->store(), run.ranks->data());
   run.count_totals();
@@ -240,8 +355,12 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
     run.note(fmt::format("pruned from the start: {} of {} parameters kept", run.totals.kept,
                          run.totals.size));
   }
-  connect(opened.files, shards, run);
-  run.directory->begin(run.config(), run.resumed_step);
+  connect(opened, shards, run);
+  {
+    const parallel::Busy busy(comm);
+    run.directory->begin(run.config(), run.resumed_step);
+  }
+  std::ranges::for_each(run.directory->take_notes(), run.note);
   return run;
 }
 

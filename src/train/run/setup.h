@@ -1,6 +1,7 @@
 #pragma once
 // Sets up one rank of a run: opens data and run directory, plans, builds the stage, loads weights
 // and state, connects the ranks. All ranks set up together.
+#include <filesystem>
 #include <functional>
 #include <memory>
 
@@ -9,6 +10,7 @@
 #include "src/kernels/backend.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/run/loss_scale.h"
+#include "src/train/run/manifest.h"
 #include "src/train/run/pipeline.h"
 #include "src/train/run/run_directory.h"
 #include "src/train/run/run_plan.h"
@@ -20,11 +22,17 @@ struct TrainerOptions {
   std::string resume;                         ///< see RunDirectory
   std::string init;                           ///< file of weights and masks to start from
   int64_t stop_after = 0;                     ///< end after this step of the run; 0: train.steps
-  std::string git;                            ///< for summary.json
+  std::string git;                            ///< of the program, for the manifest and summary.json
+  std::vector<std::string> accepted;          ///< changes of a resumed run (manifest.h)
   const kernels::Kernels* kernels = nullptr;  ///< instead of run.backend's
-  std::function<bool()> stop_requested;       ///< polled once per step
+  /// False: checkpoints in the background are written by calls after each step, so that the order
+  /// of all events is determined (simulations).
+  bool background_thread = true;
+  /// Tells the free memory of the machine (has_memory_for_copies).
+  std::filesystem::path memory_info = "/proc/meminfo";
+  std::function<bool()> stop_requested;                   ///< polled once per step
   std::function<void(const struct StepReport&)> on_step;  ///< after each step
-  std::function<void(const std::string&)> on_note;        ///< messages for the user
+  std::function<void(const std::string&)> on_note;        ///< messages for the user, of every rank
 };
 
 /// Parameters of all stages.
@@ -48,10 +56,13 @@ struct Run {
   std::unique_ptr<DataParallel> data_parallel;
   std::unique_ptr<Pipeline> pipeline;
 
+  Manifest manifest;
   LossScale loss_scale;
-  int64_t step = 0;            ///< steps done or enqueued
-  int64_t resumed_step = -1;   ///< of the checkpoint that the run resumed from; -1: none
-  bool starts_pruned = false;  ///< the pruning before the first step is done
+  int64_t step = 0;                 ///< steps done or enqueued
+  int64_t resumed_step = -1;        ///< of the checkpoint that the run resumed from; -1: none
+  bool starts_pruned = false;       ///< the pruning before the first step is done
+  bool copies_checkpoints = false;  ///< they are written from a copy, while training goes on; the
+                                    ///< same on all ranks
   Totals totals;
 
   const io::Config& config() const { return plan->config; }

@@ -1,8 +1,10 @@
 #pragma once
-// Saves and loads a stage: a checkpoint stores parameters by name, independently of the ranks. Rank
-// 0 writes, all ranks read. While rank 0 writes, the others follow parameter by parameter: a slow
-// disk causes no timeout, and a full disk is an error on every rank.
+// The state of a run in checkpoints: what they hold, and loading it (checkpoint_save.h: saving). A
+// checkpoint stores parameters by name, independently of the ranks. All ranks read one file, each
+// the parameters that it holds.
+#include <array>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,16 +14,23 @@
 #include "parallel/reduction/powersgd/factors.h"
 #include "parallel/transport/communicator.h"
 #include "sparse/store/store.h"
+#include "src/train/run/manifest.h"
 
 namespace espalier::train {
 
+/// Kinds of optimizer state, by number of the moment.
+inline constexpr std::array<const char*, 2> kMomentKinds{"moment1", "moment2"};
+/// Of the arrays of a pruning method.
+inline constexpr std::array<const char*, 2> kPruningKinds{"pruning1", "pruning2"};
+
 /// State of a run outside the stage.
-struct Progress {
+struct RunProgress {
   int64_t step = 0;  ///< steps done
   io::Config config;
-  io::Vocabulary characters;   ///< empty for other data than text
-  std::string codec_choice{};  ///< CodecChoice::state
-  std::string loss_scale{};    ///< LossScale::state
+  io::Vocabulary characters;           ///< empty for other data than text
+  std::string codec_choice{};          ///< CodecChoice::state of all stages
+  std::string loss_scale{};            ///< LossScale::state
+  std::optional<Manifest> manifest{};  ///< none in files of older versions
 };
 
 /// The ranks that hold the parameters.
@@ -34,17 +43,11 @@ struct Owners {
   int replica_stride = 1;
 };
 
-/// Collective. Writes all of the model state to `path`, atomically; other ranks send theirs to rank
-/// 0, one parameter at a time. `low_rank`: state of codec powersgd, the same on all replicas.
-void save(const std::filesystem::path& path, sparse::Store& store, const Progress& progress,
-          parallel::Communicator& comm, const Owners& owners = {},
-          const parallel::LowRank* low_rank = nullptr);
+RunProgress progress_of(const io::CheckpointReader& reader);
 
-Progress progress_of(const io::CheckpointReader& reader);
-
-/// Loads masks and values; with `optimizer` also this rank's part of master copies and moments, bit
-/// for bit. Not collective. Throws Failure if the file is of another model. Equal masks are not
-/// moved. `whole`: the store has all parameters of the network.
+/// Loads masks and values; with `optimizer` also this rank's part of master copies, moments and
+/// arrays of the pruning method, bit for bit. Not collective. Throws Failure if the file is of
+/// another model. Equal masks are not moved. `whole`: the store has all parameters of the network.
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer,
           bool whole = true);
 

@@ -8,35 +8,28 @@
 #include <utility>
 
 #include "parallel/transport/collectives.h"
+#include "src/core/finite.h"
 #include "src/core/mirror.h"
 #include "src/optim/schedule.h"
 #include "src/train/codec_choice/adaprec.h"
 #include "src/train/exchange/agreement.h"
+#include "src/train/run/divergence.h"
 
 namespace espalier::train {
 
 namespace {
-
-bool finite(const Tensor& gradient) {
-  bool all = true;
-  with_number(gradient.dtype, [&]<class Number>(Number) {
-    all = std::ranges::all_of(gradient.span<Number>(),
-                              [](Number x) { return std::isfinite(to_float(x)); });
-  });
-  return all;
-}
 
 /// The parameters of this rank with non-finite gradients.
 std::string where_not_finite(const sparse::Store& store) {
   std::vector<std::string> names;
   for (const sparse::Parameter& parameter : store.parameters()) {
     const Mirror gradient(store.stream(), store.part(store.gradient(), parameter));
-    if (!finite(gradient.read().host())) {
+    if (!all_finite(gradient.read().host())) {
       names.push_back(parameter.spec.name);
     }
   }
-  constexpr size_t kMost = 3;
-  const size_t others = names.size() - std::min(names.size(), kMost);
+  constexpr size_t kMax = 3;
+  const size_t others = names.size() - std::min(names.size(), kMax);
   names.resize(names.size() - others);
   return names.empty() ? ""
                        : fmt::format(", in {}{}", fmt::join(names, ", "),
@@ -46,7 +39,8 @@ std::string where_not_finite(const sparse::Store& store) {
 class StepLoop {
  public:
   StepLoop(Run& run, Reporter& reporter, const TrainerOptions& options)
-      : run_(run), reporter_(reporter), options_(options) {
+      : run_(run), reporter_(reporter), options_(options), monitor_(run.config().optimizer) {
+    restart_monitor();
     const io::Config& config = run.config();
     if (codec_chooser(config) != CodecChooser::adaprec || run.plan->layout.grid.data == 1) {
       return;
@@ -61,18 +55,26 @@ class StepLoop {
                                          run.resumed_step);
   }
 
-  /// Steps up to `last`, or until a stop is requested on any rank.
-  void run_to(int64_t last) {
+  /// Steps up to `last`, or until a stop is requested on any rank; returns whether it was.
+  bool run_to(int64_t last) {
     while (run_.step < last && !stopping_) {
       if (adaprec_ && adaprec_->due(run_.step)) {
+        run_.data_parallel->verify_state();
         reporter_.note(adaprec_->round(run_.step));
       }
       reporter_.trace_step(run_.step);
       run_.plan->layout.asynchronous() ? train_segment(last) : train_step(last);
     }
+    return stopping_;
   }
 
  private:
+  /// At the start and after masks have changed.
+  void restart_monitor() {
+    const Stage& stage = *run_.stage;
+    monitor_.restart(stage.parametrization().largest_lr_factor(stage.store().parameters()));
+  }
+
   void train_step(int64_t last) {
     const double begin = now_seconds();
     const Sent sent_before = sent_so_far();
@@ -80,6 +82,7 @@ class StepLoop {
     PendingStep next = enqueue_step();
     next.begin = begin;
     next.sent = sent_so_far() - sent_before;
+    next.report.mask_distance = std::exchange(mask_distance_, {});
     next.report.trial_seconds = adaprec_ ? adaprec_->take_seconds() : 0;
     if (pending_) {
       report(finish_step(*std::exchange(pending_, {})));
@@ -98,6 +101,7 @@ class StepLoop {
   void train_segment(int64_t last) {
     const double begin = now_seconds();
     const Sent sent_before = sent_so_far();
+    run_.data_parallel->verify_state();
     change_masks_if_due();
     const io::Config& config = run_.config();
     const int64_t first = run_.step;
@@ -110,12 +114,16 @@ class StepLoop {
         {.loss = [this](int64_t at, double loss) { check_loss<Failure>(at, loss); },
          .norm = [this](int64_t at, double norm) { fail_norm<Failure>(at, norm); }});
     std::vector<double> sums;
+    std::vector<double> taught;
     for (const Pipeline::Outcome& outcome : outcomes) {
-      sums.insert(sums.end(), {outcome.loss, outcome.squares});
+      sums.insert(sums.end(), {outcome.losses.targets, outcome.squares});
+      taught.push_back(outcome.losses.teacher);
     }
     sums.push_back(stop_requested() ? 1 : 0);
     parallel::all_reduce_small(run_.comm, sums, parallel::Combine::sum);
+    sum_teacher_losses(taught);
     run_.step = end;
+    run_.data_parallel->record_state(end);
     stopping_ = sums.back() > 0;
     const auto rows = static_cast<double>(run_.plan->rows_per_step());
     const auto steps = static_cast<double>(end - first);
@@ -139,6 +147,8 @@ class StepLoop {
               .allreduce_bytes = sent.allreduce / (end - first),
               .p2p_bytes = sent.p2p / (end - first),
               .sparsity = run_.totals.sparsity.sparsity(),
+              .teacher_loss = teacher_loss(taught[i]),
+              .mask_distance = std::exchange(mask_distance_, {}),
               .val_loss = {}});
     }
   }
@@ -149,12 +159,19 @@ class StepLoop {
       return;
     }
     const Span span(Track::optimizer, "new masks");
+    run_.data_parallel->verify_state();
     const double before = run_.totals.sparsity.sparsity();
     constexpr double kSafeScale = 1024;  // probed gradients must not overflow, and update nothing
     const double scale = row_scale(std::min(run_.loss_scale.value(), kSafeScale));
     Change change = pruner.change(run_.step, run_.ranks->data(), [&](int64_t batch) {
       run_.pipeline->probe(run_.step + batch, scale);
     });
+    mask_distance_ = change.distance;
+    if (!change.masks) {
+      run_.data_parallel->record_state(run_.step);
+      return;
+    }
+    restart_monitor();
     run_.count_totals();
     std::array<double, 1> grown{static_cast<double>(change.grown)};
     parallel::all_reduce_small(run_.ranks->pipeline(), grown, parallel::Combine::sum);
@@ -163,6 +180,9 @@ class StepLoop {
       reporter_.note("pruning: " + warning);
     }
     const double after = run_.totals.sparsity.sparsity();
+    if (pruning::method_of(run_.config().pruning).waits) {
+      reporter_.note(ticket_note(change));
+    }
     if (change.grown > 0) {
       reporter_.note(
           fmt::format("masks moved after step {}: {} elements are new", run_.step, change.grown));
@@ -173,6 +193,20 @@ class StepLoop {
     reporter_.note(
         fmt::format("pruned after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
                     run_.step, before, after, run_.totals.kept, run_.totals.size));
+  }
+
+  std::string ticket_note(const Change& change) const {
+    const io::PruningConfig& config = run_.config().pruning;
+    const std::string distance = change.distance ? fmt::format("{:.4f}", *change.distance) : "?";
+    return change.distance && *change.distance < config.distance
+               ? fmt::format(
+                     "early-bird ticket drawn after step {}: masks differ by {}, less than "
+                     "pruning.distance = {}",
+                     run_.step, distance, config.distance)
+               : fmt::format(
+                     "no early-bird ticket until pruning.to_step = {}: masks still differ "
+                     "by {}; the masks of this step are taken",
+                     run_.step, distance);
   }
 
   bool state_is_read_after(int64_t step) const {
@@ -235,16 +269,18 @@ class StepLoop {
     const Span span(Track::optimizer, "loss and norm");
     const int64_t step = pending.report.step - 1;
     const Sent sent_before = sent_so_far();
-    const double loss_sum = run_.pipeline->take_losses(step);
+    const Pipeline::Losses losses = run_.pipeline->take_losses(step);
     const optim::StepResult update = run_.stage->result(pending.update);
-    std::array<double, 2> sums{loss_sum, stop_requested() ? 1.0 : 0.0};
+    std::array<double, 2> sums{losses.targets, stop_requested() ? 1.0 : 0.0};
     parallel::all_reduce_small(run_.comm, sums, parallel::Combine::sum);
+    std::array<double, 1> taught{losses.teacher};
+    sum_teacher_losses(taught);
     const auto rows = static_cast<double>(run_.plan->rows_per_step());
     const double loss = sums[0] / rows;
-    check_loss<SharedFailure>(step, loss);
+    check_loss<Diverged>(step, loss);
     if (!run_.loss_scale.update(update.applied)) {
       restore_gradients(step);
-      fail_norm<SharedFailure>(step, update.gradient_norm);
+      fail_norm<Diverged>(step, update.gradient_norm);
     }
     if (!update.applied) {
       reporter_.note(fmt::format(
@@ -257,12 +293,26 @@ class StepLoop {
     const double now = now_seconds();
     report.seconds = now - std::max(pending.begin, std::exchange(finished_, now));
     report.loss = loss;
+    report.teacher_loss = teacher_loss(taught[0]);
     report.grad_norm = update.gradient_norm;
     report.tokens_per_s = rows / report.seconds;
     report.bytes_sent = sent.all;
     report.allreduce_bytes = sent.allreduce;
     report.p2p_bytes = sent.p2p;
     return report;
+  }
+
+  bool has_teacher() const { return !run_.config().train.teacher.empty(); }
+  /// Collective with a teacher. Sums over all ranks.
+  void sum_teacher_losses(std::span<double> sums) {
+    if (has_teacher()) {
+      parallel::all_reduce_small(run_.comm, sums, parallel::Combine::sum);
+    }
+  }
+  /// The mean over the rows of a step.
+  std::optional<double> teacher_loss(double sum) const {
+    return has_teacher() ? std::optional(sum / static_cast<double>(run_.plan->rows_per_step()))
+                         : std::nullopt;
   }
 
   /// Recomputes the gradients of a step that changed nothing, if a later step, enqueued after it,
@@ -286,8 +336,10 @@ class StepLoop {
       }
     } restore{run_, run_.step, run_.loss_scale};
     run_.step = step;
+    run_.data_parallel->forget_state();  // AdaPrec restored it
     finish_step(enqueue_step());
     run_.stage->stream().synchronize();  // its time includes the update and the gather of values
+    run_.data_parallel->forget_state();
   }
 
   void report(StepReport report) {
@@ -297,9 +349,17 @@ class StepLoop {
       report.val_loss = evaluate(config.train.eval_batches);
     }
     reporter_.write_metrics(report);
-    if (every(config.parallel.check_every) && run_.plan->layout.grid.data > 1) {
-      compare_ranks(run_.stage->store(), run_.ranks->data());
+    check_validation(report);
+    if (const auto warning = monitor_.add({.step = report.step,
+                                           .loss = report.loss,
+                                           .gradient_norm = report.grad_norm,
+                                           .lr = report.lr})) {
+      reporter_.note(*warning);
     }
+    if (every(config.parallel.check_every) && run_.plan->layout.grid.data > 1) {
+      compare_ranks(run_.stage->store(), run_.ranks->data(), &run_.data_parallel->low_rank());
+    }
+    reporter_.advance_checkpoint();
     if (every(config.train.checkpoint_every)) {
       reporter_.checkpoint();
     }
@@ -328,9 +388,18 @@ class StepLoop {
   }
 
   bool stop_requested() const { return options_.stop_requested && options_.stop_requested(); }
+  /// Of a failure that all ranks throw together; others may not wait for each other.
   template <class Thrown>
-  void check_loss(int64_t step, double loss) const {
+  void complete_checkpoint() {
+    if constexpr (std::is_same_v<Thrown, Diverged>) {
+      reporter_.complete_checkpoint();
+    }
+  }
+
+  template <class Thrown>
+  void check_loss(int64_t step, double loss) {
     if (!std::isfinite(loss)) {
+      complete_checkpoint<Thrown>();
       throw Thrown(fmt::format(
           "the loss is {} at step {}: training has diverged, stopped before the update; lower "
           "optimizer.lr, set optimizer.clip, or check the data. Newest checkpoint: {}",
@@ -338,8 +407,21 @@ class StepLoop {
     }
   }
 
+  /// All ranks have the same loss. It is the only sign of a last update that spoils the weights.
+  void check_validation(const StepReport& report) {
+    if (report.val_loss && !std::isfinite(*report.val_loss)) {
+      complete_checkpoint<Diverged>();
+      throw Diverged(
+          fmt::format("the validation loss is {} after step {}: training has diverged, nothing was "
+                      "saved; lower "
+                      "optimizer.lr, set optimizer.clip, or check the data. Newest checkpoint: {}",
+                      *report.val_loss, report.step, reporter_.newest_checkpoint()));
+    }
+  }
+
   template <class Thrown>
-  [[noreturn]] void fail_norm(int64_t step, double norm) const {
+  [[noreturn]] void fail_norm(int64_t step, double norm) {
+    complete_checkpoint<Thrown>();
     throw Thrown(fmt::format(
         "the gradient norm is {} at step {}{}: stopped before the update; the newest checkpoint is "
         "{}. Lower optimizer.lr{}, set optimizer.clip, or look at the data",
@@ -350,16 +432,18 @@ class StepLoop {
   Run& run_;
   Reporter& reporter_;
   const TrainerOptions& options_;
+  DivergenceMonitor monitor_;
   std::unique_ptr<AdaPrec> adaprec_;    ///< with codec "adaprec" only
   std::optional<PendingStep> pending_;  ///< the step that is not finished
   double finished_ = 0;                 ///< time at which the last step was finished
   bool stopping_ = false;
+  std::optional<double> mask_distance_;  ///< for the next report
 };
 
 }  // namespace
 
-void run_steps(Run& run, Reporter& reporter, const TrainerOptions& options, int64_t last) {
-  StepLoop(run, reporter, options).run_to(last);
+bool run_steps(Run& run, Reporter& reporter, const TrainerOptions& options, int64_t last) {
+  return StepLoop(run, reporter, options).run_to(last);
 }
 
 }  // namespace espalier::train

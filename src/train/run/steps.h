@@ -15,7 +15,7 @@
 
 namespace espalier::train {
 
-/// Steps up to `last`, or until a stop is requested on any rank.
-void run_steps(Run& run, Reporter& reporter, const TrainerOptions& options, int64_t last);
+/// Steps up to `last`, or until a stop is requested on any rank; returns whether it was.
+bool run_steps(Run& run, Reporter& reporter, const TrainerOptions& options, int64_t last);
 
 }  // namespace espalier::train

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "io/run/metrics.h"
+#include "parallel/transport/busy.h"
 #include "parallel/transport/collectives.h"
 
 namespace espalier::train {
@@ -111,13 +112,16 @@ void add_curves(const std::filesystem::path& metrics, Json& summary) {
 }
 
 /// The plan of a rank, comparable with memory.ranks.
-Json planned_json(const Fit& fit) {
+Json planned_json(const Fit& fit, bool copies_checkpoints) {
   Json planned;
   for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
     planned[std::string(name_of(static_cast<Memory>(kind)))] = fit.plan.peak.at(kind);
   }
   planned["all"] = sum_of(fit.plan.peak);
   planned["process"] = fit.plan.needed();
+  if (copies_checkpoints) {
+    planned["checkpoint_copy"] = fit.plan.checkpoint_copy;
+  }
   if (const size_t pinned = sum_of(fit.plan.pinned); pinned > 0) {
     planned["pinned"] = pinned;
   }
@@ -153,7 +157,7 @@ Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks)
   summary["steps"] = run.step;
   summary["finished"] = input.finished;
   summary["memory"] = memory_json(ranks);
-  summary["planned_peak"] = planned_json(run.plan->fit);
+  summary["planned_peak"] = planned_json(run.plan->fit, run.copies_checkpoints);
   const size_t state = model_state_of(ranks, grid);
   summary["model_state_bytes"] = state;
   summary["model_state_bytes_per_parameter"] =
@@ -174,11 +178,15 @@ Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks)
   summary["activations"] = stage.cost().activations;
   summary["flops_per_micro_batch"] = stage.cost().flops;
   summary["git"] = input.git;
+  summary["manifest"] = json_of(run.manifest);
+  if (!input.codec_choice.empty()) {
+    summary["codec_choice"] = input.codec_choice;
+  }
   return summary;
 }
 
 template <class T>
-std::span<const std::byte> bytes_of(const T& value) {
+std::span<const std::byte> object_bytes(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
@@ -205,6 +213,12 @@ Json metrics_line(const StepReport& report) {
   if (report.trial_seconds > 0) {
     line["trial_ms"] = report.trial_seconds * 1e3;
   }
+  if (report.teacher_loss) {
+    line["teacher_loss"] = *report.teacher_loss;
+  }
+  if (report.mask_distance) {
+    line["mask_distance"] = *report.mask_distance;
+  }
   if (report.val_loss) {
     line["val_loss"] = *report.val_loss;
   }
@@ -215,8 +229,9 @@ void write_summary(const SummaryInput& input) {
   parallel::Communicator& comm = input.run.comm;
   std::vector<RankMemory> ranks(static_cast<size_t>(comm.size()));
   const RankMemory mine = memory_of(input.run.backend->arena());
-  parallel::all_gather(comm, bytes_of(mine), std::as_writable_bytes(std::span(ranks)));
+  parallel::all_gather(comm, object_bytes(mine), std::as_writable_bytes(std::span(ranks)));
   if (comm.rank() == 0) {
+    const parallel::Busy busy(comm);
     io::write_json_atomically(input.run.directory->root() / "summary.json",
                               summary_of(input, ranks));
   }
@@ -256,6 +271,7 @@ void write_traces(const std::filesystem::path& path, const Trace& trace,
   for (size_t rank = 0; rank < all.size(); ++rank) {
     ranks.push_back({.rank = static_cast<int>(rank), .events = all[rank], .clock_offset = -first});
   }
+  const parallel::Busy busy(comm);
   io::write_trace(path, ranks);
 }
 

@@ -29,6 +29,7 @@ struct SummaryInput {
   const nlohmann::ordered_json& pipeline;  ///< of record_pipeline; null: none
   bool finished = false;
   std::string git;
+  std::string codec_choice;  ///< CodecChoice::state of all stages
 };
 /// Collective: rank 0 reads metrics.jsonl, which includes the steps before a resume, gathers memory
 /// from all ranks and writes summary.json.

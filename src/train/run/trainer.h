@@ -12,7 +12,8 @@ namespace espalier::train {
 
 struct RunResult {
   int64_t steps = 0;
-  bool finished = false;  ///< false: stopped early, by request or stop_after
+  bool finished = false;  ///< all of train.steps
+  bool stopped = false;   ///< early, by request on any rank
 };
 
 class Trainer {

@@ -43,8 +43,9 @@ parallel::StageTimes time_layer(Part& part, int64_t samples, Stream& stream) {
 
 }  // namespace
 
-LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem) {
-  Stage::Options options{.micro_batch = 1};
+LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem,
+                           const TeacherFile* teacher) {
+  Stage::Options options{.micro_batch = 1, .teacher = teacher};
   const size_t layers = model::network_of(config.model).layer_count(config.model);
   for (size_t i = 0; i < layers; ++i) {
     options.parts.push_back({.first = i, .end = i + 1});
@@ -60,7 +61,7 @@ LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem
 LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
                           std::span<const std::unique_ptr<model::Layer>> layers,
                           const std::vector<int64_t>& kept, int64_t samples,
-                          kernels::Backend& backend) {
+                          kernels::Backend& backend, const TeacherFile* teacher) {
   using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
   std::map<std::pair<size_t, Kind>, parallel::StageTimes> known;
   LayerTimes times;
@@ -82,7 +83,7 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
       const std::vector<PartShape> parts{{.first = i, .end = i + 1}};
       const std::vector<size_t> numbers = parameters_of(layers, parts);
       Stage stage(config, problem, stream, backend.kernels(),
-                  {.micro_batch = samples, .parts = parts});
+                  {.micro_batch = samples, .parts = parts, .teacher = teacher});
       std::vector<sparse::Mask> masks;
       for (size_t p = 0; p < numbers.size(); ++p) {
         masks.push_back(

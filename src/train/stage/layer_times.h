@@ -8,6 +8,7 @@
 #include "parallel/transport/communicator.h"
 #include "src/kernels/backend.h"
 #include "src/train/stage/part.h"
+#include "src/train/stage/teacher.h"
 
 namespace espalier::train {
 
@@ -16,8 +17,10 @@ struct LayerTimes {
   double latency = 0;                        ///< of a message between stages
 };
 
-/// From the counts of "dry" kernels, for a machine of 2e11 operations and 2e10 bytes a second.
-LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem);
+/// From the counts of "dry" kernels, for a machine of 2e11 operations and 2e10 bytes a second. The
+/// last layer includes a `teacher`, if there is one.
+LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem,
+                           const TeacherFile* teacher = nullptr);
 
 /// Runs each kind of layer alone, with masks of `kept` elements of each parameter of the network
 /// (example_mask): once to warm up, then the faster of two. Memory: one layer and its tape. Cost:
@@ -25,7 +28,7 @@ LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem
 LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
                           std::span<const std::unique_ptr<model::Layer>> layers,
                           const std::vector<int64_t>& kept, int64_t samples,
-                          kernels::Backend& backend);
+                          kernels::Backend& backend, const TeacherFile* teacher = nullptr);
 
 /// Collective over two or more ranks: half the time of a message of `bytes` from rank 0 to rank 1
 /// and back, the fastest of five, in seconds; equal on all ranks.

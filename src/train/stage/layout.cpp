@@ -40,10 +40,14 @@ std::vector<size_t> given_ends(const std::vector<int64_t>& counts, size_t stages
 
 /// Of several steps of an asynchronous schedule, between two drains.
 Schedule segment_of(std::string_view name, int ranks, int chunks, int every, int64_t steps) {
+  check(every * steps <= INT32_MAX,
+        "{} steps between two drains have {} micro-batches, more than 2^31 - 1; set a smaller "
+        "parallel.drain_every or a larger train.micro_batch",
+        steps, every * steps);
   return parallel::schedule_entry(name).build({.ranks = ranks,
-                                               .micro_batches = every * static_cast<int>(steps),
+                                               .micro_batches = static_cast<int>(every * steps),
                                                .chunks = chunks,
-                                               .every = every});
+                                               .micro_batches_per_update = every});
 }
 
 /// The weights before the last update must be old enough for all stages.
@@ -53,7 +57,8 @@ void check_delay(const io::ParallelConfig& config, const Schedule& schedule, int
           "parallel.weight_prediction = \"{}\" keeps two versions of the weights, so with {} "
           "stages an update needs at least {} micro-batches per replica, not {}; set a smaller "
           "train.micro_batch or a larger train.global_batch",
-          config.weight_prediction, schedule.stages(), schedule.stages() - 1, schedule.every);
+          config.weight_prediction, schedule.stages(), schedule.stages() - 1,
+          schedule.micro_batches_per_update);
   }
 }
 
@@ -102,7 +107,7 @@ std::vector<PartShape> Layout::parts(int rank) const {
       shape.tapes = stage + 1 == stages() ? 1 : policy->in_flight;
     } else {
       shape.tapes = std::max(1, facts_.stage_activations[number]);
-      shape.waiting = facts_.stage_weight_parts[number];
+      shape.deferred = facts_.stage_weight_parts[number];
     }
     shapes.push_back(shape);
   }
@@ -111,7 +116,8 @@ std::vector<PartShape> Layout::parts(int rank) const {
 }
 
 Schedule Layout::segment(int64_t steps) const {
-  return segment_of(schedule.name, schedule.ranks, schedule.chunks, schedule.every, steps);
+  return segment_of(schedule.name, schedule.ranks, schedule.chunks,
+                    schedule.micro_batches_per_update, steps);
 }
 
 size_t Layout::part_of(int stage) const {

@@ -32,7 +32,9 @@ struct Layout {
   /// micro-batches to show the delays.
   bool asynchronous() const { return !schedule.synchronous; }
   /// Micro-batches of one step of a replica.
-  int micro_batches() const { return asynchronous() ? schedule.every : schedule.micro_batches; }
+  int micro_batches() const {
+    return asynchronous() ? schedule.micro_batches_per_update : schedule.micro_batches;
+  }
   /// The asynchronous schedule of `steps` steps between two drains.
   parallel::Schedule segment(int64_t steps) const;
   /// Maximum number of updates between a forward and the update with its gradient.

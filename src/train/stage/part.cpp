@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "src/core/rng.h"
+#include "src/train/stage/teacher.h"
 
 namespace espalier::train {
 namespace {
@@ -14,12 +16,12 @@ Tensor view(const Tensor& memory, const Shape& shape) {
   return memory ? memory.as(memory.dtype, shape) : Tensor();
 }
 
-/// A flow of fewer samples.
-model::Flow cut(const model::Flow& flow, int64_t samples) {
-  const auto extents = flow.shape.extents();
+/// The same for fewer samples.
+model::TensorSpec cut(const model::TensorSpec& spec, int64_t samples) {
+  const auto extents = spec.shape.extents();
   std::vector<int64_t> fewer(extents.begin(), extents.end());
   fewer.front() = samples;
-  return {.dtype = flow.dtype, .shape = Shape(fewer)};
+  return {.dtype = spec.dtype, .shape = Shape(fewer)};
 }
 
 /// The bytes of a message as a tensor like `like`.
@@ -27,11 +29,16 @@ Tensor message(std::span<const std::byte> bytes, const Tensor& like) {
   return Tensor(const_cast<std::byte*>(bytes.data()), like.dtype, like.shape);
 }
 
+double sum_of(std::span<const float> losses) {
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
+}
+
 }  // namespace
 
 PassCost& PassCost::operator+=(const PassCost& other) {
   tape_bytes += other.tape_bytes;
-  waiting_bytes += other.waiting_bytes;
+  deferred_bytes += other.deferred_bytes;
+  teacher_bytes += other.teacher_bytes;
   flops += other.flops;
   bytes += other.bytes;
   for (const auto& [name, size] : other.activations) {
@@ -47,28 +54,32 @@ Part::Part(Stream& stream, const kernels::Kernels& kernels, const ProblemShape& 
       problem_(problem),
       shape_(shape),
       options_(options),
-      flow_in_(std::move(layers.in)),
-      flow_out_(std::move(layers.out)),
+      input_spec_(std::move(layers.in)),
+      output_spec_(std::move(layers.out)),
+      teacher_(layers.teacher),
       network_(std::move(layers.layers)),
       staging_(stream),
       graphs_(stream) {}
 
 void Part::allocate(const PassCost& cost) {
   int64_t crossing = 0;
-  for (const auto* flow : {&flow_in_, &flow_out_}) {
-    const bool widened = *flow && coded() && (*flow)->dtype != DType::fp32;
-    crossing = std::max(crossing, widened ? (*flow)->shape.count() : 0);
+  for (const auto* spec : {&input_spec_, &output_spec_}) {
+    const bool widened = *spec && coded() && (*spec)->dtype != DType::fp32;
+    crossing = std::max(crossing, widened ? (*spec)->shape.count() : 0);
   }
   if (crossing > 0) {
     fp32_ = stream_.arena().allocate(Memory::activation, "between stages", DType::fp32,
                                      Shape{crossing});
   }
+  if (teacher_ != nullptr) {
+    teacher_->allocate(cost.teacher_bytes);
+  }
   slots_.resize(static_cast<size_t>(shape_.tapes));
   for (Slot& slot : slots_) {
     allocate(slot, cost.tape_bytes);
   }
-  for (int i = 0; i < shape_.waiting; ++i) {
-    waiting_.push_back(make_waiting(cost.waiting_bytes));
+  for (int i = 0; i < shape_.deferred; ++i) {
+    deferred_.push_back(make_deferred(cost.deferred_bytes));
   }
 }
 
@@ -78,20 +89,21 @@ void Part::allocate(Slot& slot, size_t tape_bytes) {
     return arena.allocate(Memory::activation, name, dtype, shape);
   };
   const int64_t samples = options_.samples;
-  if (begins()) {
+  const bool taught = teacher_ != nullptr;
+  if (begins() || taught) {
     slot.inputs = buffer("inputs", problem_.input_dtype, Shape{samples, problem_.features});
   }
   if (ends()) {
     slot.targets = buffer("targets", DType::int32, Shape{samples * problem_.rows});
-    slot.losses = buffer("losses", DType::fp32, Shape{samples * problem_.rows});
+    slot.losses = buffer("losses", DType::fp32, Shape{(taught ? 2 : 1) * samples * problem_.rows});
   }
   slot.tape = std::make_unique<model::Tape>(arena, tape_bytes, arena.dry());
 }
 
-Part::Waiting Part::make_waiting(size_t bytes) {
-  Waiting made;
+Part::Deferred Part::make_deferred(size_t bytes) {
+  Deferred made;
   made.tape = std::make_unique<model::Tape>(stream_.arena(), bytes, stream_.arena().dry());
-  made.parts = std::make_unique<model::WeightParts>(model::WeightParts{*made.tape});
+  made.gradients = std::make_unique<model::DeferredGradients>(model::DeferredGradients{*made.tape});
   return made;
 }
 
@@ -133,16 +145,20 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
           .samples = batch.samples,
           .inputs = view(slot.inputs.tensor(), Shape{batch.samples, problem_.features}),
           .targets = view(slot.targets.tensor(), Shape{batch.samples * problem_.rows}),
-          .losses = view(slot.losses.tensor(), Shape{batch.samples * problem_.rows}),
+          .losses = losses_of(slot, false),
           .training = training,
           .recompute = options_.recompute,
           .accumulate = batch.accumulate,
-          .tied_apart = options_.tied_apart,
+          .tied_head_on_other_stage = options_.tied_head_on_other_stage,
           .loss_scale = static_cast<float>(batch.loss_scale),
           .dropout = training ? options_.dropout : 0,
           .dropout_key = mix(options_.seed, static_cast<uint64_t>(batch.step)),
           .first_sequence = batch.first_sample,
-          .between = between_ ? &between_ : nullptr};
+          .after_layer = after_layer_ ? &after_layer_ : nullptr};
+}
+
+Tensor Part::losses_of(const Slot& slot, bool taught) const {
+  return view(slot.losses.tensor(), Shape{(taught ? 2 : 1) * slot.batch.samples * problem_.rows});
 }
 
 /// Whether the pass repeats the launches of earlier passes with its key. False with
@@ -150,8 +166,8 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
 /// - a gradient probe, which runs between layers;
 /// - a deferred backward, which keeps operands by number.
 bool Part::repeats(const model::Pass& pass, const Direction& direction) const {
-  return graphs_.on() && !direction.calls_between && pass.dropout == 0 && pass.waiting == nullptr &&
-         !store_->gradient_probe();
+  return graphs_.on() && !direction.calls_between && pass.dropout == 0 &&
+         pass.deferred == nullptr && !store_->gradient_probe();
 }
 
 template <class Run>
@@ -171,10 +187,11 @@ Tensor Part::run_pass(Slot& slot, model::Pass& pass, const Direction& direction,
                     .samples = pass.samples,
                     .loss_scale = slot.batch.loss_scale};
   const model::Tape::Contents before = slot.tape->contents();
-  graphs_.invalidate_if(store_->changes());
+  graphs_.invalidate_if(store_->changes() +
+                        (teacher_ != nullptr ? teacher_->store().changes() : 0));
   const PassResult result = graphs_.run(key, [&](bool capturing) {
     slot.tape->restore(before);  // a failed capture may have moved it
-    pass.between = capturing ? nullptr : pass.between;
+    pass.after_layer = capturing ? nullptr : pass.after_layer;
     const Tensor output = enqueue();
     return PassResult{.output = output, .tape = slot.tape->contents()};
   });
@@ -190,21 +207,28 @@ void Part::forward(int64_t number, const MicroBatch& batch, bool training,
   model::Pass pass = make_pass(slot, training);
   send_feed(slot, pass);
   Tensor x;
-  if (flow_in_) {
-    const model::Flow flow = cut(*flow_in_, batch.samples);
-    x = pass.tape.push("from the stage before", flow.dtype, flow.shape);
+  if (input_spec_) {
+    const model::TensorSpec spec = cut(*input_spec_, batch.samples);
+    x = pass.tape.push("from the stage before", spec.dtype, spec.shape);
     read_message(in, x);
   }
-  const Tensor y =
-      run_pass(slot, pass, {}, [&](model::Pass& now) { return network_.forward(now, x); });
-  if (flow_out_) {
+  const bool taught = training && teacher_ != nullptr;
+  const Tensor y = run_pass(slot, pass, {}, [&](model::Pass& now) {
+    if (taught) {
+      const int64_t rows = now.losses.count();
+      now.distillation = &teacher_->predict(now, losses_of(slot, true).elements(rows, rows));
+    }
+    return network_.forward(now, x);
+  });
+  if (output_spec_) {
     write_message(y, out);
   }
   if (!training) {
     slot.number = kFree;
   }
   if (ends() && !stream_.arena().dry()) {
-    pending_losses_.push_back({.step = batch.step, .rows = staging_.fetch(pass.losses)});
+    pending_losses_.push_back(
+        {.step = batch.step, .rows = staging_.fetch(losses_of(slot, taught)), .taught = taught});
     collect_losses();
   }
 }
@@ -214,16 +238,16 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
   Slot& slot = find(slots_, number);
   model::Pass pass = make_pass(slot, true);
   Tensor dy;
-  if (flow_out_) {
-    const model::Flow flow = cut(*flow_out_, slot.batch.samples);
-    dy = pass.tape.push("gradient from the stage after", flow.dtype, flow.shape);
+  if (output_spec_) {
+    const model::TensorSpec spec = cut(*output_spec_, slot.batch.samples);
+    dy = pass.tape.push("gradient from the stage after", spec.dtype, spec.shape);
     read_message(in, dy);
   }
   if (defer) {
-    Waiting& waiting = find(waiting_, kFree);
-    waiting.number = number;
-    waiting.batch = slot.batch;
-    pass.waiting = waiting.parts.get();
+    Deferred& deferred = find(deferred_, kFree);
+    deferred.number = number;
+    deferred.batch = slot.batch;
+    pass.deferred = deferred.gradients.get();
   }
   const bool calls_between = done && !done_at_end_ && !defer;
   const Tensor dx = run_pass(
@@ -237,28 +261,28 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
   if (!calls_between && !defer) {
     all_done(done);
   }
-  if (flow_in_) {
+  if (input_spec_) {
     write_message(dx, out);
   }
   slot.number = kFree;
 }
 
 void Part::backward_weight(int64_t number, const Done& done) {
-  Waiting& waiting = find(waiting_, number);
+  Deferred& deferred = find(deferred_, number);
   Slot unused;  // another micro-batch may occupy the original slot
-  unused.batch = waiting.batch;
-  unused.tape = std::move(waiting.tape);
+  unused.batch = deferred.batch;
+  unused.tape = std::move(deferred.tape);
   model::Pass pass = make_pass(unused, true);
-  for (const auto& part : waiting.parts->parts) {
+  for (const auto& part : deferred.gradients->gradients) {
     part(pass);
-    if (between_) {
-      between_();
+    if (after_layer_) {
+      after_layer_();
     }
   }
-  waiting.tape = std::move(unused.tape);
-  waiting.tape->clear();
-  waiting.parts->parts.clear();
-  waiting.number = kFree;
+  deferred.tape = std::move(unused.tape);
+  deferred.tape->clear();
+  deferred.gradients->gradients.clear();
+  deferred.number = kFree;
   all_done(done);
 }
 
@@ -301,7 +325,8 @@ PassCost Part::measure(bool defer) {
   }
   const kernels::DryCount counted = kernels::dry_count();
   return {.tape_bytes = slots_.front().tape->high_water(),
-          .waiting_bytes = waiting_.empty() ? 0 : waiting_.front().tape->high_water(),
+          .deferred_bytes = deferred_.empty() ? 0 : deferred_.front().tape->high_water(),
+          .teacher_bytes = teacher_ != nullptr ? teacher_->tape_bytes() : 0,
           .flops = counted.flops,
           .bytes = counted.bytes,
           .activations = slots_.front().tape->peak_by_name()};
@@ -350,11 +375,10 @@ void Part::write_message(const Tensor& from, std::span<std::byte> to) {
 void Part::collect_losses() {
   while (!pending_losses_.empty() && stream_.passed(pending_losses_.front().rows.mark)) {
     const PendingLosses& first = pending_losses_.front();
-    double sum = 0;
-    for (const float loss : first.rows.host.span<float>()) {
-      sum += static_cast<double>(loss);
-    }
-    losses_.push_back({.step = first.step, .sum = sum});
+    const std::span<const float> all = first.rows.host.span<float>();
+    const size_t rows = all.size() / (first.taught ? 2 : 1);
+    losses_.push_back(
+        {.step = first.step, .sum = sum_of(all.first(rows)), .teacher = sum_of(all.subspan(rows))});
     staging_.done(first.rows.host);
     pending_losses_.pop_front();
   }

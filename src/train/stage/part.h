@@ -21,12 +21,14 @@
 
 namespace espalier::train {
 
+class Teacher;
 using model::ProblemShape;
 
 /// The cost of one forward and backward of a micro-batch.
 struct PassCost {
   size_t tape_bytes = 0;
-  size_t waiting_bytes = 0;  ///< kept by a deferred backward
+  size_t deferred_bytes = 0;  ///< kept by a deferred backward
+  size_t teacher_bytes = 0;   ///< of the tape of a teacher
   double flops = 0;
   double bytes = 0;  ///< read and written, as the "dry" kernels count
   std::map<std::string, size_t, std::less<>> activations;  ///< bytes by name
@@ -45,7 +47,7 @@ struct MicroBatch {
 struct PartShape {
   size_t first = 0, end = 0;  ///< layers [first, end) of the network
   int tapes = 1;              ///< micro-batches between forward and backward, at most
-  int waiting = 0;            ///< micro-batches between backward and backward_weight, at most
+  int deferred = 0;           ///< micro-batches between backward and backward_weight, at most
 };
 
 /// Options of passes, the same for all parts.
@@ -56,8 +58,8 @@ struct PassOptions {
   uint64_t seed = 0;
   model::Recompute recompute = model::Recompute::none;
   bool training = true;
-  bool tied_apart = false;     ///< see Pass
-  kernels::WireFormat wire{};  ///< of messages; fp32: not encoded
+  bool tied_head_on_other_stage = false;  ///< see Pass
+  kernels::WireFormat wire{};             ///< of messages; fp32: not encoded
 };
 
 class Part {
@@ -65,7 +67,8 @@ class Part {
   /// The part's own layers, and the tensors that cross its ends (none at an end of the network).
   struct Layers {
     std::vector<std::unique_ptr<model::Layer>> layers;
-    std::optional<model::Flow> in{}, out{};  ///< of `options.samples` samples
+    std::optional<model::TensorSpec> in{}, out{};  ///< of `options.samples` samples
+    Teacher* teacher = nullptr;  ///< of training; only where the network ends; null: none
   };
   Part(Stream& stream, const kernels::Kernels& kernels, const ProblemShape& problem, Layers layers,
        const PartShape& shape, const PassOptions& options);
@@ -79,15 +82,15 @@ class Part {
 
   const model::Network& network() const { return network_; }
   const PartShape& shape() const { return shape_; }
-  bool begins() const { return !flow_in_; }  ///< holds the first layer of the network
-  bool ends() const { return !flow_out_; }   ///< holds the last layer of the network
+  bool begins() const { return !input_spec_; }  ///< holds the first layer of the network
+  bool ends() const { return !output_spec_; }   ///< holds the last layer of the network
   /// Message bytes of a full micro-batch from the part before and to the next one; 0: no message.
-  size_t bytes_in() const { return flow_in_ ? wire_bytes(*flow_in_) : 0; }
-  size_t bytes_out() const { return flow_out_ ? wire_bytes(*flow_out_) : 0; }
+  size_t bytes_in() const { return input_spec_ ? wire_bytes(*input_spec_) : 0; }
+  size_t bytes_out() const { return output_spec_ ? wire_bytes(*output_spec_) : 0; }
 
   /// Host memory of a micro-batch, to fill before `forward`: int32 or fp32 inputs [samples,
-  /// features] if the part begins the network, int32 targets [samples x rows] if it ends it. Opens
-  /// micro-batch `number`, unless it is open.
+  /// features] if the part begins the network or has a teacher, int32 targets [samples x rows] if
+  /// it ends it. Opens micro-batch `number`, unless it is open.
   struct Feed {
     Tensor inputs, targets;
   };
@@ -100,6 +103,7 @@ class Part {
   struct Loss {
     int64_t step = 0;  ///< of the micro-batch
     double sum = 0;
+    double teacher = 0;  ///< sum of the rows' losses from the teacher; 0: there is none
   };
   /// Losses of forwards since the last call that belong to steps up to `last`, in order. On a
   /// device waits for these forwards, not for later ones.
@@ -128,7 +132,7 @@ class Part {
   /// The reason of the first failed capture, once; else empty.
   std::string take_graph_failure() { return graphs_.take_failure(); }
   /// Called between layers, to progress messages.
-  void set_between(std::function<void()> between) { between_ = std::move(between); }
+  void set_after_layer(std::function<void()> after_layer) { after_layer_ = std::move(after_layer); }
   /// The cost of a pass. Dry parts only.
   PassCost measure(bool defer);
 
@@ -140,9 +144,9 @@ class Part {
     int64_t number = kFree;
     MicroBatch batch;
   };
-  struct Waiting {
+  struct Deferred {
     std::unique_ptr<model::Tape> tape;
-    std::unique_ptr<model::WeightParts> parts;
+    std::unique_ptr<model::DeferredGradients> gradients;
     int64_t number = kFree;
     MicroBatch batch;
   };
@@ -153,8 +157,8 @@ class Part {
     return coded() ? kernels::wire_bytes(options_.wire, count)
                    : static_cast<size_t>(count) * size_of(dtype);
   }
-  size_t wire_bytes(const model::Flow& flow) const {
-    return wire_bytes(flow.dtype, flow.shape.count());
+  size_t wire_bytes(const model::TensorSpec& spec) const {
+    return wire_bytes(spec.dtype, spec.shape.count());
   }
   /// Codecs read and write fp32: `tensor` itself, or a buffer for its values.
   Tensor as_fp32(const Tensor& tensor);
@@ -162,14 +166,17 @@ class Part {
   void read_message(std::span<const std::byte> from, const Tensor& to);
   void write_message(const Tensor& from, std::span<std::byte> to);
   void allocate(Slot& slot, size_t tape_bytes);
-  Waiting make_waiting(size_t bytes);
+  Deferred make_deferred(size_t bytes);
   template <class Some>
   Some& find(std::vector<Some>& among, int64_t number);
   model::Pass make_pass(Slot& slot, bool training);
+  /// Losses of the rows, then those from the teacher; of a pass without it, the former.
+  Tensor losses_of(const Slot& slot, bool taught) const;
   /// Losses that are being copied to the host.
   struct PendingLosses {
     int64_t step = 0;
-    Staging::Arrival rows;
+    Staging::Arrival rows;  ///< with a teacher, the losses from it follow
+    bool taught = false;
   };
   /// The key of sparse::Store::Pass.
   int pass_key(bool backward) const {
@@ -205,11 +212,12 @@ class Part {
   ProblemShape problem_;
   PartShape shape_;
   PassOptions options_;
-  std::optional<model::Flow> flow_in_, flow_out_;
+  std::optional<model::TensorSpec> input_spec_, output_spec_;
+  Teacher* teacher_;
   model::Network network_;
   sparse::Store* store_ = nullptr;
   std::vector<Slot> slots_;
-  std::vector<Waiting> waiting_;
+  std::vector<Deferred> deferred_;
   Buffer fp32_;  ///< values of a 16-bit tensor that is encoded
   Staging staging_;
   std::deque<PendingLosses> pending_losses_;
@@ -217,7 +225,7 @@ class Part {
   Mark message_read_ = 0;
   GraphCache<PassKey, PassResult> graphs_;
   bool done_at_end_ = false;
-  std::function<void()> between_;
+  std::function<void()> after_layer_;
 };
 
 }  // namespace espalier::train

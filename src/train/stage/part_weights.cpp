@@ -129,12 +129,12 @@ void PartWeights::hold(const Key& wanted) {
   const kernels::Kernels& kernels = stage_.kernels();
   sparse::Store& store = stage_.store();
   if (held_ == current()) {
-    current_.take(stream, kernels, store);
+    current_.save_from(stream, kernels, store);
   }
   if (wanted == current()) {
-    current_.give(stream, kernels, store);
+    current_.restore_to(stream, kernels, store);
   } else if (const Kept* kept = find(wanted); kept != nullptr) {
-    kept->values.give(stream, kernels, store);
+    kept->values.restore_to(stream, kernels, store);
   } else {
     predict(wanted);
   }
@@ -144,12 +144,14 @@ void PartWeights::hold(const Key& wanted) {
 void PartWeights::predict(const Key& wanted) {
   require(wanted.done == done_ && wanted.ahead > 0, "weights that are kept or can be predicted",
           wanted.done, wanted.ahead, done_);
-  const kernels::PredictArgs::Term term = optim::prediction_term(
+  const kernels::PredictArgs::Term shared = optim::prediction_term(
       options_.optimizer, {.done = done_, .ahead = wanted.ahead, .steps = options_.steps});
   sparse::Store& store = stage_.store();
   for (sparse::Parameter& parameter :
        store.parameters().subspan(range_.first, range_.end - range_.first)) {
     const sparse::OptimizerState state = store.state(parameter);
+    kernels::PredictArgs::Term term = shared;
+    term.step *= static_cast<float>(stage_.parametrization().of(parameter).lr);
     stage_.kernels().predict(stage_.stream(),
                              {.value = current_.part(parameter),
                               .low = state.low,
@@ -182,7 +184,7 @@ void PartWeights::keep(const Key& key) {
   }
   const auto free = std::ranges::find(kept_, 0, &Kept::users);
   require(free != kept_.end(), "a free copy for weights to keep", kept_.size());
-  free->values.take(stage_.stream(), stage_.kernels(), stage_.store());
+  free->values.save_from(stage_.stream(), stage_.kernels(), stage_.store());
   free->key = key;
   free->users = 1;
 }
@@ -197,14 +199,15 @@ std::vector<PartWeights> make_part_weights(const io::Config& config, const Layou
   for (int number = 0; number < layout.stages(); ++number) {
     if (schedule.rank_of(number) == rank) {
       const size_t part = layout.part_of(number);
-      weights.emplace_back(stage, part,
-                           PartWeights::Options{.prediction = &prediction,
-                                                .optimizer = config.optimizer,
-                                                .steps = config.train.steps,
-                                                .stage = number,
-                                                .every = schedule.every,
-                                                .under_way = stage.parts()[part]->shape().tapes,
-                                                .delay = layout.delay(number)});
+      weights.emplace_back(
+          stage, part,
+          PartWeights::Options{.prediction = &prediction,
+                               .optimizer = config.optimizer,
+                               .steps = config.train.steps,
+                               .stage = number,
+                               .micro_batches_per_update = schedule.micro_batches_per_update,
+                               .under_way = stage.parts()[part]->shape().tapes,
+                               .delay = layout.delay(number)});
     }
   }
   return weights;

@@ -23,11 +23,11 @@ class PartWeights {
   struct Options {
     const optim::PredictionEntry* prediction = nullptr;
     io::OptimizerConfig optimizer;
-    int64_t steps = 1;  ///< updates of the run
-    int stage = 0;      ///< k
-    int every = 1;      ///< micro-batches of an update
-    int under_way = 1;  ///< micro-batches in flight, at most
-    int delay = 0;      ///< updates, at most
+    int64_t steps = 1;                 ///< updates of the run
+    int stage = 0;                     ///< k
+    int micro_batches_per_update = 1;  ///< micro-batches of an update
+    int under_way = 1;                 ///< micro-batches in flight, at most
+    int delay = 0;                     ///< updates, at most
   };
   /// `part` of `stage`, which must outlive it.
   PartWeights(Stage& stage, size_t part, Options options);
@@ -74,9 +74,11 @@ class PartWeights {
 
   Key current() const { return {.done = done_, .ahead = 0}; }
   Key key_of_forward(int micro_batch) const;
-  int64_t update_of(int micro_batch) const { return begin_ + micro_batch / options_.every; }
+  int64_t update_of(int micro_batch) const {
+    return begin_ + micro_batch / options_.micro_batches_per_update;
+  }
   /// Updates ahead that SpecTrain adds for the stage: floor(k / 2) micro-batches.
-  int shift() const { return options_.stage / 2 / options_.every; }
+  int shift() const { return options_.stage / 2 / options_.micro_batches_per_update; }
   void hold(const Key& wanted);
   void predict(const Key& wanted);
   Kept* find(const Key& key);

@@ -39,6 +39,13 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
                 return wanted == "auto" ? before : sparse::storage_by_name(wanted);
               },
           .feedback = training && (config.parallel.error_feedback || uses_low_rank(config)),
+          .pruning_arrays =
+              [arrays = method.arrays(),
+               exclude = config.pruning.exclude](const sparse::ParameterSpec& spec) {
+                return spec.prunable && !spec.borrowed && !pruning::is_excluded(spec.name, exclude)
+                           ? arrays
+                           : 0;
+              },
           .sharding = {}};
 }
 
@@ -108,8 +115,13 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
                           ? model::network_of(config.model).tied_parameter(config.model)
                           : ""),
       store_(make_store(config, options, layers)),
+      teacher_(
+          options.teacher != nullptr && options.training && shapes_.back().end == layers.size()
+              ? std::make_unique<Teacher>(*options.teacher, config, stream, kernels, options.dry)
+              : nullptr),
       parts_(make_parts(config, options, std::move(layers))),
-      optimizer_(*store_, kernels, config.optimizer, static_cast<uint64_t>(config.train.seed)) {
+      optimizer_(*store_, kernels, config.optimizer, static_cast<uint64_t>(config.train.seed),
+                 optim::Parametrization(config)) {
   std::vector<PassCost> costs(parts_.size());
   if (!options.dry) {
     costs = measure_pass(config, problem, options, stream.arena().on_device());
@@ -135,7 +147,7 @@ std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const
   wanted.start = options.masks;
   wanted.planned = options.planned;
   wanted.sharding = options.sharding;
-  wanted.apart = [config, tied = tied_parameter_](const sparse::ParameterSpec& spec) {
+  wanted.separate_master = [config, tied = tied_parameter_](const sparse::ParameterSpec& spec) {
     return spec.name != tied && value_format(config, spec).has_value();
   };
   return std::make_unique<sparse::Store>(stream_, kernels_, specs_of(layers, shapes_), wanted);
@@ -149,16 +161,19 @@ std::vector<std::unique_ptr<Part>> Stage::make_parts(const io::Config& config,
                          .seed = static_cast<uint64_t>(config.train.seed),
                          .recompute = options.recompute,
                          .training = options.training,
-                         .tied_apart = shapes_.back().end != layers.size(),
+                         .tied_head_on_other_stage = shapes_.back().end != layers.size(),
                          .wire = activation_format(config)};
-  const auto flow_after = [&](size_t end) -> std::optional<model::Flow> {
+  const auto spec_after = [&](size_t end) -> std::optional<model::TensorSpec> {
     return end == 0 || end == layers.size()
                ? std::nullopt
                : std::optional(layers[end - 1]->output(pass.samples, pass.dtype));
   };
   std::vector<Part::Layers> contents;
   for (const PartShape& shape : shapes_) {
-    contents.push_back({.layers = {}, .in = flow_after(shape.first), .out = flow_after(shape.end)});
+    contents.push_back({.layers = {},
+                        .in = spec_after(shape.first),
+                        .out = spec_after(shape.end),
+                        .teacher = shape.end == layers.size() ? teacher_.get() : nullptr});
   }
   std::vector<std::unique_ptr<Part>> parts;
   for (size_t i = 0; i < shapes_.size(); ++i) {
@@ -228,7 +243,7 @@ std::vector<int64_t> Stage::boundaries() const {
 std::vector<PassCost> Stage::measure() {
   std::vector<PassCost> costs;
   for (const auto& part : parts_) {
-    costs.push_back(part->measure(part->shape().waiting > 0));
+    costs.push_back(part->measure(part->shape().deferred > 0));
   }
   return costs;
 }
@@ -243,7 +258,8 @@ std::vector<PassCost> measure_pass(const io::Config& config, const ProblemShape&
                .training = options.training,
                .recompute = options.recompute,
                .dry = true,
-               .parts = options.parts});
+               .parts = options.parts,
+               .teacher = options.teacher});
   return stage.measure();
 }
 

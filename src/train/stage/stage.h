@@ -9,6 +9,7 @@
 #include "sparse/store/store.h"
 #include "src/optim/optimizer.h"
 #include "src/train/stage/part.h"
+#include "src/train/stage/teacher.h"
 
 namespace espalier::train {
 
@@ -27,22 +28,26 @@ class Stage {
     bool training = true;
     model::Recompute recompute = model::Recompute::none;
     bool dry = false;  ///< allocates nothing; kernels must be "dry"
-    /// Initial masks (masks/start.h); empty: all elements are kept.
+    /// Initial masks (masks/initial_masks.h); empty: all elements are kept.
     std::function<sparse::Mask(size_t p)> masks{};
     std::vector<int64_t> planned{};  ///< of a dry stage, instead of masks: kept elements
     std::shared_ptr<sparse::Sharding> sharding{};  ///< of optimizer state; empty: not sharded
     std::vector<PartShape> parts{};                ///< ascending; empty: one, of all layers
+    const TeacherFile* teacher = nullptr;          ///< of training; null: none
   };
   Stage(const io::Config& config, const ProblemShape& problem, Stream& stream,
         const kernels::Kernels& kernels, const Options& options);
 
+  /// Of a stage that ends the network of a run with a teacher; else null. Its weights are not
+  /// loaded.
+  Teacher* teacher() { return teacher_.get(); }
   sparse::Store& store() { return *store_; }
   const sparse::Store& store() const { return *store_; }
   std::span<const std::unique_ptr<Part>> parts() const { return parts_; }
   const ProblemShape& problem() const { return problem_; }
   /// The parameter that a layer of another stage uses too (tied embeddings); empty: none.
   std::string_view tied_parameter() const { return tied_parameter_; }
-  bool tied_apart() const { return !tied_parameter_.empty(); }
+  bool tied_head_on_other_stage() const { return !tied_parameter_.empty(); }
   const PassCost& cost() const { return cost_; }  ///< of a micro-batch through all parts
   Stream& stream() { return stream_; }
   const kernels::Kernels& kernels() const { return kernels_; }
@@ -76,7 +81,9 @@ class Stage {
   }
   /// For the next updates; see Optimizer.
   void set_gradient_scale(double scale, int64_t skipped) { optimizer_.set_scale(scale, skipped); }
+  void set_gradient_hooks(optim::GradientHooks hooks) { optimizer_.set_hooks(std::move(hooks)); }
   optim::StepResult result(const optim::PendingUpdate& update) { return optimizer_.result(update); }
+  const optim::Parametrization& parametrization() const { return optimizer_.parametrization(); }
   /// Clip factor of the last enqueued update, in kernels' memory (optim/norm.h).
   Tensor clip_factor() const { return optimizer_.clip_factor(); }
   sparse::ParameterRange parameters_of_part(size_t part) const {
@@ -107,6 +114,7 @@ class Stage {
   std::vector<PartShape> shapes_;
   std::string_view tied_parameter_;
   std::unique_ptr<sparse::Store> store_;
+  std::unique_ptr<Teacher> teacher_;
   std::vector<std::unique_ptr<Part>> parts_;
   optim::Optimizer optimizer_;
   PassCost cost_;

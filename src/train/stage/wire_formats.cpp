@@ -1,7 +1,5 @@
 #include "src/train/stage/wire_formats.h"
 
-#include <array>
-
 #include "src/train/stage/stage.h"
 
 namespace espalier::train {
@@ -21,7 +19,7 @@ void add_changes(const sparse::Store& store, const sparse::Parameter& parameter,
     segments.push_back({.first = parameter.offset + shares[rank].first,
                         .count = shares[rank].count,
                         .format = format,
-                        .change = true,
+                        .sends_difference = true,
                         .target = rank == me ? store.state(parameter).value : Tensor()});
   }
 }
@@ -29,10 +27,7 @@ void add_changes(const sparse::Store& store, const sparse::Parameter& parameter,
 }  // namespace
 
 CodecChooser codec_chooser(const io::Config& config) {
-  constexpr std::array<std::string_view, 4> kNames{"", "adaptive", "fastest", "adaprec"};
-  const auto* found = std::ranges::find(kNames, config.parallel.codec.fallback);
-  return found == kNames.end() ? CodecChooser::config
-                               : static_cast<CodecChooser>(found - kNames.begin());
+  return parallel::parse_codec(config.parallel.codec.fallback).chooser();
 }
 
 parallel::CodecDefaults codec_defaults(const io::Config& config) {
@@ -66,7 +61,9 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
   return parallel::format_of(codec, codec_defaults(config));
 }
 
-bool loses(const io::Config& config) { return config.parallel.codec.any(is_lossy); }
+bool has_lossy_gradient_codec(const io::Config& config) {
+  return config.parallel.codec.any(is_lossy);
+}
 
 bool uses_low_rank(const io::Config& config) {
   return config.parallel.codec.any([](const std::string& codec) {
@@ -74,7 +71,7 @@ bool uses_low_rank(const io::Config& config) {
   });
 }
 
-bool codes_values(const io::Config& config) {
+bool encodes_values(const io::Config& config) {
   return config.parallel.zero != 0 && config.parallel.value_codec.any(is_lossy);
 }
 
@@ -83,7 +80,7 @@ std::optional<kernels::WireFormat> value_format(const io::Config& config,
   const io::ParallelConfig& parallel = config.parallel;
   const std::string& codec = parallel.value_codec.for_name(spec.name);
   const bool small = spec.shape.count() < parallel.codec_min_size;
-  if (!codes_values(config) || codec == "fp32" || spec.shape.rank() == 1 ||
+  if (!encodes_values(config) || codec == "fp32" || spec.shape.rank() == 1 ||
       (small && !parallel.value_codec.matches(spec.name))) {
     return std::nullopt;
   }
@@ -95,7 +92,7 @@ std::vector<parallel::WireSegment> value_segments(const io::Config& config,
   std::vector<parallel::WireSegment> segments;
   for (size_t p = store.parameters().size(); p-- > 0;) {  // the flat array is in backward order
     const sparse::Parameter& parameter = store.parameters()[p];
-    if (store.state(parameter).apart) {
+    if (store.state(parameter).separate_master) {
       add_changes(store, parameter, *value_format(config, parameter.spec), segments);
     } else {
       segments.push_back({.first = parameter.offset,

@@ -32,8 +32,7 @@ namespace espalier::train {
 
 class Stage;
 
-/// The origin of the gradients' codecs: the config, or measurements (codec_choice/codec_choice.h).
-enum class CodecChooser : uint8_t { config, adaptive, fastest, adaprec };
+using parallel::CodecChooser;
 CodecChooser codec_chooser(const io::Config& config);
 
 parallel::CodecDefaults codec_defaults(const io::Config& config);
@@ -46,12 +45,12 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
                                                    const sparse::ParameterSpec& spec, int64_t kept,
                                                    DType dtype);
 /// Whether the gradient of any parameter is compressed with loss.
-bool loses(const io::Config& config);
+bool has_lossy_gradient_codec(const io::Config& config);
 /// Whether the codec of any parameter is powersgd (exchange/low_rank_codec.h).
 bool uses_low_rank(const io::Config& config);
 
 /// Whether updated values are encoded.
-bool codes_values(const io::Config& config);
+bool encodes_values(const io::Config& config);
 /// Empty: values of this parameter are sent uncompressed.
 std::optional<kernels::WireFormat> value_format(const io::Config& config,
                                                 const sparse::ParameterSpec& spec);

@@ -11,7 +11,7 @@ namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
 constexpr int64_t kTileBytes = 256 << 10;  ///< activations of a tile of tokens: half of an L2 cache
-constexpr int64_t kMostTokens = 128;       ///< of a tile: multiples of kThinRows
+constexpr int64_t kMaxTokens = 128;        ///< of a tile: multiples of kThinRows
 constexpr int64_t kLine = 64;
 
 /// Rows of activations as read by the tiles.
@@ -35,7 +35,7 @@ Inputs inputs_of(const Tensor& x, Words words, int threads) {
   const int64_t bytes = x.cols() * (words == Words::pairs ? 2 : 4);
   // An odd number of cache lines, so that rows do not map to the same sets of a cache.
   inputs.row_bytes = (divide_up(bytes, kLine) | 1) * kLine;
-  const int64_t fitting = least(kMostTokens, kTileBytes / inputs.row_bytes);
+  const int64_t fitting = least(kMaxTokens, kTileBytes / inputs.row_bytes);
   const int64_t share = divide_up(x.rows(), 4 * int64_t{threads});
   inputs.tokens = most(1, least(fitting, share) / kThinRows) * kThinRows;
   inputs.copied = is_widened(words);

@@ -49,8 +49,8 @@ template <class Product, int kRows, int kVectors>
 template <class Product, int kRows, int kStrip>
 void sum_tile(const BlockTile& tile) {
   constexpr int kVectors = kStrip / kLanes;
-  constexpr int kMost = kSumRegisters / kVectors;
-  constexpr int kTogether = kMost >= kRows ? kRows : kMost >= 4 ? 4 : kMost >= 2 ? 2 : 1;
+  constexpr int kMax = kSumRegisters / kVectors;
+  constexpr int kTogether = kMax >= kRows ? kRows : kMax >= 4 ? 4 : kMax >= 2 ? 2 : 1;
   for (int r = 0; r < kRows; r += kTogether) {
     sum_rows<Product, kTogether, kVectors>(tile, tile.a + r * tile.stride, tile.sums + r * kStrip);
   }

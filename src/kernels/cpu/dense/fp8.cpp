@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kPiece = 2048;  ///< values processed at a time
 constexpr int64_t kShares = 64;   ///< parts of the rows, measured in parallel
-constexpr float kLeastScale = 0x1p-126F;
+constexpr float kMinScale = 0x1p-126F;
 
 const float* as_floats(const float* x, int64_t /*n*/, float* /*staged*/) { return x; }
 template <class Half>
@@ -58,7 +58,7 @@ Measured measure_all(Stream& stream, const Tensor& x) {
 /// `Numbers` is wire::Fp8Numbers of the format.
 template <class T, class Numbers>
 void round_all(Stream& stream, const Tensor& x, float scale, const Tensor& to) {
-  const typename Numbers::Encoder encoder({1, 1 / scale}, Numbers::kMost);
+  const typename Numbers::Encoder encoder({1, 1 / scale}, Numbers::kMax);
   const typename Numbers::Decoder decoder(1.0F);
   for_shares(stream, x, [&](int64_t, int64_t first, int64_t end) {
     for_pieces<T>(x, first, end, [&](const float* values, int64_t n, int64_t row, int64_t col) {
@@ -80,7 +80,7 @@ float scale_of(const Measured& found, float most) {
     return not_a_number();
   }
   const float scale = wire::largest_of(found) / most;
-  return found.largest == 0 ? 1.0F : scale < kLeastScale ? kLeastScale : scale;
+  return found.largest == 0 ? 1.0F : scale < kMinScale ? kMinScale : scale;
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ float round_to_fp8(Stream& stream, const Tensor& x, Float8 format, const Tensor&
   float scale = 1;
   with_type(x.dtype, [&]<class T>(T) {
     const auto round = [&]<class Numbers>(Numbers) {
-      scale = scale_of(measure_all<T>(stream, x), Numbers::kMost);
+      scale = scale_of(measure_all<T>(stream, x), Numbers::kMax);
       round_all<T, Numbers>(stream, x, scale, to);
     };
     format == Float8::e5m2 ? round(wire::Fp8Numbers<5>{}) : round(wire::Fp8Numbers<4>{});

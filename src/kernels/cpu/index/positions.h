@@ -17,14 +17,16 @@ struct KeptBlock {
   WordRun run() const { return {words, dense_count, count}; }
 };
 
-inline constexpr int64_t kBlockWords = 256;  ///< a multiple of 8: each block has a stored rank
+inline constexpr int64_t kBlockWords =
+    256;  ///< a multiple of 8: each block has a stored prefix count
 
 inline KeptBlock word_block(const Positions& p, int64_t i) {
   const int64_t dense_first = i * kBlockWords * 64;
   const int64_t dense_end = least(p.size, dense_first + kBlockWords * 64);
-  const int64_t first = p.ranks[i * kBlockWords / 8] - p.ranks[0];
-  const int64_t end =
-      dense_end == p.size ? p.count : p.ranks[(i + 1) * kBlockWords / 8] - p.ranks[0];
+  const int64_t first = p.prefix_counts[i * kBlockWords / 8] - p.prefix_counts[0];
+  const int64_t end = dense_end == p.size
+                          ? p.count
+                          : p.prefix_counts[(i + 1) * kBlockWords / 8] - p.prefix_counts[0];
   const uint64_t* words = p.bitmap + i * kBlockWords;
   return {first, end - first, dense_first, dense_end - dense_first, nullptr, words};
 }

@@ -14,8 +14,8 @@ inline constexpr int64_t kDrawnWords = 64;
 /// kDrawnWords.
 void draw_words(uint64_t key, uint64_t first, int64_t count, uint32_t* words);
 
-/// The words of up to kMost elements; element e has word e % 4 of counter e / 4.
-template <int64_t kMost>
+/// The words of up to kMax elements; element e has word e % 4 of counter e / 4.
+template <int64_t kMax>
 class Words {
  public:
   /// Words of elements first … first + n - 1; valid until the next call.
@@ -27,7 +27,7 @@ class Words {
   }
 
  private:
-  alignas(64) uint32_t words_[kMost + 2 * kDrawnWords];
+  alignas(64) uint32_t words_[kMax + 2 * kDrawnWords];
 };
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -37,12 +37,12 @@ void make_words(const Positions& p, uint64_t* words, int64_t first, int64_t n) {
 }
 
 /// Number of kept elements before a bit of the bitmap.
-uint32_t rank(const Positions& p, int64_t bit) {
+uint32_t kept_before(const Positions& p, int64_t bit) {
   if (bit == p.size) {
     return static_cast<uint32_t>(p.count);
   }
   const int64_t word = bit >> 6;
-  uint32_t before = p.ranks[word / 8];
+  uint32_t before = p.prefix_counts[word / 8];
   for (int64_t w = word & ~int64_t{7}; w < word; ++w) {
     before += static_cast<uint32_t>(__builtin_popcountll(p.bitmap[w]));
   }
@@ -65,7 +65,7 @@ void make_bits(KeptBits& bits, const SparseMatrix& weight, int threads) {
   for_ranges(threads, weight.rows + 1, kBlock, [&](int64_t first, int64_t n) {
     for (int64_t row = first; row < first + n; ++row) {
       const int64_t bit = row * weight.cols;
-      bits.row_begin[row] = p.bitmap != nullptr ? rank(p, bit)
+      bits.row_begin[row] = p.bitmap != nullptr ? kept_before(p, bit)
                             : p.list != nullptr ? static_cast<uint32_t>(below(p.list, p.count, bit))
                                                 : static_cast<uint32_t>(row * each);
     }

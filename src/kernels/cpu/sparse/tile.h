@@ -60,7 +60,7 @@ using cpu::Carver;
 /// A matrix as flat bits; for a list, the bits are built in the workspace.
 struct KeptBits {
   const uint64_t* words = nullptr;
-  const uint32_t* ranks = nullptr;
+  const uint32_t* prefix_counts = nullptr;
   uint64_t* made = nullptr;       ///< the same words, writable, while they are built
   uint32_t* row_begin = nullptr;  ///< [rows + 1]: kept elements before each row
 };

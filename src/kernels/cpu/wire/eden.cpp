@@ -11,14 +11,14 @@ namespace {
 
 using wire::Eden;
 
-constexpr int64_t kMost = Eden::kMostBucket;
+constexpr int64_t kMax = Eden::kMaxBucket;
 
 /// Memory of one bucket.
 struct Rotation {
-  alignas(64) float a[kMost];
-  alignas(64) float b[kMost];
-  alignas(64) uint32_t signs[kMost / 32];
-  uint8_t codes[kMost];
+  alignas(64) float a[kMax];
+  alignas(64) float b[kMax];
+  alignas(64) uint32_t signs[kMax / 32];
+  uint8_t codes[kMax];
 
   void draw(uint32_t seed, int64_t p) {
     draw_words(seed, 0, divide_up(divide_up(p, 32), kDrawnWords) * kDrawnWords, signs);

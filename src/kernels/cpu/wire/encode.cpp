@@ -95,8 +95,8 @@ void sort_bits(uint32_t* keys, uint32_t* spare, int64_t n) {
 /// Writes the header of a bucket of codec "table": 2^(bits-1) magnitudes; NaN if `bad`.
 void carry_percentiles(int bits, bool bad, const float* x, int64_t n, std::byte* wire) {
   const int64_t count = int64_t{1} << (bits - 1);
-  uint32_t keys[wire::Percentiles::kMostNumbers];
-  uint32_t sorted[wire::Percentiles::kMostNumbers];
+  uint32_t keys[wire::Percentiles::kMaxNumbers];
+  uint32_t sorted[wire::Percentiles::kMaxNumbers];
   const int64_t stride = wire::Percentiles::stride_of(n);
   const int64_t taken = divide_up(n, stride);
   for (int64_t i = 0; i < taken; ++i) {

@@ -12,7 +12,7 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr size_t kMostWorkspace = size_t{256} << 20;
+constexpr size_t kMaxWorkspace = size_t{256} << 20;
 constexpr uintptr_t kAlignment = 256;  ///< bytes; alignment of cuDNN's workspace
 
 enum class Way : uint8_t { any, own, cudnn };
@@ -49,7 +49,7 @@ size_t dq_sum_bytes(const AttentionKey& key) {
 /// does not fit one sequence.
 int64_t sequences_at_once(AttentionKey key) {
   const int64_t all = std::exchange(key.sequences, 1);
-  const auto most = static_cast<int64_t>(kMostWorkspace / attention_workspace(key));
+  const auto most = static_cast<int64_t>(kMaxWorkspace / attention_workspace(key));
   if (!key.backward || !key.deterministic || most >= all) {
     return all;
   }

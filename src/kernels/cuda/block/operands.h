@@ -14,10 +14,10 @@ namespace espalier::kernels::ESPALIER_GPU {
 
 /// Maps the k-th column of a row of kept blocks, side by side, to its place in the matrix (or the
 /// k-th row of a column of kept blocks, one under the other). The extent of a block is a multiple
-/// of 16, at most kMostExtent.
+/// of 16, at most kMaxExtent.
 class Gather {
  public:
-  static constexpr int64_t kMostExtent = 1024;
+  static constexpr int64_t kMaxExtent = 1024;
   Gather() = default;
   explicit Gather(int64_t extent)
       : extent_(static_cast<uint32_t>(extent)), inverse_(inverse_of(extent_ / 16)) {}

@@ -21,8 +21,8 @@ inline bool in_pieces(const Tensor& t) {
 }
 /// True if tiles support the extents of the blocks.
 inline bool in_tiles(const BlockMatrix& weight) {
-  return weight.height % 16 == 0 && weight.width % 16 == 0 &&
-         weight.height <= Gather::kMostExtent && weight.width <= Gather::kMostExtent;
+  return weight.height % 16 == 0 && weight.width % 16 == 0 && weight.height <= Gather::kMaxExtent &&
+         weight.width <= Gather::kMaxExtent;
 }
 /// True if the values of each row of each row of blocks begin at a multiple of 16 bytes.
 inline bool values_in_pieces(const BlockMatrix& weight) {

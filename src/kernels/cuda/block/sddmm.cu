@@ -21,8 +21,8 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr int64_t kLeastTokens = 256;  ///< tokens of a part
-constexpr int64_t kFewColumns = 96;    ///< kept columns of a row, on average, for a small tile
+constexpr int64_t kMinTokens = 256;  ///< tokens of a part
+constexpr int64_t kFewColumns = 96;  ///< kept columns of a row, on average, for a small tile
 
 struct Gradient {
   Rows dy, x;
@@ -121,7 +121,7 @@ struct Parts {
   int64_t each, count;
 };
 Parts share_tokens(int64_t tokens, int64_t tiles) {
-  const int64_t wanted = std::max<int64_t>(1, std::min(kManyTiles / tiles, tokens / kLeastTokens));
+  const int64_t wanted = std::max<int64_t>(1, std::min(kManyTiles / tiles, tokens / kMinTokens));
   const int64_t each = divide_up(divide_up(std::max<int64_t>(tokens, 1), wanted), kDepth) * kDepth;
   return {each, std::max<int64_t>(1, divide_up(tokens, each))};
 }

@@ -10,9 +10,9 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr unsigned kMeasuring = 512;  ///< threads of a block in the first pass
-constexpr int64_t kMostParts = 512;   ///< upper bound of those blocks per operand
+constexpr int64_t kMaxParts = 512;    ///< upper bound of those blocks per operand
 constexpr unsigned kThreads = 256;    ///< threads of a block in the second pass
-constexpr float kLeastScale = 0x1p-126F;
+constexpr float kMinScale = 0x1p-126F;
 
 /// Tiles of transposed operands. kTileRows rows of the operand become kTileRows bytes of a row of
 /// codes, 128, so that whole cache lines are written. A thread rounds 4 rows of 8 elements.
@@ -33,7 +33,7 @@ struct Side {
 struct Sides {
   Side side[2];
   int64_t blocks_of_a;
-  int32_t* found;  ///< [2, kMostParts]: bits of the largest magnitude, one per measuring block
+  int32_t* found;  ///< [2, kMaxParts]: bits of the largest magnitude, one per measuring block
   float* scales;   ///< see scale_place
 };
 
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kMeasuring) measure_operands(Sides args) {
   }
   largest = block_largest(largest);
   if (threadIdx.x == 0) {
-    args.found[place.side * kMostParts + place.block] = largest;
+    args.found[place.side * kMaxParts + place.block] = largest;
   }
 }
 
@@ -118,12 +118,12 @@ __device__ __forceinline__ float find_inverse(const Sides& args, const Place& pl
   const Side& side = args.side[place.side];
   int largest = 0;
   for (int64_t i = threadIdx.x; i < side.parts; i += kThreads) {
-    const int part = args.found[place.side * kMostParts + i];
+    const int part = args.found[place.side * kMaxParts + i];
     largest = part > largest ? part : largest;
   }
   largest = block_largest(largest);
   float scale = __int_as_float(largest) / most_of(side.wide);
-  scale = largest == 0 ? 1.0F : scale < kLeastScale ? kLeastScale : scale;
+  scale = largest == 0 ? 1.0F : scale < kMinScale ? kMinScale : scale;
   scale = static_cast<uint32_t>(largest) >= kInfiniteBits ? not_a_number() : scale;
   if (place.block == 0 && threadIdx.x == 0) {
     args.scales[scale_place(place.side)] = scale;
@@ -134,7 +134,7 @@ __device__ __forceinline__ float find_inverse(const Sides& args, const Place& pl
 template <int kExponentBits>
 __device__ __forceinline__ unsigned code_as(float x, float inverse) {
   using Numbers = wire::Fp8Numbers<kExponentBits>;
-  return typename Numbers::Encoder({1.0F, inverse}, Numbers::kMost).template code<false>(x, 0);
+  return typename Numbers::Encoder({1.0F, inverse}, Numbers::kMax).template code<false>(x, 0);
 }
 __device__ __forceinline__ unsigned code_of(bool wide, float x, float inverse) {
   return wide ? code_as<5>(x, inverse) : code_as<4>(x, inverse);
@@ -252,7 +252,7 @@ size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 size_t operand_bytes(const Tensor& x) { return rounded_up(2 * static_cast<size_t>(x.count())); }
 
 constexpr size_t kScaleBytes = 3 * 64;
-constexpr size_t kFoundBytes = 2 * kMostParts * sizeof(int32_t);
+constexpr size_t kFoundBytes = 2 * kMaxParts * sizeof(int32_t);
 
 int64_t groups_of(const Side& side) { return side.rows * divide_up(side.cols, 8); }
 
@@ -264,7 +264,7 @@ Side side_of(const Tensor& x, Float8 format, void* to) {
             .to = to,
             .wide = format == Float8::e5m2};
   const int64_t wanted = divide_up(groups_of(side), 2 * kMeasuring);
-  side.parts = wanted < kMostParts ? wanted : kMostParts;
+  side.parts = wanted < kMaxParts ? wanted : kMaxParts;
   return side;
 }
 

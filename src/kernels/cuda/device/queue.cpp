@@ -16,7 +16,9 @@ void check_cuda(cudaError_t status, const char* what) {
     return;
   }
   static_cast<void>(cudaGetLastError());  // clears it; the next call would report it again
-  fail("CUDA, {}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
+  throw Failure(
+      fmt::format("CUDA, {}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)),
+      true);
 }
 
 CudaEvent::CudaEvent() {
@@ -91,7 +93,7 @@ void CudaQueue::wait_for(const CudaEvent& event) const {
   }
 }
 
-std::unique_ptr<Queue> CudaQueue::beside() {
+std::unique_ptr<Queue> CudaQueue::make_queue() {
   require(first_ == nullptr, "queues stand beside the first of their device", device_);
   return std::unique_ptr<Queue>(new CudaQueue(*this));
 }

@@ -68,7 +68,7 @@ class CudaQueue : public Queue {
   ~CudaQueue() override;
 
   void synchronize() override;
-  std::unique_ptr<Queue> beside() override;
+  std::unique_ptr<Queue> make_queue() override;
   void follow(Queue& other, Mark mark) override;
   /// Only on the first queue of its device.
   bool begin_recording() override;

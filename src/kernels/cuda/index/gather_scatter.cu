@@ -14,7 +14,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr unsigned kWarps = 4;
-constexpr int64_t kGroup = 512;  ///< dense elements per rank entry
+constexpr int64_t kGroup = 512;  ///< dense elements per prefix count
 constexpr int64_t kTile = 2048;
 constexpr int kTogether = 8;          ///< kept elements that a thread loads at a time
 constexpr int64_t kListBlock = 2048;  ///< kept elements of a block
@@ -24,7 +24,7 @@ constexpr unsigned kListThreads = 256;
 struct BitmapMove {
   Elements dense, packed;
   const uint64_t* bitmap;
-  const uint32_t* ranks;
+  const uint32_t* prefix_counts;
   int64_t size;
   bool flag;  ///< gather: add to the previous values; scatter: dense is aligned to 16 bytes
 };
@@ -131,8 +131,8 @@ __device__ __forceinline__ Tile read_tile(const BitmapMove& args, int64_t dense,
   const int first = 64 * lane;
   const int size = static_cast<int>(least(kTile, args.size - dense));
   uint64_t bits = first < size ? args.bitmap[dense / 64 + lane] : 0;
-  const uint32_t rank = args.ranks[dense / kGroup];
-  const uint32_t first_rank = args.ranks[0];
+  const uint32_t prefix = args.prefix_counts[dense / kGroup];
+  const uint32_t first_prefix = args.prefix_counts[0];
   if (first < size && size - first < 64) {  // the bitmap may continue with another array's bits
     bits &= (uint64_t{1} << (size - first)) - 1;
   }
@@ -147,7 +147,7 @@ __device__ __forceinline__ Tile read_tile(const BitmapMove& args, int64_t dense,
   uint16_t* const to = list_bits(static_cast<uint32_t>(bits), first, places + (up_to - count));
   list_bits(static_cast<uint32_t>(bits >> 32), first + 32, to);
   __syncwarp();
-  return {dense, int64_t{rank} - first_rank, kept};
+  return {dense, int64_t{prefix} - first_prefix, kept};
 }
 
 /// Calls body(first dense element of the warp, warp number in the block, turn) if the warp has
@@ -267,22 +267,23 @@ Launch tiles(const char* name, int64_t size, size_t shared_bytes = 0) {
 }  // namespace
 
 void list_bitmap(Stream& stream, const Positions& positions, int32_t* list) {
-  const BitmapMove all{{}, {}, positions.bitmap, positions.ranks, positions.size, false};
+  const BitmapMove all{{}, {}, positions.bitmap, positions.prefix_counts, positions.size, false};
   launch(write_list, tiles("list_bitmap", positions.size), stream, all, list);
 }
 
 void write_kept(Stream& stream, const Tensor& packed, const Tensor& dense,
                 const Positions& positions) {
-  const BitmapMove move{elements(dense), elements(packed), positions.bitmap,
-                        positions.ranks, positions.size,   false};
+  const BitmapMove move{elements(dense),         elements(packed), positions.bitmap,
+                        positions.prefix_counts, positions.size,   false};
   launch(write_bitmap, tiles("write_kept", positions.size), stream, move);
 }
 
 void gather(Stream& stream, const GatherArgs& args) {
   const Positions& p = args.positions;
   if (p.bitmap != nullptr) {
-    const BitmapMove move{elements(args.dense), elements(args.packed), p.bitmap, p.ranks, p.size,
-                          args.accumulate};
+    const BitmapMove move{
+        elements(args.dense), elements(args.packed), p.bitmap, p.prefix_counts, p.size,
+        args.accumulate};
     launch(gather_bitmap, tiles("gather", p.size), stream, move);
   } else if (p.list != nullptr) {
     launch(gather_list,
@@ -298,7 +299,7 @@ void scatter(Stream& stream, const ScatterArgs& args) {
   const Elements dense = elements(args.dense);
   if (p.bitmap != nullptr) {
     const bool aligned = reinterpret_cast<uintptr_t>(dense.data) % 16 == 0;
-    const BitmapMove move{dense, elements(args.packed), p.bitmap, p.ranks, p.size, aligned};
+    const BitmapMove move{dense, elements(args.packed), p.bitmap, p.prefix_counts, p.size, aligned};
     const auto bytes = static_cast<size_t>(kTile) * static_cast<size_t>(dense.bytes_each());
     launch(scatter_bitmap, tiles("scatter", p.size, kWarps * bytes), stream, move);
   } else if (p.count == 0) {

@@ -9,7 +9,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr unsigned kMostBlocks = 1024;  // of the second kernel; enough for a large device
+constexpr unsigned kMaxBlocks = 1024;  // of the second kernel; enough for a large device
 
 /// Class of a row, by its worst value.
 enum Row : int { kZeros, kNumbers, kNotFinite };
@@ -101,11 +101,10 @@ void keep_factor(Stream& stream, const KeepFactorArgs& args) {
   const int64_t most_elements =
       args.factor.count() > args.gradient.count() ? args.factor.count() : args.gradient.count();
   const unsigned blocks = blocks_for(most_elements, 4 * kThreads);
-  launch(keep_or_forget,
-         {.name = "keep_factor",
-          .grid = blocks < kMostBlocks ? blocks : kMostBlocks,
-          .block = kThreads},
-         stream, factors);
+  launch(
+      keep_or_forget,
+      {.name = "keep_factor", .grid = blocks < kMaxBlocks ? blocks : kMaxBlocks, .block = kThreads},
+      stream, factors);
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -8,7 +8,7 @@
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
-constexpr int64_t kMostTerms = 64;
+constexpr int64_t kMaxTerms = 64;
 
 struct Ahead {
   Master master;
@@ -19,7 +19,7 @@ struct Ahead {
   int64_t n;
   float epsilon;
   int term_count;
-  PredictArgs::Term terms[kMostTerms];
+  PredictArgs::Term terms[kMaxTerms];
 };
 
 __device__ __forceinline__ void predict_quad(const Ahead& args, int64_t i, int64_t count) {
@@ -53,8 +53,7 @@ __global__ void __launch_bounds__(256) predict_quads(const Ahead args) {
 }  // namespace
 
 void predict(Stream& stream, const PredictArgs& args) {
-  require(args.term_count <= kMostTerms, "so many terms fit in a call", args.term_count,
-          kMostTerms);
+  require(args.term_count <= kMaxTerms, "so many terms fit in a call", args.term_count, kMaxTerms);
   Ahead ahead{.master = {elements(args.value), static_cast<uint16_t*>(args.low.data)},
               .moment1 = moment_of(args.moment1, args.scale1),
               .moment2 = args.moment2 ? moment_of(args.moment2, args.scale2) : Moment{},

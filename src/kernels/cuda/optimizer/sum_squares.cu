@@ -15,7 +15,7 @@ using Count = unsigned long long;  // the 64-bit type of atomics
 
 constexpr unsigned kWarps = 8;
 constexpr int kTogether = 4;
-constexpr unsigned kMostBlocks = 2048;  // thread blocks; enough for a large device
+constexpr unsigned kMaxBlocks = 2048;  // thread blocks; enough for a large device
 
 /// Same rule as core/exact_sum.cpp, ExactSum::add.
 __device__ __forceinline__ void add_exactly(Count* counts, double x) {
@@ -90,11 +90,11 @@ __device__ __forceinline__ double squares_together(const Elements& x, int64_t le
 
 /// Arrays of one launch, divided into chunks that thread blocks process in turn.
 struct Arrays {
-  static constexpr int kMost = 96;
+  static constexpr int kMax = 96;
   static constexpr int64_t kChunk = int64_t{kWarps} * kTogether * kSumBlock;
-  Elements x[kMost];
-  int64_t n[kMost];
-  unsigned end[kMost];  ///< number of the chunk after the array's last
+  Elements x[kMax];
+  int64_t n[kMax];
+  unsigned end[kMax];  ///< number of the chunk after the array's last
 };
 
 __global__ void __launch_bounds__(32 * kWarps)
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
-/// Sums at most Arrays::kMost arrays in one launch, into the same counts.
+/// Sums at most Arrays::kMax arrays in one launch, into the same counts.
 void sum_some(Stream& stream, std::span<const SumSquaresArgs> some) {
   Arrays arrays;
   unsigned chunks = 0;
@@ -148,15 +148,15 @@ void sum_some(Stream& stream, std::span<const SumSquaresArgs> some) {
     arrays.end[k] = chunks;
   }
   launch(exact_squares,
-         {.name = "sum_squares", .grid = std::min(chunks, kMostBlocks), .block = 32 * kWarps},
+         {.name = "sum_squares", .grid = std::min(chunks, kMaxBlocks), .block = 32 * kWarps},
          stream, arrays, chunks, static_cast<Count*>(some.front().counts.data));
 }
 
 }  // namespace
 
 void sum_squares(Stream& stream, const Each<SumSquaresArgs>& all) {
-  for (size_t k = 0; k < all.size(); k += Arrays::kMost) {
-    sum_some(stream, all.subspan(k, std::min<size_t>(Arrays::kMost, all.size() - k)));
+  for (size_t k = 0; k < all.size(); k += Arrays::kMax) {
+    sum_some(stream, all.subspan(k, std::min<size_t>(Arrays::kMax, all.size() - k)));
   }
 }
 

@@ -150,10 +150,10 @@ __global__ void __launch_bounds__(32 * kStateWarps) update_state(Rule rule, Stat
 /// needs more registers.
 template <class Rule>
 struct States {
-  static constexpr int kMost = 20;  ///< limit: 4 KiB of parameters, which any driver supports
-  Rule rule[kMost];
-  State state[kMost];
-  unsigned end[kMost];  ///< number of the thread block after its last
+  static constexpr int kMax = 20;  ///< limit: 4 KiB of parameters, which any driver supports
+  Rule rule[kMax];
+  State state[kMax];
+  unsigned end[kMax];  ///< number of the thread block after its last
 };
 constexpr int64_t kFewElements = 1 << 18;
 
@@ -209,7 +209,7 @@ class Updates {
     together_.rule[count_] = rule;
     together_.state[count_] = state;
     together_.end[count_] = blocks_ += blocks;
-    if (++count_ == States<Rule>::kMost) {
+    if (++count_ == States<Rule>::kMax) {
       finish();
     }
   }

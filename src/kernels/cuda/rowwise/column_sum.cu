@@ -110,9 +110,9 @@ void column_sum(Stream& stream, const ColumnSumArgs& args) {
   const unsigned tiles = blocks_for(cols, kTileColumns);
   // Enough blocks for a large device, each with enough rows to justify the cost of its share.
   constexpr int64_t kBlocks = 1024;
-  constexpr int64_t kLeastRows = 64;
+  constexpr int64_t kMinRows = 64;
   const int64_t wanted = kBlocks / (tiles == 0 ? 1 : tiles);
-  const int64_t useful = divide_up(rows, kLeastRows);
+  const int64_t useful = divide_up(rows, kMinRows);
   const int64_t parts = wanted < 1 || useful < 1 ? 1 : wanted < useful ? wanted : useful;
   auto* shares = reinterpret_cast<float*>(
       stream.workspace(static_cast<size_t>(parts * cols + 1) * sizeof(float)));

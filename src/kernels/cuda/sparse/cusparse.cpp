@@ -126,7 +126,7 @@ struct Plan {
   Buffer workspace;
 };
 
-/// The plans of a matrix, the oldest first. At most kMost are kept: micro-batches have few shapes,
+/// The plans of a matrix, the oldest first. At most kMax are kept: micro-batches have few shapes,
 /// and each plan has a workspace. Recordings own the plans that they use.
 class Plans final : public Prepared {
  public:
@@ -135,8 +135,8 @@ class Plans final : public Prepared {
     return found == plans_.end() ? nullptr : *found;
   }
   std::shared_ptr<Plan> add(std::shared_ptr<Plan> plan) {
-    constexpr size_t kMost = 8;
-    if (plans_.size() == kMost) {
+    constexpr size_t kMax = 8;
+    if (plans_.size() == kMax) {
       plans_.erase(plans_.begin());
     }
     return plans_.emplace_back(std::move(plan));

@@ -78,11 +78,11 @@ void run(Stream& stream, const char* name, const Args& args) {
 /// warp's sum for one kept element costs about as much as tensor cores need for a thousand
 /// elements.
 bool is_for_slabs(const SddmmArgs& args) {
-  constexpr int64_t kLeastTerms = int64_t{1} << 22;
-  constexpr int64_t kLeastDensity = 1000;  // one kept element in
+  constexpr int64_t kMinTerms = int64_t{1} << 22;
+  constexpr int64_t kMinDensity = 1000;  // one kept element in
   const int64_t kept = args.weight.positions.count;
-  return kept * args.x.rows() >= kLeastTerms &&
-         kept * kLeastDensity >= args.weight.rows * args.weight.cols;
+  return kept * args.x.rows() >= kMinTerms &&
+         kept * kMinDensity >= args.weight.rows * args.weight.cols;
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 using wire::Eden;
 
 constexpr int kThreads = Eden::kSums;
-static_assert(Eden::kMostBucket * sizeof(float) <= 32 << 10, "shared memory of any device");
+static_assert(Eden::kMaxBucket * sizeof(float) <= 32 << 10, "shared memory of any device");
 
 struct Bucket {
   int64_t first;

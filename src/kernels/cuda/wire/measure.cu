@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(256) carry_percentiles(Parts args, int size) {
 /// Size of the array to sort, a power of two.
 int numbers_of(int64_t bucket) {
   int size = 1;
-  while (size < bucket && size < Percentiles::kMostNumbers) {
+  while (size < bucket && size < Percentiles::kMaxNumbers) {
     size *= 2;
   }
   return size;

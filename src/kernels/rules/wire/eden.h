@@ -25,7 +25,7 @@ namespace espalier::kernels::wire {
 
 struct Eden {
   static constexpr int64_t kHeader = 8;  ///< bytes: scale, seed
-  static constexpr int64_t kMostBucket = 8192;
+  static constexpr int64_t kMaxBucket = 8192;
   static constexpr int kSums = 256;
 
   static constexpr int64_t padded(int64_t n) {
@@ -46,7 +46,7 @@ struct Eden {
                                     .bits = 0,
                                     .most_bits = 4,
                                     .random = true,
-                                    .most_bucket = kMostBucket,
+                                    .most_bucket = kMaxBucket,
                                     .usual_bucket = usual_bucket,
                                     .bucket_bytes = bucket_bytes};
   static constexpr Find kFind = Find::largest;

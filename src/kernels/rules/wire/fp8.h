@@ -31,10 +31,10 @@ struct Fp8Numbers {
   static constexpr Find kFind = Find::largest;
   static constexpr int kMantissaBits = 7 - kExponentBits;
   static constexpr uint32_t kBias = (1U << (kExponentBits - 1)) - 1;
-  static constexpr float kLeastNormal = kExponentBits == 5 ? 0x1p-14F : 0x1p-6F;
-  static constexpr float kUnit = kLeastNormal / (1 << kMantissaBits);  ///< of subnormal numbers
+  static constexpr float kMinNormal = kExponentBits == 5 ? 0x1p-14F : 0x1p-6F;
+  static constexpr float kUnit = kMinNormal / (1 << kMantissaBits);  ///< of subnormal numbers
   static constexpr int kExponent = kExponentBits == 5 ? 15 : 8;
-  static constexpr float kMost = 1.75F * static_cast<float>(1 << kExponent);  ///< 57344, 448
+  static constexpr float kMax = 1.75F * static_cast<float>(1 << kExponent);  ///< 57344, 448
 
   ESPALIER_RULE static Carried carry(const WireFormat&, const Measured& found, int64_t,
                                      const WireTables&) {
@@ -54,7 +54,7 @@ struct Fp8Numbers {
       const float scale = carried.scale();
       to = scaling(scale, 1);
       // The largest number of the format, unless its product with the scale overflows.
-      top = kMost <= kLargest / scale || scale == 0 ? kMost : 0.5F * kMost;
+      top = kMax <= kLargest / scale || scale == 0 ? kMax : 0.5F * kMax;
     }
     template <bool kRandom>
     ESPALIER_RULE uint32_t code(float x, uint32_t word) const {
@@ -74,7 +74,7 @@ struct Fp8Numbers {
       }
       const uint32_t normal = ((bits + up) >> kDropped) - kRebias;
       const uint32_t units = bits_of(small + kToUnits);
-      const uint32_t magnitude = v < kLeastNormal ? units : normal;
+      const uint32_t magnitude = v < kMinNormal ? units : normal;
       return (magnitude & 0x7fU) | (bits_of(x) >> 24 & 0x80U);
     }
   };

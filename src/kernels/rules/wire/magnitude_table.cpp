@@ -114,7 +114,7 @@ MagnitudeTable make(Numbers magnitudes, bool offset) {
   std::sort(sorted.begin(), sorted.end());
   sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
   table.count = static_cast<int>(sorted.size());
-  require(sorted.front() == 0 && table.count <= MagnitudeTable::kMost,
+  require(sorted.front() == 0 && table.count <= MagnitudeTable::kMax,
           "a table begins at zero and fits 8 bits", table.count);
   std::copy(sorted.begin(), sorted.end(), table.magnitude);
   for (int byte = 0; byte < 256; ++byte) {

@@ -25,12 +25,12 @@ enum class MagnitudeSet : uint8_t { dynamic8, dynamic8_bnb, static8, mantissa8 }
 inline constexpr int kMagnitudeSets = 4;
 
 struct MagnitudeTable {
-  static constexpr int kMost = 129;
+  static constexpr int kMax = 129;
   static constexpr int kCells = 2048;
-  int count = 0;           ///< magnitudes
-  float magnitude[kMost];  ///< t
-  float value[256];        ///< of each byte; the largest for a byte that encodes no rank
-  int shift = 0;           ///< cell = (bits of a >> shift) - first, within [0, cells)
+  int count = 0;          ///< magnitudes
+  float magnitude[kMax];  ///< t
+  float value[256];       ///< of each byte; the largest for a byte that encodes no rank
+  int shift = 0;          ///< cell = (bits of a >> shift) - first, within [0, cells)
   int32_t first = 0;
   int32_t cells = 0;
   float threshold[kCells];  ///< infinite if the cell holds no middle

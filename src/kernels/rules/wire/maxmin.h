@@ -68,10 +68,10 @@ struct Maxmin {
   ESPALIER_RULE static Carried carry(const WireFormat& format, const Measured& found, int64_t,
                                      const WireTables&) {
     constexpr float kLargestHalf = 65504;
-    constexpr int32_t kMost = 0x7f7fffff;
+    constexpr int32_t kMax = 0x7f7fffff;
     constexpr uint32_t kNaNHalf = 0x7e00;
     const float levels = levels_of(format);
-    const bool bad = found.high > kMost || found.low < -kMost - 1;
+    const bool bad = found.high > kMax || found.low < -kMax - 1;
     const float low = float_of(static_cast<uint32_t>(ordered_bits(found.low)));
     const float high = float_of(static_cast<uint32_t>(ordered_bits(found.high)));
     if (!format.half_meta) {
@@ -135,10 +135,10 @@ struct Maxmin {
       return least + unit * static_cast<float>(static_cast<int32_t>(code));
     }
     ESPALIER_RULE float huge_value(uint32_t code) const {
-      constexpr float kMost = 0.25F * kLargest;
+      constexpr float kMax = 0.25F * kLargest;
       float sum = 0.25F * least + 0.25F * unit * static_cast<float>(static_cast<int32_t>(code));
-      sum = sum > kMost ? kMost : sum;  // NaN propagates
-      sum = sum < -kMost ? -kMost : sum;
+      sum = sum > kMax ? kMax : sum;  // NaN propagates
+      sum = sum < -kMax ? -kMax : sum;
       return 4.0F * sum;
     }
     ESPALIER_RULE float value(uint32_t code) const {

@@ -24,12 +24,10 @@ struct Percentiles {
                                     .usual_bucket = usual_bucket,
                                     .carried_bytes = carried_bytes};
   static constexpr Find kFind = Find::largest;
-  static constexpr int64_t kMostNumbers = 2048;  ///< at most this many are sorted
+  static constexpr int64_t kMaxNumbers = 2048;  ///< at most this many are sorted
 
   /// Every stride-th value of a bucket of n is sorted.
-  ESPALIER_RULE static int64_t stride_of(int64_t n) {
-    return (n + kMostNumbers - 1) / kMostNumbers;
-  }
+  ESPALIER_RULE static int64_t stride_of(int64_t n) { return (n + kMaxNumbers - 1) / kMaxNumbers; }
   /// Position of percentile k (1 … count) among `taken` sorted numbers.
   ESPALIER_RULE static int64_t place_of(int64_t k, int64_t taken, int64_t count) {
     return (2 * 99 * k * (taken - 1) + 100 * count) / (200 * count);

@@ -1,4 +1,4 @@
-#include "src/train/masks/start.h"
+#include "src/train/masks/initial_masks.h"
 
 #include <algorithm>
 #include <deque>
@@ -76,7 +76,8 @@ std::vector<int64_t> kept_at_random_start(const io::PruningConfig& pruning, cons
 }
 
 bool only_layers_compete(const io::PruningConfig& pruning) {
-  return pruning::method_of(pruning).by_layer || pruning.scope == "layer";
+  return pruning::method_of(pruning).by_layer ||
+         pruning::scope_of(pruning) == pruning::Scope::layer;
 }
 
 /// Makes the method's masks; parameter by parameter if parameters do not compete.
@@ -145,7 +146,7 @@ class MaskMaker {
           {.name = spec.name, .shape = spec.shape, .index = &full.back(), .values = values[i]});
     }
     pruning::Settings settings = pruning::settings_of(pruning_, seed_);
-    settings.sparsity = pruning::target_sparsity(pruning::timing_of(pruning_), 0);
+    settings.sparsity = pruning::target_sparsity(pruning::pruning_schedule_of(pruning_), 0);
     if (method_.moving()) {
       return pruning::random_start(candidates, settings,
                                    pruning::distribution_by_name(pruning_.distribution))
@@ -181,12 +182,13 @@ class MaskMaker {
 };
 
 bool before_first_step(const io::PruningConfig& pruning) {
-  return pruning.prunes() && !pruning.gradual() && pruning.at_step <= 0;
+  return pruning.prunes() && pruning::pruning_schedule_of(pruning).to_step == 0;
 }
 
 bool makes_masks_first(const io::PruningConfig& pruning) {
   const pruning::Method& method = pruning::method_of(pruning);
-  return before_first_step(pruning) && !method.from_file() && method.score == nullptr &&
+  return before_first_step(pruning) && !method.from_file() && !method.has_scores() &&
+         !method.needs_paths &&
          (method.moving() || only_layers_compete(pruning) || !method.needs_values);
 }
 
@@ -232,9 +234,9 @@ std::vector<int64_t> pruning_steps(const io::PruningConfig& config) {
   if (!config.prunes()) {
     return {};
   }
-  const pruning::Timing timing = pruning::timing_of(config);
-  return pruning::method_of(config).from_file() ? std::vector<int64_t>{timing.from_step}
-                                                : pruning::prune_steps(timing);
+  const pruning::PruningSchedule schedule = pruning::pruning_schedule_of(config);
+  return pruning::method_of(config).from_file() ? std::vector<int64_t>{schedule.from_step}
+                                                : pruning::prune_steps(schedule);
 }
 
 std::vector<int64_t> kept_after(const io::PruningConfig& config, const Specs& specs, int64_t step,
@@ -247,7 +249,7 @@ std::vector<int64_t> kept_after(const io::PruningConfig& config, const Specs& sp
     return kept_at_random_start(config, specs);
   }
   const std::vector<bool> prunable = prunable_of(specs, config);
-  const double sparsity = pruning::target_sparsity(pruning::timing_of(config), step);
+  const double sparsity = pruning::target_sparsity(pruning::pruning_schedule_of(config), step);
   const std::vector<int64_t> in_file =
       method.from_file() ? kept_in(config.file, specs) : std::vector<int64_t>();
   for (size_t p = 0; p < now.size(); ++p) {

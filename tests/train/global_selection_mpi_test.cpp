@@ -9,7 +9,7 @@
 #include "src/core/rng.h"
 #include "tests/support/ranks.h"
 
-namespace espalier::train {
+namespace espalier::train::global_selection_mpi_test {
 namespace {
 
 using pruning::Candidate;
@@ -48,7 +48,7 @@ size_t owner(const std::string& way, size_t i, size_t ranks) {
   return way == "turns" ? i % ranks : way == "runs" ? i * ranks / kCount : ranks - 1;
 }
 
-TEST(Competition, EveryRankGetsItsPartOfTheWhole) {
+TEST(GlobalSelection, EveryRankGetsItsPartOfTheWhole) {
   const Parameters all;
   std::vector<Candidate> whole;
   for (size_t i = 0; i < kCount; ++i) {
@@ -65,7 +65,7 @@ TEST(Competition, EveryRankGetsItsPartOfTheWhole) {
           candidates.push_back(all.candidate(i));
         }
       }
-      const pruning::Competition competition = make_competition(comm, kCount, mine);
+      const pruning::GlobalSelection global_selection = make_global_selection(comm, kCount, mine);
       for (const std::string method : {"magnitude", "random", "block", "nm"}) {
         for (const auto scope : {pruning::Scope::global, pruning::Scope::layer}) {
           for (const double sparsity : {0.0, 0.3, 0.5, 0.9, 0.99}) {
@@ -74,7 +74,7 @@ TEST(Competition, EveryRankGetsItsPartOfTheWhole) {
             Settings settings{
                 .method = method, .sparsity = sparsity, .scope = scope, .seed = 3, .block = 4};
             const Result expected = pruning::prune(whole, settings);
-            settings.competition = &competition;
+            settings.global_selection = &global_selection;
             const Result got = pruning::prune(candidates, settings);
             ASSERT_EQ(got.masks.size(), mine.size());
             for (size_t i = 0; i < mine.size(); ++i) {
@@ -88,4 +88,4 @@ TEST(Competition, EveryRankGetsItsPartOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace espalier::train
+}  // namespace espalier::train::global_selection_mpi_test

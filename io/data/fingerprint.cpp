@@ -1,0 +1,86 @@
+#include "io/data/fingerprint.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "io/files/mapped_file.h"
+#include "src/core/error.h"
+
+namespace espalier::io {
+namespace {
+
+constexpr uint64_t kWhole = uint64_t{64} << 20;
+constexpr uint64_t kBlock = uint64_t{64} << 10;
+constexpr uint64_t kBlocks = 64;
+
+class Hash {
+ public:
+  Hash() : state_(XXH64_createState(), &XXH64_freeState) { XXH64_reset(state_.get(), 0); }
+
+  void add(std::span<const uint8_t> bytes) {
+    XXH64_update(state_.get(), bytes.data(), bytes.size());
+  }
+  /// Eight bytes, the lowest first.
+  void add(uint64_t number) {
+    std::array<uint8_t, 8> bytes{};
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      bytes.at(i) = static_cast<uint8_t>(number >> (8 * i));
+    }
+    add(bytes);
+  }
+  uint64_t value() const { return XXH64_digest(state_.get()); }
+
+ private:
+  std::unique_ptr<XXH64_state_t, decltype(&XXH64_freeState)> state_;
+};
+
+/// Bytes [begin, begin + count) of all files in a row.
+void add_range(Hash& hash, std::span<const MappedFile> files, uint64_t begin, uint64_t count) {
+  for (const MappedFile& file : files) {
+    const std::span<const uint8_t> bytes = file.bytes();
+    if (begin < bytes.size()) {
+      const uint64_t part = std::min<uint64_t>(count, bytes.size() - begin);
+      hash.add(bytes.subspan(begin, part));
+      begin += part;
+      count -= part;
+    }
+    begin -= bytes.size();
+    if (count == 0) {
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+std::string fingerprint(std::span<const std::string> files) {
+  if (files.empty()) {
+    return "";
+  }
+  std::vector<MappedFile> mapped;
+  uint64_t total = 0;
+  for (const std::string& file : files) {
+    mapped.emplace_back(file);
+    total += mapped.back().bytes().size();
+  }
+  Hash hash;
+  if (total <= kWhole) {
+    add_range(hash, mapped, 0, total);
+  } else {
+    for (uint64_t block = 0; block < kBlocks; ++block) {
+      add_range(hash, mapped, (total - kBlock) * block / (kBlocks - 1), kBlock);
+    }
+  }
+  if (files.size() > 1) {
+    for (const MappedFile& file : mapped) {
+      hash.add(file.bytes().size());
+    }
+  }
+  return fmt::format("{} bytes, xxHash64 {:016x}", total, hash.value());
+}
+
+}  // namespace espalier::io

@@ -1,0 +1,38 @@
+#pragma once
+// Names in folders: made, renamed and removed so that they survive a loss of power. Each change of
+// a name is on the disk when the call returns, except that of `remove_file`. A folder that may be
+// written but not read (EACCES) cannot be flushed: that is no error.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace espalier::io {
+
+/// False if there is no such file or folder. Any other cause (permissions, a failed disk) throws
+/// Failure: an unreadable run is no missing run.
+bool path_exists(const std::filesystem::path& path);
+/// The paths of a folder's entries, sorted by name; none if there is no such folder.
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder);
+
+/// The names in a folder, to the disk.
+void sync_folder(const std::filesystem::path& folder);
+/// False if the path exists already.
+bool make_folder(const std::filesystem::path& path);
+/// Makes the folder of `path` and those above it.
+void make_folder_of(const std::filesystem::path& path);
+/// Renames `temporary` to `path`, in the same folder.
+void publish(const std::filesystem::path& temporary, const std::filesystem::path& path);
+/// Removes a file, if it exists. After a crash it may exist again until `sync_folder`.
+void remove_file(const std::filesystem::path& path);
+
+/// The name of this machine.
+std::string host_name();
+/// `path.tmp-PID-HOST`, beside the file it will replace.
+std::filesystem::path temporary_name(const std::filesystem::path& path);
+/// Whether `path` is a temporary file of a process of this machine that has ended. Those of other
+/// machines cannot be judged.
+bool is_abandoned(const std::filesystem::path& path);
+/// Removes the abandoned temporary files of a folder. Best effort.
+void remove_abandoned(const std::filesystem::path& folder);
+
+}  // namespace espalier::io

@@ -1,0 +1,69 @@
+#pragma once
+// Reads HDF5 files that may come from anywhere, without HDF5's library: that of Debian 12 (1.10.8)
+// crashes on damaged structures. Every structure is checked against the file's bounds, and nothing
+// is allocated for more bytes than the file has.
+//
+// Supported: what hdf5.h and h5py write for arrays of numbers, by any version of the library:
+// superblocks 0 to 3; old and new groups; attributes of texts and integers; contiguous and compact
+// datasets of integers and floats. Objects are reached by hard links only. Data stored elsewhere or
+// behind filters, and shared types, are refused.
+//
+// Errors are Failure with file, action and cause; ReadFailure where the system could not read.
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/hdf5/hdf5.h"
+#include "src/core/error.h"
+
+namespace espalier::io::hdf5 {
+
+/// The system could not read the file. EIO: a block is damaged, or the disk failed once.
+class ReadFailure : public Failure {
+ public:
+  ReadFailure(const std::string& message, int error)
+      : Failure(message, is_transient(error)), error_(error) {}
+  int error() const { return error_; }
+
+ private:
+  int error_;
+};
+
+struct Dataset {
+  Type type = Type::other;
+  std::vector<int64_t> extents{};
+  int64_t count = 0;  ///< elements; their bytes are at most those of the file
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::filesystem::path& path);
+  Reader(Reader&&) noexcept;
+  Reader& operator=(Reader&&) = delete;
+  ~Reader();
+
+  uint64_t size() const;  ///< of the file, bytes
+  bool exists(const std::string& path) const;
+  /// Names in a group, in the order of creation where the file keeps an index of it, else by name.
+  std::vector<std::string> children(const std::string& group) const;
+  /// Paths of all datasets below the root, by hard links.
+  std::vector<std::string> datasets() const;
+
+  Dataset describe(const std::string& path) const;
+  /// All elements: of the file's type, or any floats as fp32.
+  void read(const std::string& path, Type type, std::span<std::byte> out) const;
+
+  std::vector<std::string> attributes(const std::string& path) const;
+  std::string text(const std::string& path, const std::string& name) const;
+  /// Of a scalar or an array.
+  std::vector<int64_t> integers(const std::string& path, const std::string& name) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace espalier::io::hdf5

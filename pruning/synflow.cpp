@@ -1,0 +1,248 @@
+// SynFlow: prunes in rounds by the flow of |w| through the network, without data. With A = |w| of
+// all matrices on the paths, R = 1ᵀ (product of A along each path, summed over paths) 1, and
+//
+//   score of element (row, col) = A dR/dA / R = |w| in[col] out[row] / R
+//
+// `in`: flow into the matrix from inputs of one; `out`: flow from its output to the network's.
+// Between matrices everything counts as the identity; a branch of a residual network is added to
+// its stream; parts of an output (queries, keys, values) are added up (sparse::Flow). Along the
+// stream the scores of the matrices of each branch have equal sums, so a layer cannot lose its last
+// elements while thinner ones than it keep theirs, if each round prunes a little: round k of N
+// leaves (1 - s)^(k / N) of the elements. Source: Tanaka, Kunin, Yamins and Ganguli, "Pruning
+// neural networks without any data by iteratively conserving synaptic flow", NeurIPS 2020.
+//
+// Time: three passes over the elements per round, and those of a selection. Memory: 4 bytes an
+// element. Stages exchange the flows between matrices: each round the widths of all matrices.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "pruning/registry.h"
+#include "pruning/selection.h"
+
+namespace espalier::pruning {
+namespace {
+
+/// x 2^exponent: products over many layers exceed the range of double.
+struct Scaled {
+  std::vector<double> x;
+  int64_t exponent = 0;
+
+  static Scaled ones(int64_t size) { return {std::vector<double>(static_cast<size_t>(size), 1.0)}; }
+  /// The largest element becomes 1/2 to 1.
+  void normalise() {
+    const double largest = x.empty() ? 0 : *std::ranges::max_element(x);
+    int shift = 0;
+    std::frexp(largest, &shift);
+    for (double& some : x) {
+      some = std::ldexp(some, -shift);
+    }
+    exponent += shift;
+  }
+  void add(const Scaled& other) {
+    const int64_t common = std::max(exponent, other.exponent);
+    const auto scale = [&](double some, int64_t from) {
+      return std::ldexp(some, static_cast<int>(std::max<int64_t>(from - common, -4000)));
+    };
+    for (size_t i = 0; i < x.size(); ++i) {
+      x[i] = scale(x[i], exponent) + scale(other.x[i], other.exponent);
+    }
+    exponent = common;
+  }
+};
+
+int64_t inputs_of(const Paths::Matrix& matrix) { return matrix.shape.cols(); }
+int64_t outputs_of(const Paths::Matrix& matrix) {
+  return matrix.shape.count() / std::max<int64_t>(inputs_of(matrix), 1);
+}
+
+class Synflow {
+ public:
+  Synflow(std::span<const Candidate> candidates, const Settings& settings)
+      : candidates_(candidates), settings_(settings), scores_(candidates.size()) {
+    if (settings.paths != nullptr) {
+      matrices_ = settings.paths->matrices;
+    } else {
+      for (const Candidate& candidate : candidates) {
+        matrices_.push_back(
+            {.shape = candidate.shape, .flow = {}, .here = &candidate, .pruned = true});
+      }
+    }
+    std::erase_if(matrices_, [](const auto& matrix) { return matrix.shape.count() == 0; });
+    for (const Paths::Matrix& matrix : matrices_) {
+      masks_.push_back(matrix.here != nullptr ? matrix.here->index->mask() : sparse::Mask());
+    }
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      scores_[i].assign(candidates[i].values.size(), 0.0F);
+    }
+  }
+
+  Result run() {
+    Result result{.masks = current_masks(candidates_), .warnings = {}};
+    for (int round = 1; round <= settings_.rounds && settings_.sparsity > 0; ++round) {
+      score();
+      Settings now = settings_;
+      if (round < settings_.rounds) {
+        const double part = static_cast<double>(round) / settings_.rounds;
+        now.sparsity = 1 - std::pow(1 - settings_.sparsity, part);
+      }
+      result = keep_largest(candidates_, now, [&](size_t i, const sparse::Mask& mask, auto&& fn) {
+        const float* score = scores_[i].data();
+        sparse::for_each_one(mask.words(),
+                             [&](int64_t position) { fn(position, ordered_key(*score++)); });
+      });
+      for (size_t i = 0; i < candidates_.size(); ++i) {
+        mark_pruned(i, result.masks[i]);
+      }
+    }
+    return result;
+  }
+
+ private:
+  static constexpr float kPruned = -1;  ///< score of elements that earlier rounds pruned
+
+  void mark_pruned(size_t i, const sparse::Mask& kept) {
+    float* score = scores_[i].data();
+    const sparse::Mask mask = candidates_[i].index->mask();
+    sparse::for_each_one(mask.words(), [&](int64_t position) {
+      *score = kept[position] ? *score : kPruned;
+      ++score;
+    });
+  }
+
+  /// Calls fn(row, column, |w|, score or null) for the elements of a matrix that are left.
+  template <class Fn>
+  void for_each(size_t m, Fn&& fn) {
+    const Paths::Matrix& matrix = matrices_[m];
+    if (matrix.here == nullptr) {
+      return;
+    }
+    float* score = matrix.pruned
+                       ? scores_[static_cast<size_t>(matrix.here - candidates_.data())].data()
+                       : nullptr;
+    const float* value = matrix.here->values.data();
+    const int64_t columns = inputs_of(matrix);
+    sparse::for_each_one(masks_[m].words(), [&](int64_t position) {
+      if (score == nullptr || *score != kPruned) {
+        fn(static_cast<size_t>(position / columns), static_cast<size_t>(position % columns),
+           std::fabs(static_cast<double>(*value)), score);
+      }
+      ++value;
+      score += score != nullptr ? 1 : 0;
+    });
+  }
+
+  /// The product that one rank has computed, on all ranks.
+  void share(std::vector<double>& product) const {
+    if (settings_.global_selection != nullptr) {
+      std::vector<int64_t> bits(product.size());
+      std::ranges::transform(product, bits.begin(),
+                             [](double x) { return std::bit_cast<int64_t>(x); });
+      settings_.global_selection->sum(bits);  // the others are +0
+      std::ranges::transform(bits, product.begin(),
+                             [](int64_t x) { return std::bit_cast<double>(x); });
+    }
+  }
+
+  /// A matrix whose inputs are not the outputs of the one before begins another path.
+  bool begins_path(size_t m, size_t outputs_before) const {
+    return m == 0 || outputs_before != static_cast<size_t>(inputs_of(matrices_[m]));
+  }
+
+  void score() {
+    std::vector<Scaled> into;
+    std::vector<Scaled> streams;
+    Scaled flow;
+    begins_.clear();
+    for (size_t m = 0; m < matrices_.size(); ++m) {
+      const Paths::Matrix& matrix = matrices_[m];
+      begins_.push_back(begins_path(m, flow.x.size()));
+      if (begins_.back()) {
+        flow = Scaled::ones(inputs_of(matrix));
+      }
+      if (matrix.flow.begins_branch) {
+        streams.push_back(flow);
+      }
+      into.push_back(flow);
+      const auto parts = static_cast<size_t>(matrix.flow.parts);
+      Scaled next{std::vector<double>(static_cast<size_t>(outputs_of(matrix)) / parts),
+                  flow.exponent};
+      for_each(m, [&](size_t row, size_t column, double w, float*) {
+        next.x[row % next.x.size()] += w * flow.x[column];
+      });
+      share(next.x);
+      flow = std::move(next);
+      if (matrix.flow.ends_branch) {
+        require(!streams.empty(), "a branch that ends has begun", m);
+        flow.add(streams.back());
+        streams.pop_back();
+      }
+      flow.normalise();
+    }
+    score_backwards(into, std::move(flow));
+  }
+
+  void score_backwards(const std::vector<Scaled>& into, Scaled last) {
+    double total = 0;
+    for (const double x : last.x) {
+      total += x;
+    }
+    check(matrices_.empty() || (total > 0 && std::isfinite(total)),
+          "pruning.method = \"synflow\": the network has no path of non-zero weights, its flow is "
+          "{}; lower pruning.sparsity, or prune by another method",
+          total);
+    std::vector<Scaled> streams;
+    Scaled flow = Scaled::ones(static_cast<int64_t>(last.x.size()));
+    for (size_t m = matrices_.size(); m-- > 0;) {
+      const Paths::Matrix& matrix = matrices_[m];
+      const auto parts = static_cast<size_t>(matrix.flow.parts);
+      if (matrix.flow.ends_branch) {
+        streams.push_back(flow);
+      }
+      const size_t outputs = static_cast<size_t>(outputs_of(matrix)) / parts;
+      if (m + 1 < matrices_.size() && begins_[m + 1]) {
+        flow = Scaled::ones(static_cast<int64_t>(outputs));
+      }
+      const int64_t exponent = into[m].exponent + flow.exponent - last.exponent;
+      const double factor =
+          std::ldexp(1 / total, static_cast<int>(std::clamp<int64_t>(exponent, -1000, 1000)));
+      Scaled next{std::vector<double>(static_cast<size_t>(inputs_of(matrix))), flow.exponent};
+      for_each(m, [&](size_t row, size_t column, double w, float* score) {
+        const double out = flow.x[row % outputs];
+        next.x[column] += w * out;
+        if (score != nullptr) {
+          *score = static_cast<float>(w * into[m].x[column] * out * factor);
+        }
+      });
+      share(next.x);
+      flow = std::move(next);
+      if (matrix.flow.begins_branch) {
+        flow.add(streams.back());
+        streams.pop_back();
+      }
+      flow.normalise();
+    }
+  }
+
+  std::span<const Candidate> candidates_;
+  const Settings& settings_;
+  std::vector<Paths::Matrix> matrices_;
+  std::vector<sparse::Mask> masks_;  ///< [matrices] before the first round
+  std::vector<bool> begins_;         ///< [matrices]
+  std::vector<std::vector<float>> scores_;
+};
+
+Result synflow(std::span<const Candidate> candidates, const Settings& settings) {
+  return Synflow(candidates, settings).run();
+}
+
+}  // namespace
+
+extern const Method kSynflow{
+    .name = "synflow",
+    .help = "the largest flow of |value| through the network, in pruning.rounds rounds; no data",
+    .run = synflow,
+    .needs_paths = true,
+};
+
+}  // namespace espalier::pruning

@@ -1,0 +1,436 @@
+// espalier supervise -- COMMAND: runs a training command again until it has finished.
+//
+// Each attempt runs in its own process group. After it ends (exit_code.h, docs/errors.md):
+//
+//   stop   success, stopped by a signal, wrong usage, or a permanent failure that a rank reported
+//   retry  anything else (lost peer, disk, device, crash, kill, launcher error), --resume auto
+//
+// Pause: --pause seconds, doubled (up to 300 s) for each further attempt without a new checkpoint.
+// After --attempts of those in a row the supervisor gives up. An attempt whose metrics, checkpoints
+// and summary do not change for --stall seconds is ended, and retried.
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <ctime>
+#include <fstream>
+#include <thread>
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/files/folders.h"
+#include "io/files/raw_file.h"
+#include "io/run/metrics.h"
+#include "src/cli/child_process.h"
+#include "src/cli/commands.h"
+#include "src/cli/console.h"
+#include "src/cli/exit_code.h"
+#include "src/cli/stop_signals.h"
+#include "src/cli/train_arguments.h"
+#include "src/core/error.h"
+#include "src/core/trace.h"
+#include "src/train/memory/budget.h"
+
+namespace espalier::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Command = std::vector<std::string>;
+
+struct SuperviseArguments {
+  Command command;
+  int attempts = 5;
+  double pause = 1;
+  double stall = 1800;
+  bool fewer_ranks = false;
+};
+
+constexpr double kLongestPause = 300;  // s
+constexpr double kGrace = 10;          // s, from a request to end until SIGKILL
+constexpr std::chrono::milliseconds kTick(20);
+
+/// Number of stop signals received.
+volatile std::sig_atomic_t g_requests = 0;
+extern "C" void request_end(int /*signal*/) { g_requests = g_requests + 1; }
+
+/// The arguments of `train` in a command such as `mpirun -n 2 espalier train c.toml`.
+Command::const_iterator train_in(const Command& command) {
+  const auto train = std::ranges::find(command, "train");
+  if (train == command.end() || train == command.begin()) {
+    throw Usage(
+        "the command has no `espalier train …`: espalier supervise -- mpirun -n 2 espalier "
+        "train CONFIG.toml");
+  }
+  return train;
+}
+
+TrainArguments parse_train(const Command& command) {
+  TrainArguments arguments;
+  CLI::App parser;
+  add_options(parser, arguments);
+  Command options(train_in(command) + 1, command.end());
+  std::ranges::reverse(options);  // CLI11 takes them from the back
+  try {
+    parser.parse(options);
+  } catch (const CLI::ParseError& error) {
+    throw Usage(fmt::format("the command's options of train: {}", error.what()));
+  }
+  if (arguments.dry_run) {
+    throw Usage("a dry run needs no supervisor: remove --dry-run");
+  }
+  return arguments;
+}
+
+/// The same command, continuing its run.
+Command resumed(Command command) {
+  auto option = command.begin() + (train_in(command) - command.cbegin()) + 1;
+  for (; option != command.end(); ++option) {
+    if (*option == "--resume" && option + 1 != command.end()) {
+      option[1] = "auto";
+      return command;
+    }
+    if (option->starts_with("--resume=")) {
+      *option = "--resume=auto";
+      return command;
+    }
+  }
+  command.insert(command.end(), {"--resume", "auto"});
+  return command;
+}
+
+/// Whether the command starts from a checkpoint of another run, which it needs until it has saved.
+bool resumes_file(const Command& command) {
+  const std::string resume = parse_train(command).resume;
+  return !resume.empty() && resume != "auto" && resume != "none";
+}
+
+/// The number of ranks among the launcher's options, or the command's end.
+Command::iterator ranks_in(Command& command) {
+  const auto train = command.begin() + (train_in(command) - command.cbegin());
+  const auto option = std::find_if(command.begin(), train, [](const std::string& text) {
+    return text == "-n" || text == "-np" || text == "--np" || text == "--ntasks";
+  });
+  return option == train || option + 1 == train ? command.end() : option + 1;
+}
+
+/// The next lower number of ranks that the grid of stages and replicas allows; 0: none.
+int fewer_ranks(const io::Config& config, int ranks) {
+  const auto stages = static_cast<int>(std::max<int64_t>(config.parallel.pipeline, 1));
+  for (int replicas = (ranks - 1) / stages; replicas > 0; --replicas) {
+    try {
+      train::share_of(config, replicas);
+      return replicas * stages;
+    } catch (const Failure&) {  // the batch is no multiple
+    }
+  }
+  return 0;
+}
+
+/// A process and its descendants.
+class Attempt {
+ public:
+  explicit Attempt(const Command& command) : pid_(start_process(command)) {}
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+  ~Attempt() { end_descendants(); }
+
+  pid_t pid() const { return pid_; }
+  /// Its exit code, or 128 + signal, when it has ended.
+  std::optional<int> code() {
+    int status = 0;
+    if (!code_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+      code_ = code_of(status);
+    }
+    return code_;
+  }
+  void signal(int number) const {
+    if (!code_) {
+      ::kill(pid_, number);
+    }
+  }
+  /// Ends it: a launcher passes SIGTERM on to its ranks; a stopped process must go on for that.
+  void end() {
+    signal(SIGTERM);
+    signal(SIGCONT);
+    for (const double begin = now_seconds(); !code() && now_seconds() - begin < kGrace;) {
+      std::this_thread::sleep_for(kTick);
+    }
+    signal(SIGKILL);
+    while (!code()) {
+      std::this_thread::sleep_for(kTick);
+    }
+    end_descendants();
+  }
+
+ private:
+  /// Ranks whose launcher was killed: they become children of this process (a subreaper).
+  static void end_descendants() {
+    while (true) {
+      std::ifstream list("/proc/thread-self/children");
+      std::vector<pid_t> children;
+      for (pid_t child = 0; list >> child;) {
+        children.push_back(child);
+        ::kill(child, SIGKILL);
+      }
+      if (children.empty()) {
+        return;
+      }
+      for (const pid_t child : children) {
+        ::waitpid(child, nullptr, 0);
+      }
+    }
+  }
+
+  pid_t pid_;
+  std::optional<int> code_;
+};
+
+/// When a file of the run directory last changed.
+fs::file_time_type last_change(const fs::path& run) {
+  auto last = fs::file_time_type::min();
+  for (const fs::path& path : {run / "metrics.jsonl", run / "checkpoints", run / "summary.json"}) {
+    std::error_code missing;
+    const auto time = fs::last_write_time(path, missing);
+    if (!missing) {
+      last = std::max(last, time);
+    }
+  }
+  return last;
+}
+
+int64_t newest_step(const fs::path& run) {
+  const auto all = io::checkpoints_in(run / "checkpoints");
+  return all.empty() ? -1 : *io::checkpoint_step(all.back());
+}
+
+std::string time_text() {
+  std::array<char, 32> text{};
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
+
+class Supervisor {
+ public:
+  explicit Supervisor(const SuperviseArguments& arguments)
+      : arguments_(arguments),
+        command_(arguments.command),
+        config_(config_of(parse_train(command_))),
+        run_(config_.run.out),
+        log_(run_ / "supervise.jsonl"),
+        outcome_(run_ / "outcome.json") {}
+
+  int run() {
+    if (arguments_.fewer_ranks && ranks_in(command_) == command_.end()) {
+      throw Usage(
+          "--fewer-ranks finds no number of ranks in the command: add -n N before espalier");
+    }
+    io::make_folder_of(log_);
+    ::setenv("ESPALIER_OUTCOME", fs::absolute(outcome_).c_str(), 1);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    install_stop_handler(request_end);
+    for (int failures = 0;;) {
+      const int64_t before = newest_step(run_);
+      const End end = attempt();
+      failures = newest_step(run_) > before ? 0 : failures + 1;
+      const std::optional<int> result = decide(end, failures);
+      if (result) {
+        return *result;
+      }
+      if (newest_step(run_) >= 0 || !resumes_file(command_)) {
+        command_ = resumed(command_);
+      }
+      if (arguments_.fewer_ranks && failures > 1) {
+        reduce_ranks();
+      }
+      pause(failures);
+      if (g_requests > 0) {
+        note("stopped by a signal between two attempts");
+        return kStopped;
+      }
+    }
+  }
+
+ private:
+  struct End {
+    int code = 0;
+    bool stalled = false;
+    std::optional<Outcome> outcome;  ///< as reported by a rank
+  };
+
+  End attempt() {
+    std::error_code missing;
+    fs::remove(outcome_, missing);
+    ++number_;
+    write({{"event", "start"}, {"command", command_}, {"newest_step", newest_step(run_)}});
+    Attempt attempt(command_);
+    End end;
+    int passed_on = 0;
+    double stop_requested_at = 0;
+    double quiet_since = now_seconds();
+    auto changed = last_change(run_);
+    double last_look = quiet_since;
+    while (!attempt.code()) {
+      std::this_thread::sleep_for(kTick);
+      const double now = now_seconds();
+      quiet_since += std::max(0.0, now - last_look - 1);  // this process was suspended
+      last_look = now;
+      if (g_requests > passed_on) {
+        // SIGUSR1 reaches the ranks: mpirun ends them a second after its own SIGTERM.
+        passed_on == 0 ? attempt.signal(SIGUSR1) : attempt.end();
+        stop_requested_at = now;
+        passed_on = g_requests;
+      }
+      if (const auto latest = last_change(run_); latest != changed) {
+        changed = latest;
+        quiet_since = now;
+      }
+      end.stalled = now - std::max(quiet_since, stop_requested_at) > arguments_.stall;
+      if (end.stalled) {
+        attempt.end();
+      }
+    }
+    end.code = *attempt.code();
+    end.outcome = read_outcome(outcome_);
+    return end;
+  }
+
+  /// The supervisor's exit code if this end is the last one.
+  std::optional<int> decide(const End& end, int failures) {
+    const int code = end.outcome ? end.outcome->code : end.code;
+    // A launcher's own error has the code of a fatal one, but no rank reported it.
+    const bool fatal = code == kUsage || (code == kFailed && end.outcome);
+    const bool stopped = code == kStopped && !end.stalled;  // else the supervisor stopped it
+    const bool again = code != kDone && !stopped && !fatal && g_requests == 0;
+    const bool gives_up = again && failures >= arguments_.attempts;
+    const std::string why = end.stalled
+                                ? fmt::format("it wrote nothing for {:g} s", arguments_.stall)
+                            : end.outcome ? end.outcome->message
+                                          : ending_text(end.code);
+    write({{"event", "end"},
+           {"exit", end.code},
+           {"error", code == kDone ? "" : why},
+           {"newest_step", newest_step(run_)},
+           {"action", gives_up ? "give up"
+                      : again  ? "retry"
+                               : "end"}});
+    if (code == kDone || (!again && !fatal)) {
+      return code;
+    }
+    if (fatal) {
+      note(fmt::format("attempt {} failed, and a retry would fail, too: {}", number_, why));
+      return code;
+    }
+    note(fmt::format("attempt {} failed at checkpoint step {}: {}", number_, newest_step(run_),
+                     why));
+    if (gives_up) {
+      note(fmt::format("{} attempts in a row saved no checkpoint: given up; see {}", failures,
+                       log_.string()));
+      return code == kBug ? kBug : kRetry;
+    }
+    return {};
+  }
+
+  static std::string ending_text(int code) {
+    return code > 128    ? fmt::format("ended by signal {}", code - 128)
+           : code == 127 ? "the command was not found"
+                         : fmt::format("exit code {}", code);
+  }
+
+  static std::optional<Outcome> read_outcome(const fs::path& file) {
+    std::error_code missing;
+    if (!fs::exists(file, missing)) {
+      return {};
+    }
+    const auto json = nlohmann::json::parse(io::read_text(file, "outcome"), nullptr, false);
+    if (!json.is_object() || !json.contains("exit") || !json["exit"].is_number_integer()) {
+      return {};
+    }
+    return Outcome{.code = static_cast<ExitCode>(json["exit"].get<int>()),
+                   .message = json.value("error", "")};
+  }
+
+  void reduce_ranks() {
+    const auto ranks = ranks_in(command_);
+    const int now = ranks == command_.end() ? 0 : std::atoi(ranks->c_str());
+    if (const int fewer = fewer_ranks(config_, now); fewer > 0) {
+      note(fmt::format("going on with {} ranks instead of {}", fewer, now));
+      *ranks = fmt::format("{}", fewer);
+    }
+  }
+
+  void pause(int failures) const {
+    const double seconds =
+        std::min(arguments_.pause * std::pow(2.0, std::max(failures - 1, 0)), kLongestPause);
+    for (const double begin = now_seconds(); now_seconds() - begin < seconds && g_requests == 0;) {
+      std::this_thread::sleep_for(kTick);
+    }
+  }
+
+  void note(const std::string& text) const { Progress(true, 0, false).note("supervise: " + text); }
+
+  /// One line of supervise.jsonl, on the disk when this returns. A full disk loses the line only.
+  void write(nlohmann::ordered_json line) const {
+    nlohmann::ordered_json all{{"time", time_text()}, {"attempt", number_}};
+    all.update(line);
+    const std::string text =
+        all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    const int file =
+        ::open(log_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (file < 0 || ::write(file, text.data(), text.size()) < 0 || ::fsync(file) != 0) {
+      note(fmt::format("{} cannot be written: {}", log_.string(),
+                       std::generic_category().message(errno)));
+    }
+    if (file >= 0) {
+      ::close(file);
+    }
+  }
+
+  SuperviseArguments arguments_;
+  Command command_;
+  io::Config config_;
+  fs::path run_, log_, outcome_;
+  int number_ = 0;
+};
+
+}  // namespace
+
+void register_supervise(CLI::App& app, Action& chosen) {
+  auto arguments = std::make_shared<SuperviseArguments>();
+  CLI::App* command = app.add_subcommand(
+      "supervise", "Run `espalier train`, alone or under a launcher, again until it has finished");
+  command
+      ->add_option("command", arguments->command,
+                   "after --: the whole command, such as mpirun -n 2 espalier train CONFIG.toml")
+      ->required();
+  command
+      ->add_option("--attempts", arguments->attempts,
+                   "give up after so many in a row that save no checkpoint")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--pause", arguments->pause,
+                   "seconds before the next attempt; doubles without a new checkpoint")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--stall", arguments->stall,
+                   "end an attempt that writes nothing for so many seconds")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--fewer-ranks", arguments->fewer_ranks,
+                    "after two attempts in a row without a new checkpoint start the next lower "
+                    "number of ranks that the grid allows; needs -n N in the command");
+  command->callback(
+      [arguments, &chosen] { chosen = [arguments] { return Supervisor(*arguments).run(); }; });
+}
+
+}  // namespace espalier::cli

@@ -1,0 +1,485 @@
+// espalier sweep CONFIG --over KEY=VALUE,VALUE…: trains every combination of values, each with some
+// seeds, several at a time, and prints a table and a page with the optimum.
+//
+// Each run has a directory, OUT/lr=0.001,seed=1, where its console output is log.txt. The same
+// command again continues: finished runs are not repeated, others resume from their checkpoints.
+// optimizer.min_lr keeps its ratio to a swept optimizer.lr unless it is swept itself.
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "io/files/folders.h"
+#include "io/files/raw_file.h"
+#include "src/cli/child_process.h"
+#include "src/cli/commands.h"
+#include "src/cli/console.h"
+#include "src/cli/exit_code.h"
+#include "src/cli/stop_signals.h"
+#include "src/config/dump.h"
+#include "src/config/parse.h"
+#include "src/core/error.h"
+#include "src/report/report.h"
+#include "src/report/run_data.h"
+
+namespace espalier::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct SweepArguments {
+  std::string config;
+  std::vector<std::string> over;
+  std::vector<std::string> overrides;
+  std::string out;
+  std::string launcher;
+  int seeds = 1;
+  int jobs = 0;
+  bool dry_run = false;
+  bool json = false;
+};
+
+volatile std::sig_atomic_t g_sweep_end = 0;
+extern "C" void request_sweep_end(int /*signal*/) { g_sweep_end = 1; }
+
+/// In the directory of a run: the config that it was started with.
+constexpr const char* kConfig = "sweep.toml";
+
+/// A swept key and its values, as TOML.
+struct Axis {
+  std::string key;
+  std::vector<std::string> values;
+
+  /// "lr" of "optimizer.lr".
+  std::string short_name() const { return key.substr(key.rfind('.') + 1); }
+};
+
+/// Splits at commas outside of brackets and quotes.
+std::vector<std::string> split_values(const std::string& text) {
+  std::vector<std::string> values{""};
+  int depth = 0;
+  bool quoted = false;
+  for (const char c : text) {
+    quoted = quoted != (c == '"');
+    depth += quoted ? 0 : c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+    if (c == ',' && depth == 0 && !quoted) {
+      values.emplace_back();
+    } else {
+      values.back() += c;
+    }
+  }
+  return values;
+}
+
+Axis axis_of(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos) {
+    throw Usage(fmt::format("--over {} has no values: --over optimizer.lr=1e-3,2e-3", text));
+  }
+  Axis axis{.key = text.substr(0, equals), .values = split_values(text.substr(equals + 1))};
+  for (const std::string& value : axis.values) {
+    if (value.empty()) {
+      throw Usage(fmt::format("--over {} has an empty value: --over optimizer.lr=1e-3,2e-3", text));
+    }
+    if (std::ranges::count(axis.values, value) > 1) {
+      throw Usage(fmt::format("--over {} has the value {} twice: remove one", text, value));
+    }
+  }
+  return axis;
+}
+
+/// All but letters, digits and a few signs become '_'.
+std::string file_name(std::string text) {
+  std::ranges::replace_if(
+      text,
+      [](unsigned char c) { return std::isalnum(c) == 0 && std::strchr("+-.=_", c) == nullptr; },
+      '_');
+  return text;
+}
+
+/// One training of the grid.
+struct Point {
+  std::vector<std::string> values;  ///< of each axis
+  int64_t seed = 0;
+  io::Config config;
+  fs::path directory;
+};
+
+struct Result {
+  std::optional<double> loss;  ///< last validation loss
+  std::optional<double> tokens_per_s;
+  std::string error;  ///< of a run that failed
+};
+
+class Sweep {
+ public:
+  explicit Sweep(const SweepArguments& arguments)
+      : arguments_(arguments), base_(config::load(arguments.config, arguments.overrides)) {
+    for (const std::string& text : arguments.over) {
+      axes_.push_back(axis_of(text));
+      const auto same = [&](const Axis& axis) { return axis.key == axes_.back().key; };
+      if (std::ranges::count_if(axes_, same) > 1) {
+        throw Usage(
+            fmt::format("--over {} is given twice: give all values at once", axes_.back().key));
+      }
+    }
+    if (sweeps("train.seed") && arguments.seeds > 1) {
+      throw Usage("--seeds and --over train.seed exclude each other: give one of them");
+    }
+    const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    jobs_ = arguments.jobs > 0
+                ? arguments.jobs
+                : std::max(1, cores / static_cast<int>(std::max<int64_t>(base_.run.threads, 1)));
+    if (base_.run.threads == 0) {
+      base_.run.threads = std::max(1, cores / jobs_);
+    }
+    out_ = arguments.out.empty() ? fs::path(base_.run.out + "-sweep") : fs::path(arguments.out);
+    add_points({});
+    results_.resize(points_.size());
+  }
+
+  int run() {
+    if (arguments_.dry_run) {
+      for (const Point& point : points_) {
+        print(point.directory.string() + "\n");
+      }
+      return kDone;
+    }
+    for (const Point& point : points_) {
+      check_directory(point);
+    }
+    install_stop_handler(request_sweep_end);
+    train_all();
+    if (g_sweep_end > 0) {
+      note("stopped by a signal; the same command continues");
+      return kStopped;
+    }
+    write_results();
+    const bool any =
+        std::ranges::any_of(results_, [](const Result& one) { return one.loss.has_value(); });
+    return any ? kDone : kFailed;
+  }
+
+ private:
+  bool sweeps(const std::string& key) const {
+    return std::ranges::find(axes_, key, &Axis::key) != axes_.end();
+  }
+
+  /// Adds the points that begin with these values of the first axes.
+  void add_points(const std::vector<std::string>& values) {
+    if (values.size() < axes_.size()) {
+      for (const std::string& value : axes_[values.size()].values) {
+        std::vector<std::string> longer = values;
+        longer.push_back(value);
+        add_points(longer);
+      }
+      return;
+    }
+    for (int number = 0; number < arguments_.seeds; ++number) {
+      add_point(values, number);
+    }
+  }
+
+  void add_point(const std::vector<std::string>& values, int number) {
+    Point point{.values = values, .config = base_};
+    std::string name;
+    for (size_t i = 0; i < axes_.size(); ++i) {
+      const Axis& axis = axes_[i];
+      config::apply_override(point.config, axis.key + "=" + values[i]);
+      const auto same = [&](const Axis& other) { return other.short_name() == axis.short_name(); };
+      const bool unique = std::ranges::count_if(axes_, same) == 1;
+      name += fmt::format("{}{}={}", name.empty() ? "" : ",", unique ? axis.short_name() : axis.key,
+                          file_name(values[i]));
+    }
+    if (sweeps("optimizer.lr") && !sweeps("optimizer.min_lr") && base_.optimizer.lr > 0) {
+      point.config.optimizer.min_lr =
+          point.config.optimizer.lr * (base_.optimizer.min_lr / base_.optimizer.lr);
+    }
+    point.config.train.seed += number;
+    point.seed = point.config.train.seed;
+    if (arguments_.seeds > 1 || axes_.empty()) {
+      name += fmt::format("{}seed={}", name.empty() ? "" : ",", point.seed);
+    }
+    point.directory = out_ / name;
+    point.config.run.out = point.directory.string();
+    config::validate(point.config);
+    points_.push_back(std::move(point));
+  }
+
+  static bool finished(const Point& point) {
+    std::error_code missing;
+    return fs::exists(point.directory / "summary.json", missing) &&
+           report::read_run(point.directory).complete();
+  }
+
+  /// A directory of the sweep must hold a run of the same config, or none. The number of threads,
+  /// which follows from --jobs, changes no result.
+  static void check_directory(const Point& point) {
+    const fs::path file = point.directory / kConfig;
+    if (!io::path_exists(file)) {
+      check(!io::path_exists(point.directory / "metrics.jsonl"),
+            "{} holds a run that is not of a sweep; choose another directory with --out",
+            point.directory.string());
+      return;
+    }
+    io::Config found = config::load(file);
+    found.run.threads = point.config.run.threads;
+    check(config::to_toml(found) == config::to_toml(point.config),
+          "{} holds a run of another config; choose another directory with --out, or remove it",
+          point.directory.string());
+  }
+
+  static void note(const std::string& text) { Progress(true, 0, false).note(text); }
+
+  std::vector<std::string> command(const Point& point) const {
+    std::vector<std::string> words;
+    std::istringstream launcher(arguments_.launcher);
+    for (std::string word; launcher >> word;) {
+      words.push_back(word);
+    }
+    words.insert(words.end(), {fs::read_symlink("/proc/self/exe").string(), "train",
+                               (point.directory / kConfig).string(), "--resume", "auto"});
+    return words;
+  }
+
+  /// Starts the run of a point; its console output is appended to log.txt.
+  pid_t start(const Point& point) const {
+    const fs::path log = point.directory / "log.txt";
+    io::make_folder_of(log);
+    io::AtomicFile config(point.directory / kConfig);
+    config.append(config::to_toml(point.config));
+    config.commit();
+    return start_process(command(point), log);
+  }
+
+  void train_all() {
+    std::map<pid_t, size_t> running;
+    size_t next = 0;
+    size_t done = 0;
+    bool stopping = false;
+    while (next < points_.size() || !running.empty()) {
+      while (g_sweep_end == 0 && next < points_.size() &&
+             running.size() < static_cast<size_t>(jobs_)) {
+        const size_t number = next++;
+        if (finished(points_[number])) {
+          results_[number] = result_of(points_[number], 0);
+          ++done;
+        } else {
+          running.emplace(start(points_[number]), number);
+        }
+      }
+      if (g_sweep_end != 0 && running.empty()) {
+        return;
+      }
+      if (g_sweep_end != 0 && !stopping) {
+        stopping = true;
+        for (const auto& [pid, number] : running) {
+          ::kill(pid, SIGUSR1);  // saves, then ends
+        }
+      }
+      int status = 0;
+      const pid_t ended = ::waitpid(-1, &status, WNOHANG);
+      const auto found = running.find(ended);
+      if (found == running.end()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        continue;
+      }
+      const size_t number = found->second;
+      running.erase(found);
+      const int code = code_of(status);
+      if (!stopping) {
+        results_[number] = result_of(points_[number], code);
+        note(fmt::format("{} of {}: {}: {}", ++done, points_.size(),
+                         points_[number].directory.filename().string(), text_of(results_[number])));
+      }
+    }
+  }
+
+  static Result result_of(const Point& point, int code) {
+    if (code != kDone) {
+      return {.error = fmt::format("exit code {}, see {}", code,
+                                   (point.directory / "log.txt").string())};
+    }
+    const report::RunData run = report::read_run(point.directory);
+    return {.loss = report::number_at(run.summary, "final_val_loss"),
+            .tokens_per_s = report::number_at(run.summary, "tokens_per_s")};
+  }
+
+  static std::string text_of(const Result& result) {
+    return result.loss ? fmt::format("validation loss {:.4f}", *result.loss)
+                       : "failed, " + result.error;
+  }
+
+  /// The seeds of one combination of values.
+  struct Combination {
+    std::vector<std::string> values;
+    std::vector<double> losses;
+    std::vector<double> rates;
+    int failed = 0;
+
+    double mean() const {
+      double sum = 0;
+      for (const double loss : losses) {
+        sum += loss;
+      }
+      return losses.empty() ? INFINITY : sum / static_cast<double>(losses.size());
+    }
+    /// Sample standard deviation; none of fewer than two.
+    std::optional<double> deviation() const {
+      if (losses.size() < 2) {
+        return {};
+      }
+      double squares = 0;
+      for (const double loss : losses) {
+        squares += (loss - mean()) * (loss - mean());
+      }
+      return std::sqrt(squares / static_cast<double>(losses.size() - 1));
+    }
+    /// A failed seed excludes the combination from the optimum.
+    bool valid() const { return failed == 0 && !losses.empty(); }
+  };
+
+  std::vector<Combination> combinations() const {
+    std::vector<Combination> all;
+    for (size_t i = 0; i < points_.size(); ++i) {
+      if (all.empty() || all.back().values != points_[i].values) {
+        all.push_back({.values = points_[i].values});
+      }
+      Combination& to = all.back();
+      if (results_[i].loss) {
+        to.losses.push_back(*results_[i].loss);
+        to.rates.push_back(results_[i].tokens_per_s.value_or(0));
+      } else {
+        ++to.failed;
+      }
+    }
+    return all;
+  }
+
+  /// For each combination of the other axes the value of the last axis with the least loss: marked
+  /// in the table, with a warning where it is the first or the last value.
+  void write_results() const {
+    const std::vector<Combination> all = combinations();
+    const size_t group = axes_.empty() ? 1 : axes_.back().values.size();
+    Rows rows(1);
+    for (const Axis& axis : axes_) {
+      rows[0].push_back(axis.key);
+    }
+    rows[0].insert(rows[0].end(), {"validation loss", "sd", "seeds", "failed", "tokens/s", ""});
+    nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+    std::vector<std::string> warnings;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const size_t first = i / group * group;
+      size_t best = first;
+      for (size_t j = first; j < first + group; ++j) {
+        const bool better =
+            all[j].valid() && (!all[best].valid() || all[j].mean() < all[best].mean());
+        best = better ? j : best;
+      }
+      const bool optimum = i == best && all[i].valid();
+      if (optimum && group > 2 && (i == first || i + 1 == first + group)) {
+        warnings.push_back(fmt::format("the optimum {} = {} is at the edge of the grid: add values",
+                                       axes_.back().key, all[i].values.back()));
+      }
+      rows.push_back(row_of(all[i], optimum));
+      lines.push_back(json_of(all[i], optimum));
+    }
+    const nlohmann::ordered_json object{{"sweep", lines}, {"warnings", warnings}};
+    io::AtomicFile file(out_ / "sweep.json");
+    file.append(object.dump(2) + "\n");
+    file.commit();
+    write_page();
+    if (arguments_.json) {
+      print_json(object);
+      return;
+    }
+    print(table(rows));
+    for (const std::string& warning : warnings) {
+      note(warning);
+    }
+  }
+
+  static std::vector<std::string> row_of(const Combination& one, bool optimum) {
+    std::vector<std::string> row = one.values;
+    const auto deviation = one.deviation();
+    row.insert(row.end(), {one.losses.empty() ? "-" : fmt::format("{:.4f}", one.mean()),
+                           deviation ? fmt::format("{:.4f}", *deviation) : "-",
+                           fmt::format("{}", one.losses.size()), fmt::format("{}", one.failed),
+                           one.rates.empty() ? "-" : fmt::format("{:.0f}", one.rates.front()),
+                           optimum ? "best" : ""});
+    return row;
+  }
+
+  nlohmann::ordered_json json_of(const Combination& one, bool optimum) const {
+    nlohmann::ordered_json line;
+    for (size_t i = 0; i < axes_.size(); ++i) {
+      line[axes_[i].key] = one.values[i];
+    }
+    line["losses"] = one.losses;
+    line["failed"] = one.failed;
+    line["best"] = optimum;
+    return line;
+  }
+
+  void write_page() const {
+    std::vector<fs::path> runs;
+    for (size_t i = 0; i < points_.size(); ++i) {
+      if (results_[i].loss) {
+        runs.push_back(points_[i].directory);
+      }
+    }
+    if (!runs.empty()) {
+      report::write_report(runs, out_ / "report.html");
+      note(fmt::format("wrote {} and {}", (out_ / "sweep.json").string(),
+                       (out_ / "report.html").string()));
+    }
+  }
+
+  const SweepArguments& arguments_;
+  io::Config base_;
+  std::vector<Axis> axes_;
+  int jobs_ = 1;
+  fs::path out_;
+  std::vector<Point> points_;
+  std::vector<Result> results_;
+};
+
+}  // namespace
+
+void register_sweep(CLI::App& app, Action& chosen) {
+  auto arguments = std::make_shared<SweepArguments>();
+  CLI::App* command = app.add_subcommand(
+      "sweep",
+      "Train every combination of some values of config keys; print a table, write a page");
+  command->add_option("config", arguments->config, "TOML file")->required();
+  command
+      ->add_option("--over", arguments->over,
+                   "KEY=VALUE,VALUE…, e.g. optimizer.lr=1e-3,2e-3; may be repeated. The last one "
+                   "is the one whose optimum is marked")
+      ->allow_extra_args(false);
+  command->add_option("--seeds", arguments->seeds, "seeds of each combination, from train.seed on")
+      ->check(CLI::Range(1, 1000));
+  command->add_option("--set", arguments->overrides, "section.key=value, of all runs")
+      ->allow_extra_args(false);
+  command->add_option("--out", arguments->out, "directory of the runs (run.out-sweep)");
+  command
+      ->add_option("--jobs", arguments->jobs,
+                   "runs at a time (cores / run.threads, which is 1 unless set)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--launcher", arguments->launcher,
+                      "command before each espalier, e.g. \"mpirun -n 2\"");
+  command->add_flag("--dry-run", arguments->dry_run, "list the run directories only");
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  command->callback(
+      [arguments, &chosen] { chosen = [arguments] { return Sweep(*arguments).run(); }; });
+}
+
+}  // namespace espalier::cli

@@ -1,0 +1,45 @@
+#pragma once
+// The command line of `espalier train`, which `supervise` and `lottery` read, too, and its ranks.
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/config/config.h"
+#include "parallel/transport/communicator.h"
+#include "src/cli/exit_code.h"
+
+namespace espalier::cli {
+
+struct TrainArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::optional<std::string> out;
+  std::string resume;
+  std::string init;
+  std::vector<std::string> accepted;  ///< changes of a resumed run
+  int64_t steps = 0;
+  bool dry_run = false;
+  bool json = false;  ///< of the listing
+};
+
+/// Adds the options to `command`; parsing it fills `arguments`, which must outlive it.
+void add_options(CLI::App& command, TrainArguments& arguments);
+
+/// The config file with the overrides of the command line. Throws Failure.
+io::Config config_of(const TrainArguments& arguments);
+
+/// Trains as one rank of `comm`. `on_failure` is called with the exception in flight before the run
+/// is destroyed: that waits for devices, and one may hang.
+ExitCode train_on(parallel::Communicator& comm, const io::Config& config,
+                  const TrainArguments& arguments, const std::function<void()>& on_failure);
+
+/// Calls `body` on this rank: alone, or under a launcher, where a failure of one rank ends all.
+/// `body` passes its second argument to `train_on`.
+using RankBody =
+    std::function<ExitCode(parallel::Communicator& comm, const std::function<void()>& on_failure)>;
+int on_ranks(const io::Config& config, const RankBody& body);
+
+}  // namespace espalier::cli

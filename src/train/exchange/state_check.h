@@ -1,0 +1,81 @@
+#pragma once
+// Finds bits of a rank's state that change while nothing writes them (faulty memory): no comparison
+// of ranks finds them where a rank holds the state alone. Between the end of an update and the
+// begin of the next the state is constant:
+//
+//   check.verify();           before the update, before masks change, before a save
+//   …                         the update
+//   check.record(step);       after it
+//
+// State: values, their dense copies, low halves and master copies, moments and their scales. Error
+// feedback and factors of powersgd are constant only until the gradients are reduced:
+// `verify_feedback` is called before a bucket is. Indices and lists of blocks are constant until
+// masks change: their checksums are recorded once.
+//
+// Not covered: gradients and activations; a bit that changes during an update, or while feedback is
+// written; on a device, everything but indices (`parallel.check_every` compares replicas).
+// Asynchronous stages record at the end of a segment: within one, only indices are covered.
+//
+// Cost: two reads of the state per step, by the threads of the stream.
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "parallel/reduction/powersgd/factors.h"
+#include "sparse/store/store.h"
+
+namespace espalier::train {
+
+class StateCheck {
+ public:
+  /// `rank`: of the world, for messages. Both must outlive it.
+  StateCheck(const sparse::Store& store, const parallel::LowRank& low_rank, int rank)
+      : store_(store), low_rank_(low_rank), rank_(rank) {}
+
+  /// Records the checksums after step number `step`.
+  void record(int64_t step);
+  /// Throws a retryable Failure that names parameter, array and rank if bits changed since
+  /// `record`. Does nothing without a record, or after masks, storages or addresses have changed.
+  void verify() const { verify(0, exchanged_); }
+  /// As `verify`, of error feedback and factors.
+  void verify_feedback() const { verify(exchanged_, pieces_.size()); }
+  /// Verifies error feedback and factors of flat elements [0, end) that are not verified since
+  /// `record`. Call it before they are written.
+  void verify_feedback(int64_t end);
+  /// Drops the records; call it after writing state outside of an update.
+  void forget() { pieces_.clear(), arrays_.clear(), exchanged_ = next_ = 0; }
+
+ private:
+  struct Array {
+    const sparse::Parameter* parameter;
+    const char* kind;
+  };
+  /// Part of an array, hashed by one thread.
+  struct Piece {
+    std::span<const std::byte> bytes;
+    size_t array = 0;
+    int64_t first = 0;  ///< flat element at which its array begins
+    uint64_t hash = 0;
+  };
+  void add(const sparse::Parameter& parameter, const char* kind, const Tensor& tensor);
+  void add_constants();
+  void add_state();
+  void add_feedback();
+  void hash(size_t first);
+  void verify(size_t first, size_t end) const;
+  bool known() const { return changes_ == store_.changes(); }
+
+  const sparse::Store& store_;
+  const parallel::LowRank& low_rank_;
+  int rank_;
+  int64_t step_ = 0;
+  int64_t changes_ = -1;  ///< of the store, at the last record
+  std::vector<Array> arrays_;
+  std::vector<Piece> pieces_;  ///< constants, state, then feedback in the order of the flat arrays
+  size_t constant_arrays_ = 0, constants_ = 0;
+  size_t exchanged_ = 0;  ///< first piece of feedback
+  size_t next_ = 0;       ///< first piece of feedback that is not verified since `record`
+};
+
+}  // namespace espalier::train

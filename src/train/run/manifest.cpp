@@ -1,0 +1,313 @@
+#include "src/train/run/manifest.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/data/fingerprint.h"
+#include "parallel/transport/mpi_communicator.h"
+#include "pruning/registry.h"
+#include "src/config/dump.h"
+#include "src/train/exchange/agreement.h"
+
+namespace espalier::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Names = std::span<const std::string_view>;
+
+/// Settings that change no result, or whose effect the manifest compares. A name that ends in '.'
+/// is a section.
+constexpr auto kWithoutEffect = std::to_array<std::string_view>({"run.",
+                                                                 "data.train",
+                                                                 "data.validation",
+                                                                 "train.eval_every",
+                                                                 "train.checkpoint_every",
+                                                                 "train.keep_checkpoints",
+                                                                 "train.recompute",
+                                                                 "train.memory_budget",
+                                                                 "train.teacher",
+                                                                 "pruning.file",
+                                                                 "sparse.index",
+                                                                 "sparse.file_index",
+                                                                 "parallel.pipeline",
+                                                                 "parallel.virtual_stages",
+                                                                 "parallel.in_flight",
+                                                                 "parallel.partition",
+                                                                 "parallel.bucket_mb",
+                                                                 "parallel.overlap",
+                                                                 "parallel.zero",
+                                                                 "parallel.device_link",
+                                                                 "parallel.timeout_s",
+                                                                 "parallel.check_every",
+                                                                 "parallel.check_state"});
+/// Settings of the order in which training reads its data.
+constexpr auto kOrder =
+    std::to_array<std::string_view>({"train.global_batch", "model.context", "data.kind",
+                                     "data.token_type", "data.validation_fraction"});
+constexpr auto kParametrization = std::to_array<std::string_view>(
+    {"train.parametrization", "train.base_width", "train.base_density"});
+/// Storages are timed for these settings.
+constexpr auto kOfStorages = std::to_array<std::string_view>(
+    {"model.", "sparse.", "pruning.", "train.dtype", "train.fp8", "train.memory_budget"});
+/// Sums are timed for these settings, except for the second list.
+constexpr auto kOfCodecs =
+    std::to_array<std::string_view>({"model.", "parallel.", "train.dtype", "train.gradient_dtype"});
+constexpr auto kNotOfCodecs = std::to_array<std::string_view>(
+    {"parallel.timeout_s", "parallel.check_every", "parallel.check_state"});
+
+bool listed(Names names, const std::string& key) {
+  return std::ranges::any_of(names, [&](std::string_view name) {
+    return name.ends_with('.') ? key.starts_with(name) : key == name;
+  });
+}
+
+/// Calls visit(key, member) for each entry.
+template <class AnyManifest, class Visit>
+void for_each_entry(AnyManifest& manifest, const Visit& visit) {
+  visit("train_data", manifest.train_data);
+  visit("validation_data", manifest.validation_data);
+  visit("mask_file", manifest.mask_file);
+  visit("teacher", manifest.teacher);
+  visit("seed", manifest.seed);
+  visit("global_batch", manifest.global_batch);
+  visit("context", manifest.context);
+  visit("ranks", manifest.ranks);
+  visit("ranks_per_machine", manifest.ranks_per_machine);
+  visit("data", manifest.data);
+  visit("pipeline", manifest.pipeline);
+  visit("micro_batch", manifest.micro_batch);
+  visit("threads", manifest.threads);
+  visit("kernels", manifest.kernels);
+  visit("program", manifest.program);
+  visit("gemm", manifest.gemm);
+  visit("hdf5", manifest.hdf5);
+  visit("mpi", manifest.mpi);
+  visit("storages", manifest.storages);
+}
+
+/// The content of the program's file.
+const std::string& own_content() {
+  static const std::string kContent = io::fingerprint(std::vector<std::string>{"/proc/self/exe"});
+  return kContent;
+}
+
+/// A setting that differs, and the words for it.
+struct Changed {
+  std::string key;
+  std::string text;
+};
+
+std::vector<Changed> changed_settings(const io::Config& before, const io::Config& now) {
+  std::vector<Changed> changed;
+  for (const config::Field& field : config::fields()) {
+    const std::string was = config::toml_value(field, before);
+    const std::string is = config::toml_value(field, now);
+    if (was != is) {
+      changed.push_back({field.key(), fmt::format("{} was {} and is {}", field.key(), was, is)});
+    }
+  }
+  return changed;
+}
+
+/// The key of kAcceptableChanges that a setting belongs to; empty: none.
+std::string_view acceptable_change_of(const Changed& setting) {
+  return setting.key == "train.seed"             ? "seed"
+         : listed(kOrder, setting.key)           ? "order"
+         : listed(kParametrization, setting.key) ? "parametrization"
+                                                 : "";
+}
+
+/// The differences that change results silently, by their key of kAcceptableChanges.
+using SilentDifferences = std::map<std::string_view, std::vector<std::string>>;
+
+void compare_content(std::string_view key, std::string_view name, const std::string& was,
+                     const std::string& is, SilentDifferences& found) {
+  if (was != is) {
+    found[key].push_back(fmt::format("{} had {} and has {}", name, was.empty() ? "no file" : was,
+                                     is.empty() ? "no file" : is));
+  }
+}
+
+SilentDifferences silent_differences(const SavedRun& before, const Manifest& manifest,
+                                     const std::vector<Changed>& settings) {
+  SilentDifferences found;
+  if (before.manifest != nullptr) {
+    const Manifest& was = *before.manifest;
+    compare_content("data", "data.train", was.train_data, manifest.train_data, found);
+    compare_content("data", "data.validation", was.validation_data, manifest.validation_data,
+                    found);
+    compare_content("masks", "pruning.file", was.mask_file, manifest.mask_file, found);
+    compare_content("teacher", "train.teacher", was.teacher, manifest.teacher, found);
+  }
+  for (const Changed& setting : settings) {
+    if (const std::string_view change = acceptable_change_of(setting); !change.empty()) {
+      found[change].push_back(setting.text);
+    }
+  }
+  return found;
+}
+
+/// Differences that may change bits, but not the quality of results.
+std::vector<std::string> machine_differences(const Manifest& was, const Manifest& is) {
+  std::vector<std::string> texts;
+  const auto compare = [&texts](std::string_view name, const auto& before, const auto& now) {
+    if (before != now) {
+      texts.push_back(fmt::format("{} were {} and are {}", name, before, now));
+    }
+  };
+  compare("ranks", was.ranks, is.ranks);
+  compare("ranks per machine", was.ranks_per_machine, is.ranks_per_machine);
+  compare("threads", was.threads, is.threads);
+  compare("kernels", was.kernels, is.kernels);
+  compare("programs", was.program, is.program);
+  compare("libraries", was.gemm, is.gemm);
+  compare("libraries", was.hdf5, is.hdf5);
+  compare("libraries", was.mpi, is.mpi);
+  return texts;
+}
+
+}  // namespace
+
+Json json_of(const Manifest& manifest) {
+  Json json;
+  for_each_entry(manifest, [&json](const char* key, const auto& value) { json[key] = value; });
+  return json;
+}
+
+Manifest manifest_of(std::string_view text, const std::string& where) {
+  Manifest manifest;
+  try {
+    const Json json = Json::parse(text);
+    for_each_entry(manifest, [&json](std::string_view key, auto& value) {
+      if (key != "teacher" || json.contains(key)) {  // absent in files of earlier versions
+        json.at(key).get_to(value);
+      }
+    });
+  } catch (const Json::exception& error) {
+    fail("{}: manifest: {}: the file is damaged, use another checkpoint", where, error.what());
+  }
+  return manifest;
+}
+
+Manifest manifest_of_program(const std::string& version, const kernels::Kernels& kernels,
+                             const parallel::Communicator& comm) {
+  const std::vector<int>& machines = comm.members().node;
+  return {.ranks = comm.size(),
+          // The same on all ranks: they decide by it whether to time codecs, which is collective.
+          .ranks_per_machine = std::ranges::count(machines, machines.front()),
+          .kernels = std::string(kernels.name),
+          .program = fmt::format("{} ({})", version, own_content()),
+          .gemm = kernels::gemm_library(),
+          .hdf5 = io::hdf5_library(),
+          .mpi = parallel::mpi_library()};
+}
+
+void add_inputs(const io::Config& config, Manifest& manifest) {
+  manifest.train_data = io::fingerprint(config.data.train);
+  manifest.validation_data = io::fingerprint(config.data.validation);
+  if (pruning::method_of(config.pruning).from_file()) {
+    manifest.mask_file = io::fingerprint(std::vector<std::string>{config.pruning.file});
+  }
+  if (!config.train.teacher.empty()) {
+    manifest.teacher = io::fingerprint(std::vector<std::string>{config.train.teacher});
+  }
+  manifest.seed = config.train.seed;
+  manifest.global_batch = config.train.global_batch;
+  manifest.context = config.model.context;
+}
+
+void compare_program(const Manifest& manifest, parallel::Communicator& comm) {
+  constexpr const char* kLibraries = "use the same libraries on all machines";
+  const std::vector<Fact> facts{
+      {"programs", manifest.program, "start the same program file on all machines"},
+      {"kernels", manifest.kernels,
+       "set ESPALIER_KERNELS to a table that all machines have (espalier info lists them)"},
+      {"libraries", manifest.gemm, kLibraries},
+      {"libraries", manifest.hdf5, kLibraries},
+      {"libraries", manifest.mpi, kLibraries}};
+  compare_facts(facts, comm);
+}
+
+void compare_inputs(const Manifest& manifest, const StartFiles& files,
+                    parallel::Communicator& comm) {
+  constexpr const char* kCopy = "copy the same files to all machines";
+  const auto content = [](const std::string& file) {
+    return file.empty() ? file : io::fingerprint(std::vector<std::string>{file});
+  };
+  std::string resume;
+  std::string init;
+  on_first_rank_first(comm, [&] {
+    resume = content(files.resume ? files.resume->string() : "");
+    init = content(files.init);
+  });
+  const std::vector<Fact> facts{
+      {"files of data.train", manifest.train_data, kCopy},
+      {"files of data.validation", manifest.validation_data, kCopy},
+      {"files of pruning.file", manifest.mask_file, kCopy},
+      {"files of train.teacher", manifest.teacher, kCopy},
+      {"checkpoints to resume from", resume, "use a run directory that all machines share"},
+      {"files of --init", init, kCopy}};
+  compare_facts(facts, comm);
+}
+
+std::vector<std::string> check_resume(const SavedRun& before, const io::Config& config,
+                                      const Manifest& manifest,
+                                      std::span<const std::string> accepted) {
+  const std::vector<Changed> settings = changed_settings(before.config, config);
+  std::vector<std::string> refused;
+  std::vector<std::string> texts;
+  std::vector<std::string> notes;
+  for (const auto& [key, differences] : silent_differences(before, manifest, settings)) {
+    const bool accepts = std::ranges::find(accepted, key) != accepted.end();
+    if (accepts) {
+      notes.push_back(fmt::format("accepted: {}", fmt::join(differences, "; ")));
+    } else {
+      refused.emplace_back(key);
+      texts.insert(texts.end(), differences.begin(), differences.end());
+    }
+  }
+  check(refused.empty(),
+        "{} is of a run with other {}: {}; restore what changed, or accept it with "
+        "--accept-changes {}",
+        before.file, fmt::join(refused, ", "), fmt::join(texts, "; "), fmt::join(refused, ","));
+  texts.clear();
+  for (const Changed& setting : settings) {
+    if (acceptable_change_of(setting).empty() && !listed(kWithoutEffect, setting.key)) {
+      texts.push_back(setting.text);
+    }
+  }
+  if (!texts.empty()) {
+    notes.push_back(
+        fmt::format("settings differ from the checkpoint's: {}", fmt::join(texts, "; ")));
+  }
+  if (before.manifest == nullptr) {
+    notes.push_back(fmt::format(
+        "{} has no manifest: whether data and machine are the same is unknown", before.file));
+  } else if (const auto found = machine_differences(*before.manifest, manifest); !found.empty()) {
+    notes.push_back(fmt::format("bits may differ from those of a run without a break: {}",
+                                fmt::join(found, "; ")));
+  }
+  return notes;
+}
+
+bool timings_are_valid(const SavedRun& before, const io::Config& config, const Manifest& manifest,
+                       Timed timed) {
+  if (before.manifest == nullptr || before.manifest->kernels != manifest.kernels) {
+    return false;
+  }
+  const std::vector<Changed> settings = changed_settings(before.config, config);
+  if (timed == Timed::storages) {
+    return std::ranges::none_of(
+        settings, [](const Changed& setting) { return listed(kOfStorages, setting.key); });
+  }
+  const auto ranks = [](const Manifest& of) { return std::pair(of.ranks, of.ranks_per_machine); };
+  return ranks(*before.manifest) == ranks(manifest) &&
+         std::ranges::none_of(settings, [](const Changed& setting) {
+           return listed(kOfCodecs, setting.key) && !listed(kNotOfCodecs, setting.key);
+         });
+}
+
+}  // namespace espalier::train

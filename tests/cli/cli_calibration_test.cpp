@@ -1,0 +1,176 @@
+// Pruning of trained checkpoints with calibration data, by the real program.
+#include <cmath>
+
+#include "io/checkpoint/plain_hdf5.h"
+#include "tests/support/program.h"
+
+namespace espalier::cli_calibration_test {
+namespace {
+
+const std::string kTrained = "run/checkpoints/step-000300.h5";
+
+/// A run of c.toml that has learnt its text.
+void train(const Workplace& here, const std::string& more = "") {
+  here.write("text.txt", Workplace::text(60'000));
+  expect_code(
+      here.run("train c.toml --steps 300 --set train.steps=300 --set train.eval_every=100 "
+               "--set train.checkpoint_every=100 --set pruning.method=none "
+               "--set train.global_batch=16 --set optimizer.lr=6e-3 --set run.trace=false " +
+               more),
+      0);
+}
+
+double loss_of(const Workplace& here, const std::string& file) {
+  const Ran ran = here.run("eval --json " + file + " --set train.eval_batches=20");
+  expect_code(ran, 0);
+  return ran.json()["val_loss"].get<double>();
+}
+
+/// Validation loss after pruning; `p.h5` is left.
+double pruned_loss(const Workplace& here, const std::string& how) {
+  const Ran ran = here.run("prune " + kTrained + " -o p.h5 --method " + how);
+  expect_code(ran, 0);
+  return loss_of(here, "p.h5");
+}
+
+TEST(CliCalibration, ErrorsOfTrainedWeightsAreOrdered) {
+  const Workplace here;
+  train(here);
+  const double dense = loss_of(here, kTrained);
+  for (const std::string sparsity : {"0.6", "0.7"}) {
+    const std::string at = " --sparsity " + sparsity;
+    const std::string data = at + " --calibration text.txt --samples 64";
+    const double magnitude = pruned_loss(here, "magnitude --scope layer" + at);
+    const double wanda = pruned_loss(here, "wanda" + data);
+    const double sparsegpt = pruned_loss(here, "sparsegpt" + data);
+    EXPECT_LT(dense, sparsegpt) << sparsity;
+    EXPECT_LT(sparsegpt, wanda) << sparsity;
+    EXPECT_LT(wanda, magnitude) << sparsity;
+    const nlohmann::json found = here.run("inspect --json p.h5").json();
+    for (const nlohmann::json& array : found["arrays"]) {
+      const auto name = array["name"].get<std::string>();
+      if (name.starts_with("blocks.") && array["shape"].size() == 2) {
+        EXPECT_NEAR(array["kept"].get<double>() / array["size"].get<double>(),
+                    1 - std::stod(sparsity), 1e-3)
+            << name;
+      }
+    }
+  }
+}
+
+/// Wanda changes no value; a second call with the same file gives the same bytes; training starts
+/// from the result.
+TEST(CliCalibration, WandaKeepsValuesAndRepeats) {
+  const Workplace here;
+  train(here);
+  const std::string how = " --method wanda --sparsity 0.7 --samples 10 --calibration text.txt";
+  expect_code(here.run("prune " + kTrained + " -o p.h5" + how), 0);
+  expect_code(here.run("prune " + kTrained + " -o q.h5" + how + " --set run.threads=2"), 0);
+  for (const std::string name : {"p", "q"}) {
+    expect_code(here.run("export " + name + ".h5 -o " + name + "-plain.h5"), 0);
+  }
+  expect_code(here.run("export " + kTrained + " -o before.h5"), 0);
+  const io::PlainReader before(here / "before.h5");
+  const io::PlainReader first(here / "p-plain.h5");
+  const io::PlainReader second(here / "q-plain.h5");
+  for (const std::string& name : before.names()) {
+    const auto was = before.read(name);
+    const auto is = first.read(name);
+    EXPECT_EQ(is, second.read(name)) << name;
+    for (size_t i = 0; i < was.size(); ++i) {
+      if (is[i] != 0) {
+        EXPECT_EQ(is[i], was[i]) << name;
+      }
+    }
+  }
+  expect_code(here.run("train c.toml --set pruning.method=none --out next --init p.h5"), 0);
+  EXPECT_NEAR(here.summary("next")["sparsity"].get<double>(), 0.7, 2e-2);
+}
+
+TEST(CliCalibration, APrunedCheckpointIsPrunedFurther) {
+  const Workplace here;
+  train(here);
+  const std::string data = " --calibration text.txt --samples 8";
+  expect_code(
+      here.run("prune " + kTrained + " -o half.h5 --method sparsegpt --sparsity 0.5" + data), 0);
+  expect_code(here.run("prune half.h5 -o p.h5 --method sparsegpt --sparsity 0.8" + data), 0);
+  expect_code(here.run("export half.h5 -o half-plain.h5"), 0);
+  expect_code(here.run("export p.h5 -o p-plain.h5"), 0);
+  const io::PlainReader before(here / "half-plain.h5");
+  const io::PlainReader after(here / "p-plain.h5");
+  const std::string name = "blocks.1.mlp.expand.weight";
+  const auto was = before.read(name);
+  const auto is = after.read(name);
+  for (size_t i = 0; i < was.size(); ++i) {
+    EXPECT_TRUE(was[i] != 0 || is[i] == 0) << i;
+  }
+  EXPECT_LT(loss_of(here, "p.h5"), 5.0);
+}
+
+/// Layers see the activations of pruned layers before them: with everything else excluded, the
+/// masks of the last layer differ from those after pruning the first.
+TEST(CliCalibration, LaterLayersSeePrunedActivations) {
+  const Workplace here;
+  train(here);
+  const std::string how = " --method wanda --sparsity 0.8 --samples 16 --calibration text.txt";
+  expect_code(here.run("prune " + kTrained + " -o all.h5" + how), 0);
+  expect_code(here.run("prune " + kTrained + " -o last.h5" + how +
+                       " --exclude 'blocks.0.*' --exclude 'blocks.1.attention.*' "
+                       "--exclude 'blocks.1.mlp.expand.*'"),
+              0);
+  expect_code(here.run("export all.h5 -o all-plain.h5"), 0);
+  expect_code(here.run("export last.h5 -o last-plain.h5"), 0);
+  const std::string name = "blocks.1.mlp.contract.weight";
+  EXPECT_NE(io::PlainReader(here / "all-plain.h5").read(name),
+            io::PlainReader(here / "last-plain.h5").read(name));
+}
+
+TEST(CliCalibration, CharactersAndTokensAreThoseOfTheCheckpoint) {
+  const Workplace here;
+  here.write("other.txt", std::string(400, 'Z') + " a tree");
+  here.write("short.txt", "a tree");
+  expect_code(here.run("train c.toml --set data.kind=chars --set pruning.method=none"), 0);
+  const std::string prune = "prune " + kLast + " -o p.h5 --method wanda --sparsity 0.5 ";
+  expect_code(here.run(prune + "--calibration text.txt"), 0);
+  expect_error(here.run(prune + "--calibration other.txt"), 1,
+               "character 0x5a is not in the vocabulary");
+  expect_error(here.run(prune + "--calibration short.txt"), 1, "fewer than one context of 32");
+  expect_error(here.run(prune + "--calibration none.txt"), 1, "none.txt");
+  EXPECT_FALSE(std::filesystem::exists(here / "q.h5"));
+
+  expect_code(here.run("data tokenize text.txt -o t.bin --kind chars"), 0);
+  expect_code(here.run("train c.toml --out tokens --set data.kind=tokens --set pruning.method=none "
+                       "--set 'data.train=[\"t.bin\"]'"),
+              0);
+  const std::string tokens =
+      "prune tokens/checkpoints/step-000020.h5 -o p.h5 --method sparsegpt --sparsity 0.5 ";
+  const Ran ran = here.run(tokens + "--calibration t.bin --samples 100000");
+  expect_code(ran, 0);
+  EXPECT_NE(ran.err.find("all are used"), std::string::npos) << ran.err;
+  expect_error(here.run(tokens + "--calibration text.txt"), 1, "outside the vocabulary");
+}
+
+TEST(CliCalibration, OptionsThatDoNotFitAreNamed) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 1 --set pruning.method=none"), 0);
+  const std::string in = "run/checkpoints/step-000001.h5";
+  const std::string prune = "prune " + in + " -o p.h5 --sparsity 0.5 --method ";
+  expect_error(here.run(prune + "wanda"), 2, "--calibration is missing");
+  expect_error(here.run(prune + "sparsegpt"), 2, "--calibration is missing");
+  expect_error(here.run(prune + "magnitude --calibration text.txt"), 2, "leave it out");
+  expect_error(here.run(prune + "wanda --calibration text.txt --samples 0"), 2, "--samples");
+  expect_code(here.run("export " + in + " -o plain.h5"), 0);
+  expect_error(here.run("prune plain.h5 -o p.h5 --sparsity 0.5 --method wanda "
+                        "--calibration text.txt"),
+               1, "add --config");
+  expect_code(here.run("prune plain.h5 -o p.h5 --sparsity 0.5 --method wanda --config c.toml "
+                       "--calibration text.txt"),
+              0);
+  for (const std::string method : {"wanda", "sparsegpt"}) {
+    expect_error(here.run("train c.toml --out other --set pruning.method=" + method), 1,
+                 "espalier prune CHECKPOINT -o OUT --method " + method);
+  }
+}
+
+}  // namespace
+}  // namespace espalier::cli_calibration_test

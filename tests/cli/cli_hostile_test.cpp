@@ -1,0 +1,180 @@
+// Files that are no files, or not those that are meant, in every place where a subcommand takes
+// one: named and refused at once, with exit code 1, in a run directory left out with a note.
+#include <gmock/gmock.h>
+
+#include "tests/support/program.h"
+
+namespace espalier::cli_hostile_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// A second is enough for each command; machines of tests are shared.
+constexpr const char* kAtOnce = "timeout 20 " ESPALIER_PROGRAM " ";
+
+/// Commands with a file of each kind; FILE stands for its name.
+const std::vector<std::string>& commands() {
+  static const std::vector<std::string> all{
+      "train FILE",
+      "train c.toml --init FILE",
+      "train c.toml --resume FILE",
+      "train c.toml --set 'data.train=[\"FILE\"]'",
+      "train c.toml --set 'data.validation=[\"FILE\"]'",
+      "train c.toml --set data.kind=tokens --set 'data.train=[\"FILE\"]'",
+      "train c.toml --set model.kind=mlp --set data.kind=images --set 'data.train=[\"FILE\"]'",
+      "train c.toml --set pruning.method=file --set pruning.file=FILE --set pruning.at_step=0",
+      "eval FILE",
+      "sample FILE --prompt a",
+      "inspect FILE",
+      "export FILE -o out.h5",
+      "import FILE -o out.h5 --config c.toml",
+      "prune FILE -o out.h5 --method magnitude --sparsity 0.5",
+      "codec --file FILE --codec fp16 --seconds 0",
+      "codec --checkpoint FILE --codec fp16 --seconds 0",
+      "data tokenize FILE -o out.bin",
+      "data inspect FILE --kind tokens"};
+  return all;
+}
+
+std::string with_file(std::string command, const std::string& name) {
+  for (size_t at = command.find("FILE"); at != std::string::npos; at = command.find("FILE")) {
+    command.replace(at, 4, name);
+  }
+  return command;
+}
+
+TEST(CliHostile, EveryCommandNamesWhatIsNoFile) {
+  const Workplace here;
+  here.shell("mkfifo pipe && mkdir folder && ln -s pipe link");
+  for (const std::string& command : commands()) {
+    for (const std::string name : {"pipe", "folder", "link", "/dev/zero", "/dev/null"}) {
+      const Ran ran = here.shell(kAtOnce + with_file(command, name) + " </dev/null");
+      SCOPED_TRACE(with_file(command, name));
+      expect_error(ran, 1, name);
+      EXPECT_THAT(ran.err, ::testing::AnyOf(HasSubstr("not an ordinary file"),
+                                            HasSubstr("cannot be opened")));
+    }
+  }
+}
+
+TEST(CliHostile, EveryCommandNamesAFileThatIsTooShort) {
+  const Workplace here;
+  here.write("empty", "");
+  here.write("byte", "\x89");
+  for (const std::string& command : commands()) {
+    for (const std::string name : {"empty", "byte"}) {
+      SCOPED_TRACE(with_file(command, name));
+      const Ran ran = here.shell(kAtOnce + with_file(command, name));
+      // A byte is a text, and an empty config is the default one, without data.
+      const bool is_text = name == "byte" && command.starts_with("data tokenize");
+      if (is_text) {
+        expect_code(ran, 0);
+      } else {
+        expect_error(ran, 1, "");
+      }
+    }
+  }
+}
+
+TEST(CliHostile, ATruncatedFileIsRefusedAtAnyLength) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 1 --set model.layers=1 --set model.width=8"), 0);
+  const std::string whole = here.read("run/checkpoints/step-000001.h5");
+  for (size_t part = 0; part < 40; ++part) {
+    here.write("cut.h5", whole.substr(0, whole.size() * part / 40));
+    expect_error(here.shell(std::string(kAtOnce) + "inspect cut.h5"), 1, "cut.h5");
+  }
+  const std::string config = Workplace::config();
+  for (size_t length = 0; length < config.size(); length += 7) {
+    here.write("cut.toml", config.substr(0, length));
+    const int code = here.shell(std::string(kAtOnce) +
+                                "train cut.toml --dry-run --set 'data.train=[\"text.txt\"]'")
+                         .code;
+    EXPECT_TRUE(code == 0 || code == 1) << length << ": " << code;
+  }
+}
+
+/// A run whose files are read by `report` only.
+void write_run(const Workplace& here) {
+  fs::create_directory(here / "run");
+  here.write("run/config.toml", "[train]\nsteps = 3\n");
+  here.write("run/metrics.jsonl", "{\"step\":1,\"loss\":2.5}\n");
+  here.write("run/summary.json", "{\"finished\":true,\"final_val_loss\":1.5}");
+  here.write("run/trace.json", "{\"traceEvents\":[]}");
+  here.write("run/pipeline-measured.svg", "<svg></svg>");
+  here.write("run/pipeline-predicted.svg", "<svg></svg>");
+}
+
+TEST(CliHostile, AReportLeavesOutWhatIsNoFileOfTheRun) {
+  const Workplace here;
+  here.write("secret", "<svg>a secret of the reader</svg>");
+  for (const std::string file :
+       {"config.toml", "metrics.jsonl", "summary.json", "trace.json", "pipeline-measured.svg"}) {
+    for (const std::string replace :
+         {"mkfifo run/", "mkdir run/", "ln -s ../secret run/", "ln -s /dev/zero run/"}) {
+      here.shell("rm -rf run");
+      write_run(here);
+      fs::remove(here / ("run/" + file));
+      here.shell(replace + file);
+      SCOPED_TRACE(replace + file);
+      expect_code(here.shell(std::string(kAtOnce) + "report run"), 0);
+      const std::string page = here.read("run/report.html");
+      EXPECT_THAT(page, HasSubstr(file + " is "));
+      EXPECT_THAT(page, HasSubstr("left out"));
+      EXPECT_THAT(page, Not(HasSubstr("a secret of the reader")));
+    }
+  }
+  // A link within the run directory is one of its files.
+  here.shell("rm -rf run");
+  write_run(here);
+  here.shell("mv run/summary.json run/a.json && ln -s a.json run/summary.json");
+  const Ran ran = here.shell(std::string(kAtOnce) + "report run");
+  expect_code(ran, 0);
+  EXPECT_THAT(ran.out, HasSubstr("1.5000"));
+}
+
+TEST(CliHostile, JsonOfManyLevelsIsNoStackOverflow) {
+  const Workplace here;
+  for (const std::string file : {"metrics.jsonl", "summary.json", "trace.json"}) {
+    here.shell("rm -rf run");
+    write_run(here);
+    const std::string many(200'000, '[');
+    here.write("run/" + file,
+               "{\"step\":1,\"grid\":{\"a\":" + many + std::string(200'000, ']') + "}}");
+    SCOPED_TRACE(file);
+    expect_code(here.shell(std::string(kAtOnce) + "report run"), 0);
+  }
+  // A resumed run reads its summary and its metrics.
+  expect_code(here.run("train c.toml --out r --steps 5"), 0);
+  here.write("r/summary.json",
+             "{\"a\":" + std::string(200'000, '[') + std::string(200'000, ']') + "}");
+  expect_code(here.run("train c.toml --out r --steps 6 --resume auto"), 0);
+}
+
+TEST(CliHostile, ATomlOfManyLevelsIsNoStackOverflow) {
+  const Workplace here;
+  std::string dots = "a";
+  for (int i = 0; i < 100'000; ++i) {
+    dots += ".a";
+  }
+  const std::string many(100'000, '[');
+  for (const std::string& text : {dots + " = 1\n", "[" + dots + "]\n", "a = " + many + "\n"}) {
+    here.write("deep.toml", text);
+    expect_error(here.shell(std::string(kAtOnce) + "train deep.toml"), 1, "deep.toml");
+    here.shell("rm -rf run");
+    write_run(here);
+    here.write("run/config.toml", text);
+    expect_code(here.shell(std::string(kAtOnce) + "report run"), 0);
+  }
+}
+
+TEST(CliHostile, AHugeConfigIsNotRead) {
+  const Workplace here;
+  here.shell("truncate -s 100G huge.toml");
+  expect_error(here.shell(std::string(kAtOnce) + "train huge.toml"), 1, "more than");
+}
+
+}  // namespace
+}  // namespace espalier::cli_hostile_test

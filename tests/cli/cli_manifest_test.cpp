@@ -1,0 +1,147 @@
+// The manifest of a run, with the real program: what a checkpoint says about its run, what a
+// resumed run may not change silently, and ranks that differ.
+#include <gmock/gmock.h>
+
+#include "tests/support/program.h"
+
+namespace espalier::cli_manifest_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const std::string kSeventh = "run/checkpoints/step-000007.h5";
+
+TEST(CliManifest, OtherDataEndAResumeUnlessAccepted) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const std::vector<double> undisturbed = here.curve("run", "loss");
+  here.shell("rm -r run");
+  expect_code(here.run("train c.toml --steps 7"), 0);
+  here.shell("cp text.txt elsewhere.txt; printf x >>text.txt");
+  const Ran refused = here.run("train c.toml --resume auto");
+  expect_error(refused, 1, kSeventh + " is of a run with other data: data.train had 12");
+  EXPECT_THAT(refused.err, HasSubstr("--accept-changes data\n"));
+  EXPECT_EQ(here.curve("run", "loss").size(), 7U) << "nothing was changed";
+  // The content counts, not the name.
+  const Ran moved = here.run("train c.toml --resume auto --set 'data.train=[\"elsewhere.txt\"]'");
+  expect_code(moved, 0);
+  EXPECT_EQ(here.curve("run", "loss"), undisturbed);
+  here.shell("rm run/checkpoints/step-0000[12]*");
+  const Ran accepted = here.run("train c.toml --resume auto --accept-changes data");
+  expect_code(accepted, 0);
+  EXPECT_THAT(accepted.err, HasSubstr("accepted: data.train had 12"));
+  // From now on the new data are the run's.
+  expect_code(here.run("train c.toml --resume auto"), 0);
+}
+
+TEST(CliManifest, AnotherSeedOrOrderEndsAResumeUnlessAccepted) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 7"), 0);
+  const std::string changes = " --set train.seed=2 --set train.global_batch=4 ";
+  const Ran refused = here.run("train c.toml --resume auto" + changes);
+  expect_error(refused, 1, "train.global_batch was 8 and is 4; train.seed was 1 and is 2");
+  EXPECT_THAT(refused.err, HasSubstr("--accept-changes order,seed\n"));
+  expect_error(here.run("train c.toml --resume auto --accept-changes order" + changes), 1,
+               "--accept-changes seed");
+  expect_code(here.run("train c.toml --resume auto --accept-changes seed,order" + changes), 0);
+  expect_error(here.run("train c.toml --resume auto --accept-changes weather"), 2, "weather");
+  expect_error(here.run("train c.toml --accept-changes data"), 2, "--resume");
+}
+
+TEST(CliManifest, OtherSettingsAreNamed) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 7"), 0);
+  const Ran same = here.run("train c.toml --resume auto --steps 8");
+  expect_code(same, 0);
+  EXPECT_THAT(same.err, AllOf(Not(HasSubstr("differ")), Not(HasSubstr("manifest"))));
+  const Ran other = here.run(
+      "train c.toml --resume auto --set optimizer.lr=0.001 --set train.checkpoint_every=3 --set "
+      "run.threads=2");
+  expect_code(other, 0);
+  EXPECT_THAT(other.err,
+              AllOf(HasSubstr("settings differ from the checkpoint's: optimizer.lr was 0.003 and "
+                              "is 0.001\n"),
+                    HasSubstr("a run without a break: threads were 1 and are 2\n")));
+}
+
+TEST(CliManifest, IsInCheckpointsAndTheSummary) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --set sparse.storage=auto"), 0);
+  const auto manifest = here.summary("run")["manifest"];
+  EXPECT_THAT(manifest["train_data"].get<std::string>(), StartsWith("12"));
+  EXPECT_EQ(manifest["seed"], 1);
+  EXPECT_EQ(manifest["global_batch"], 8);
+  EXPECT_EQ(manifest["context"], 32);
+  EXPECT_EQ(manifest["ranks"], 1);
+  EXPECT_EQ(manifest["threads"], 1);
+  EXPECT_EQ(manifest["storages"].size(), 8U);
+  const auto info = here.run("info --json").json();
+  EXPECT_EQ(manifest["kernels"], info["backend"]);
+  EXPECT_THAT(manifest["program"].get<std::string>(), StartsWith(info["git"].get<std::string>()));
+  for (const char* library : {"gemm", "hdf5", "mpi"}) {
+    EXPECT_EQ(manifest[library], info[library]);
+  }
+  const auto inspected = here.run("inspect --json " + kLast).json();
+  EXPECT_EQ(inspected["manifest"], manifest);
+  EXPECT_THAT(here.run("inspect " + kLast).out,
+              HasSubstr("kernels            " + manifest["kernels"].get<std::string>()));
+}
+
+/// Runs two ranks through a script that sees which of them it starts.
+Ran run_unequal(const Workplace& here, const std::string& script, const std::string& arguments) {
+  here.write("unequal",
+             "#!/bin/sh\n[ \"$OMPI_COMM_WORLD_RANK\" = 1 ] && " + script + "\nexec \"$@\"\n");
+  return here.shell(
+      fmt::format("chmod +x unequal; timeout 120 '{}/scripts/mpirun.sh' 2 ./unequal "
+                  "{} train {}",
+                  ESPALIER_SOURCE_DIR, ESPALIER_PROGRAM, arguments));
+}
+
+void expect_named(const Ran& ran, const std::string& difference) {
+  expect_code(ran, 1);
+  EXPECT_THAT(ran.err, HasSubstr("(rank 0): ranks have different " + difference));
+}
+
+TEST(CliManifest, RanksThatDifferAreNamedBeforeTheFirstStep) {
+  const Workplace here;
+  const Ran kernels = run_unequal(here, "export ESPALIER_KERNELS=dry", "c.toml");
+  expect_named(kernels, "kernels (not the same on rank 1): dry on rank 1");
+
+  here.shell("mkdir node && cp c.toml text.txt node && printf x >>node/text.txt && mkdir run");
+  const Ran data = run_unequal(here, "cd node", "c.toml --out \"$PWD/run\"");
+  expect_named(data, "files of data.train (not the same on rank 1)");
+
+  // Rank 1 has an older copy of the checkpoint.
+  expect_code(here.run("train c.toml --steps 7"), 0);
+  here.shell(
+      "cp text.txt node; mkdir -p node/run/checkpoints; cp run/checkpoints/step-000005.h5 "
+      "node/" +
+      kSeventh);
+  const Ran checkpoint = run_unequal(here, "cd node", "c.toml --resume auto");
+  expect_named(checkpoint, "checkpoints to resume from (not the same on rank 1)");
+  EXPECT_EQ(here.curve("run", "loss").size(), 7U);
+
+  // Another program.
+  here.shell(std::string("cp " ESPALIER_PROGRAM " other && printf x >>other"));
+  here.write("unequal", std::string("#!/bin/sh\n[ \"$OMPI_COMM_WORLD_RANK\" = 1 ] && exec ./other "
+                                    "\"$@\"\nexec " ESPALIER_PROGRAM " \"$@\"\n"));
+  const Ran program =
+      here.shell(fmt::format("timeout 120 '{}/scripts/mpirun.sh' 2 ./unequal train "
+                             "c.toml --out new",
+                             ESPALIER_SOURCE_DIR));
+  expect_named(program, "programs (not the same on rank 1)");
+}
+
+TEST(CliManifest, AConfigThatOnlyOneRankCannotReadIsNamed) {
+  const Workplace here;
+  here.shell("mkdir node && cp text.txt node && echo '[train]\nstepz = 1' >node/c.toml");
+  const Ran ran = run_unequal(here, "cd node", "c.toml");
+  EXPECT_NE(ran.code, 0);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("espalier: error (rank 1): "), HasSubstr("train.stepz")));
+}
+
+}  // namespace
+}  // namespace espalier::cli_manifest_test

@@ -1,0 +1,201 @@
+// espalier supervise with the real program: attempts end by kills, stops, errors and signals; the
+// run still ends with the bits of an undisturbed one, or the supervisor says why it gave up.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <sstream>
+
+#include "tests/support/job.h"
+
+namespace espalier::cli_supervise_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::string kTrain = ESPALIER_PROGRAM " train c.toml ";
+/// Steps of some milliseconds, so that faults meet steps.
+const std::string kSlow =
+    " --set model.width=64 --set train.steps=60 --set train.eval_every=0 "
+    "--set parallel.timeout_s=4 --set train.keep_checkpoints=20 ";
+const std::string kEnd = "run/checkpoints/step-000060.h5";
+
+std::string supervise(const std::string& options, const std::string& command) {
+  return fmt::format("{} supervise --pause 0.05 {} -- {}", ESPALIER_PROGRAM, options, command);
+}
+
+/// One key of the "end" lines in supervise.jsonl.
+std::vector<std::string> ends(const Workplace& here, const std::string& key) {
+  std::vector<std::string> values;
+  std::istringstream lines(here.read("run/supervise.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto object = nlohmann::json::parse(line);
+    if (object["event"] == "end") {
+      values.push_back(object[key].is_string() ? object[key].get<std::string>()
+                                               : object[key].dump());
+    }
+  }
+  return values;
+}
+
+bool has_checkpoint(const Workplace& here, int step) {
+  return std::filesystem::exists(here / fmt::format("run/checkpoints/step-{:06}.h5", step));
+}
+
+/// The last checkpoint of the command without faults.
+std::string undisturbed(const Workplace& here, const std::string& command) {
+  expect_code(here.shell("timeout 120 " + command), 0);
+  std::string bits = here.read(kEnd);
+  here.shell("rm -rf run");
+  EXPECT_FALSE(bits.empty());
+  return bits;
+}
+
+TEST(CliSupervise, AFinishedRunEndsAtOnce) {
+  const Workplace here;
+  expect_code(here.shell(supervise("", kTrain)), 0);
+  EXPECT_TRUE(here.summary("run")["finished"].get<bool>());
+  EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
+  EXPECT_THAT(ends(here, "newest_step"), ElementsAre("20"));
+}
+
+TEST(CliSupervise, KilledAndStoppedProcessesComeBackToTheSameBits) {
+  const Workplace here;
+  const std::string command = ranks_command(2, "train c.toml" + kSlow);
+  const std::string bits = undisturbed(here, command);
+  Job job(here, supervise("", command));
+  const auto fault = [&](int step, int signal, auto processes) {
+    std::vector<pid_t> found;
+    ASSERT_TRUE(wait_for(
+        [&] {
+          found = processes();
+          return has_checkpoint(here, step) && !found.empty();
+        },
+        60))
+        << job.errors();
+    kill(found.back(), signal);
+  };
+  fault(10, SIGKILL, [&] { return job.ranks(); });
+  fault(25, SIGSTOP, [&] { return job.ranks(); });
+  fault(40, SIGKILL, [&] { return job.launchers(); });
+  const std::optional<int> code = job.wait(90);
+  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
+  EXPECT_EQ(*code, 0) << job.errors();
+  EXPECT_EQ(here.read(kEnd), bits);
+  EXPECT_EQ(here.curve("run", "loss").size(), 60U);
+  const std::vector<std::string> actions = ends(here, "action");
+  EXPECT_GE(actions.size(), 4U);  // a loaded machine may add retries
+  EXPECT_EQ(actions.back(), "end");
+}
+
+TEST(CliSupervise, AnErrorThatARetryMeetsAgainEndsIt) {
+  const Workplace here;
+  const Ran ran =
+      here.shell(supervise("", ranks_command(2, "train c.toml --set 'data.train=[\"none.txt\"]'")));
+  expect_code(ran, 1);
+  EXPECT_THAT(ran.err, HasSubstr("none.txt cannot be opened"));
+  EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
+  expect_error(here.shell(supervise("", "true")), 2, "has no `espalier train");
+  expect_error(here.shell(supervise("", kTrain + "--trane")), 2, "--trane");
+}
+
+TEST(CliSupervise, ALauncherThatFailsIsTriedAgainUntilItIsGivenUp) {
+  const Workplace here;
+  // The first two attempts fail as a launcher does: no rank reports an outcome.
+  here.write("launcher.sh",
+             "echo x >>attempts; [ $(wc -l <attempts) -gt $FAILURES ] || exit 1; exec \"$@\"");
+  expect_code(here.shell("export FAILURES=2; " + supervise("", "sh launcher.sh " + kTrain)), 0);
+  EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "retry", "end"));
+  here.shell("rm -rf run attempts");
+  const Ran ran =
+      here.shell("export FAILURES=99; " + supervise("--attempts 3", "sh launcher.sh " + kTrain));
+  expect_code(ran, 5);
+  EXPECT_THAT(ran.err, HasSubstr("3 attempts in a row saved no checkpoint"));
+  EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "retry", "give up"));
+}
+
+TEST(CliSupervise, ARunThatContinuesAnotherStartsFromItsFileUntilItHasSaved) {
+  const Workplace here;
+  const std::string file = "first/checkpoints/step-000010.h5";
+  expect_code(here.run("train c.toml --out first --steps 10"), 0);
+  expect_code(here.run("train c.toml --resume " + file), 0);
+  const std::string bits = here.read(kLast);
+  const std::vector<double> losses = here.curve("run", "loss");
+  here.shell("rm -rf run");
+  // 1: the launcher fails. 2: killed before the first checkpoint. 3: the launcher fails after it.
+  here.write("launcher.sh",
+             "echo x >>attempts; n=$(wc -l <attempts)\n"
+             "[ $n = 1 ] && exit 1\n"
+             "[ $n = 3 ] && { \"$@\" --steps 15; exit 1; }\n"
+             "[ $n = 4 ] && exec \"$@\"\n"
+             "\"$@\" --set train.steps=1000000 --set train.checkpoint_every=0 &\n"
+             "while [ ! -s run/metrics.jsonl ] && kill -0 $!; do sleep 0.01; done\n"
+             "kill -9 $!; wait $!");
+  const Ran ran =
+      here.shell("timeout 120 " + supervise("", "sh launcher.sh " + kTrain + "--resume " + file));
+  expect_code(ran, 0);
+  EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "retry", "retry", "end")) << ran.err;
+  std::vector<std::string> from;
+  std::istringstream lines(here.read("run/supervise.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto object = nlohmann::json::parse(line);
+    if (object["event"] == "start") {
+      from.push_back(object["command"].back().get<std::string>());
+    }
+  }
+  EXPECT_THAT(from, ElementsAre(file, file, file, "auto"));
+  EXPECT_EQ(here.curve("run", "loss"), losses);
+  const bool equal = here.read(kLast) == bits;
+  EXPECT_TRUE(equal) << "last checkpoint";
+}
+
+TEST(CliSupervise, AJobThatDoesNothingIsEnded) {
+  const Workplace here;
+  Job job(here, supervise("--stall 4", kTrain + kSlow));
+  ASSERT_TRUE(job.wait_for_steps(10)) << job.errors();
+  kill(job.ranks().back(), SIGSTOP);
+  const std::optional<int> code = job.wait(60);
+  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
+  EXPECT_EQ(*code, 0) << job.errors();
+  EXPECT_THAT(job.errors(), HasSubstr("it wrote nothing for 4 s"));
+  EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "end"));
+}
+
+TEST(CliSupervise, ASignalSavesTheRunAndEndsIt) {
+  const Workplace here;
+  Job job(here, supervise("", ranks_command(2,
+                                            "train c.toml --set train.steps=1000000 "
+                                            "--set train.checkpoint_every=0")));
+  ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
+  const std::vector<pid_t> ranks = job.ranks();
+  kill(job.pid(), SIGTERM);
+  const std::optional<int> code = job.wait(60);
+  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
+  EXPECT_EQ(*code, 4) << job.errors();
+  expect_gone(ranks);
+  EXPECT_TRUE(has_checkpoint(here, static_cast<int>(here.curve("run", "loss").size())));
+}
+
+TEST(CliSupervise, AKilledSupervisorLeavesNoProcess) {
+  const Workplace here;
+  Job job(here, supervise("", ranks_command(2, "train c.toml --set train.steps=1000000")));
+  ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
+  const std::vector<pid_t> ranks = job.ranks();
+  ASSERT_EQ(ranks.size(), 2U);
+  kill(job.pid(), SIGKILL);
+  expect_gone(ranks);
+}
+
+TEST(CliSupervise, FewerRanksGoOnWhereTheGridAllows) {
+  const Workplace here;
+  // A machine that is left with two of its ranks' places; 3 does not divide the batch of 8.
+  here.write("launcher.sh", "n=$2; shift 2; [ $n -le 2 ] || exit 1; exec '" ESPALIER_SOURCE_DIR
+                            "/scripts/mpirun.sh' $n \"$@\"");
+  const Ran ran = here.shell(supervise("--fewer-ranks", "sh launcher.sh -n 4 " + kTrain));
+  expect_code(ran, 0);
+  EXPECT_THAT(ran.err, HasSubstr("going on with 2 ranks instead of 4"));
+  EXPECT_EQ(here.summary("run")["ranks"], 2);
+}
+
+}  // namespace
+}  // namespace espalier::cli_supervise_test

@@ -1,0 +1,228 @@
+// Runs that go on, or end with an error and all of their data, where something around them breaks:
+// consoles, checkpoints, links, pipes, and settings that no machine can serve.
+#include <gmock/gmock.h>
+
+#include "tests/support/program.h"
+
+namespace espalier::cli_survival_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<std::string> checkpoints(const Workplace& here, const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(here / folder)) {
+    if (entry.is_regular_file()) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+TEST(CliSurvival, ABranchKeepsItsNewestCheckpointAndSetsTheOthersAside) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const Ran branch = here.run(
+      "train c.toml --resume run/checkpoints/step-000005.h5 --steps 7 "
+      "--set train.keep_checkpoints=2");
+  expect_code(branch, 0);
+  EXPECT_THAT(branch.err, HasSubstr("set aside in run/checkpoints/set-aside-1"));
+  EXPECT_EQ(checkpoints(here, "run/checkpoints"),
+            (std::vector<std::string>{"step-000005.h5", "step-000007.h5"}));
+  EXPECT_EQ(checkpoints(here, "run/checkpoints/set-aside-1"),
+            (std::vector<std::string>{"step-000010.h5", "step-000015.h5", "step-000020.h5"}));
+  EXPECT_FALSE(here.summary("run")["finished"].get<bool>());
+  const Ran on = here.run("train c.toml --resume auto");
+  expect_code(on, 0);
+  EXPECT_THAT(on.err, HasSubstr("step-000007.h5 at step 7"));
+  EXPECT_THAT(on.err, Not(HasSubstr("set aside")));
+  // The branch that was given up can be taken up again.
+  const Ran back = here.run("train c.toml --resume run/checkpoints/set-aside-1/step-000015.h5");
+  expect_code(back, 0);
+  EXPECT_THAT(back.err, HasSubstr("set-aside-2"));
+  EXPECT_EQ(here.curve("run", "loss").size(), 20U);
+}
+
+TEST(CliSurvival, ResumeTakesTheNewestIntactCheckpoint) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const std::string whole = here.read("run/metrics.jsonl");
+  const std::string good = here.read(kLast);
+  fs::resize_file(here / kLast, 1000);
+  std::string flipped = here.read("run/checkpoints/step-000015.h5");
+  flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 1);
+  here.write("run/checkpoints/step-000015.h5", flipped);
+  const Ran ran = here.run("train c.toml --resume auto");
+  expect_code(ran, 0);
+  EXPECT_THAT(ran.err, HasSubstr("skipped damaged checkpoint: run/checkpoints/step-000020.h5"));
+  EXPECT_THAT(ran.err, HasSubstr("skipped damaged checkpoint: run/checkpoints/step-000015.h5"));
+  EXPECT_THAT(ran.err, HasSubstr("resumed from run/checkpoints/step-000010.h5"));
+  EXPECT_EQ(here.read(kLast), good) << "the bits of an undisturbed run";
+  EXPECT_EQ(checkpoints(here, "run/checkpoints/set-aside-1").size(), 2U);
+  for (const std::string& name : checkpoints(here, "run/checkpoints")) {
+    here.write("run/checkpoints/" + name, "no checkpoint");
+  }
+  expect_error(here.run("train c.toml --resume auto"), 1, "no checkpoint of run is intact");
+  EXPECT_EQ(here.curve("run", "loss").size(), 20U) << "nothing was removed";
+}
+
+TEST(CliSurvival, ACheckpointOfAnotherRunDoesNotReplaceARun) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 5"), 0);
+  expect_code(here.run("train c.toml --steps 5 --out other"), 0);
+  expect_error(here.run("train c.toml --out other --resume run/checkpoints/step-000005.h5"), 1,
+               "not one of its checkpoints");
+  expect_code(here.run("train c.toml --out third --resume run/checkpoints/step-000005.h5"), 0);
+}
+
+TEST(CliSurvival, AResumedRunIsNotFinishedUntilItsEnd) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  EXPECT_TRUE(here.summary("run")["finished"].get<bool>());
+  // Killed at a step: SIGKILL leaves no time to write anything.
+  const Ran killed = here.shell(
+      ESPALIER_PROGRAM
+      " train c.toml --resume auto --set train.steps=100000 & pid=$!; "
+      "until [ -e run/checkpoints/step-000025.h5 ]; do sleep 0.02; done; kill -9 $pid; wait $pid");
+  expect_code(killed, 137);
+  EXPECT_FALSE(here.summary("run")["finished"].get<bool>());
+}
+
+TEST(CliSurvival, AFailedDiskIsRetryableAndLosesNothing) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const std::string undisturbed = here.read(kLast);
+  const std::string disk =
+      fs::canonical("/proc/self/exe").parent_path() / "libespalier_failing_disk.so";
+  for (const auto& [fault, cause] :
+       std::vector<std::pair<std::string, std::string>>{{"fsync 2 5", "Input/output error"},
+                                                        {"fsync 12 5", "Input/output error"},
+                                                        {"fsync 16 28", "No space left on device"},
+                                                        {"rename 5 5", "Input/output error"},
+                                                        {"pwrite 40 28", "No space left on device"},
+                                                        {"pwrite 300 5", "Input/output error"}}) {
+    SCOPED_TRACE(fault);
+    here.shell("rm -rf run");
+    const Ran ran =
+        here.shell(fmt::format("FAILING_DISK='{}' LD_PRELOAD='{}' {} train c.toml --resume auto",
+                               fault, disk, ESPALIER_PROGRAM));
+    expect_error(ran, 5, cause);
+    if (fs::exists(here / "run/checkpoints")) {
+      for (const std::string& name : checkpoints(here, "run/checkpoints")) {
+        expect_code(here.run("inspect run/checkpoints/" + name), 0);
+      }
+    }
+    expect_code(here.run("train c.toml --resume auto"), 0);
+    EXPECT_EQ(here.read(kLast), undisturbed);
+    EXPECT_EQ(here.curve("run", "loss").size(), 20U);
+  }
+}
+
+TEST(CliSurvival, ABrokenConsoleEndsNoRun) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const std::string undisturbed = here.read(kLast);
+  for (const std::string console :
+       {"2>/dev/full", "<&- >&- 2>&-", "2>&1 | head -c 20", "2>&1 | true"}) {
+    here.shell("rm -rf run");
+    here.shell(ESPALIER_PROGRAM " train c.toml " + console);
+    EXPECT_EQ(here.read(kLast), undisturbed) << console;
+    EXPECT_TRUE(here.summary("run")["finished"].get<bool>()) << console;
+    EXPECT_EQ(here.curve("run", "loss").size(), 20U) << console;
+  }
+}
+
+TEST(CliSurvival, AClosedTerminalEndsARunWithACheckpoint) {
+  const Workplace here;
+  const std::string start = ESPALIER_PROGRAM
+      " train c.toml --set train.steps=100000 --set train.checkpoint_every=0 & pid=$!; "
+      "until [ -s run/metrics.jsonl ]; do sleep 0.02; done; kill -HUP $pid; ";
+  expect_code(here.shell(start + "wait $pid"), 4);
+  EXPECT_EQ(checkpoints(here, "run/checkpoints").size(), 1U);
+  EXPECT_FALSE(here.summary("run")["finished"].get<bool>());
+  // Under nohup it goes on.
+  here.shell("rm -rf run");
+  expect_code(here.shell("trap '' HUP; " + start + "sleep 0.3; kill -0 $pid && kill -9 $pid"), 0);
+}
+
+TEST(CliSurvival, FilesThatAreNoFilesAreRefusedAtOnce) {
+  const Workplace here;
+  here.shell("mkfifo pipe");
+  for (const std::string command :
+       {"inspect pipe", "train pipe", "train c.toml --init pipe", "train c.toml --resume pipe",
+        "train c.toml --set 'data.train=[\"pipe\"]'", "eval pipe", "inspect .", "train ."}) {
+    expect_error(here.run(command), 1, "not an ordinary file");
+  }
+}
+
+TEST(CliSurvival, ALockDoesNotOverwriteOtherFiles) {
+  const Workplace here;
+  for (const std::string link :
+       {"ln -s ../precious r/.lock", "ln precious r/.lock", "cp precious r/.lock"}) {
+    here.shell("rm -rf r && mkdir r && echo 'years of work' >precious && " + link);
+    expect_error(here.run("train c.toml --out r"), 1, "r/.lock");
+    EXPECT_EQ(here.read("precious"), "years of work\n") << link;
+    EXPECT_EQ(here.read("r/.lock"), "years of work\n") << link;
+  }
+}
+
+TEST(CliSurvival, TheRunDirectoryIsTakenLiterally) {
+  const Workplace here;
+  expect_error(here.run("train c.toml --out ''"), 1, "run.out is empty");
+  EXPECT_FALSE(fs::exists(here / "run"));
+  expect_code(here.run(R"(train c.toml --steps 1 --out 'a\tb "c"')"), 0);
+  EXPECT_TRUE(fs::exists(here / R"(a\tb "c")" / "metrics.jsonl"));
+}
+
+TEST(CliSurvival, IntegersHaveLimits) {
+  const Workplace here;
+  for (const std::string setting :
+       {"train.eval_batches=9223372036854775807", "train.global_batch=4294967297",
+        "train.steps=2147483648", "train.checkpoint_every=4294967296", "pruning.every=4294967296",
+        "model.heads=4294967298", "parallel.codec_every=9223372036854775807",
+        "parallel.partition=[4294967298,2]", "train.seed=9223372036854775807"}) {
+    const std::string key = setting.substr(0, setting.find('='));
+    expect_error(here.run("train c.toml --set '" + setting + "' --set train.micro_batch=1"), 1,
+                 key + " = ");
+  }
+  expect_code(here.run("train c.toml --steps 1"), 0);
+  const std::string prune = "prune run/checkpoints/step-000001.h5 -o x.h5 --method ";
+  for (const std::string option :
+       {"nm --n 4294967298", "nm --m 4294967300", "block --sparsity 0.5 --block 4294967304"}) {
+    expect_error(here.run(prune + option), 1, "is out of range");
+  }
+}
+
+TEST(CliSurvival, ADryRunOfAPipelineListsItsStages) {
+  const Workplace here;
+  for (const std::string more : {"", " --json"}) {
+    const Ran ran = here.run("train c.toml --dry-run --set parallel.pipeline=2" + more);
+    expect_code(ran, 0);
+    EXPECT_THAT(ran.out, HasSubstr("1f1b"));
+  }
+}
+
+TEST(CliSurvival, AReportLeavesBrokenPicturesOut) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 3"), 0);
+  here.write("run/pipeline-measured.svg", "\xff");
+  here.write("run/pipeline-predicted.svg", "x");
+  const Ran ran = here.run("report run");
+  expect_code(ran, 0);
+  EXPECT_THAT(here.read("run/report.html"), HasSubstr("pipeline-measured.svg is no SVG picture"));
+}
+
+TEST(CliSurvival, LongNamesAreNoBug) {
+  const Workplace here;
+  const std::string name(5000, 'a');
+  for (const std::string command : {"train c.toml --resume ", "train c.toml --init ", "inspect ",
+                                    "train c.toml --out ", "report ", "eval ", "train "}) {
+    expect_error(here.run(command + name), 1, "aaa");
+  }
+}
+
+}  // namespace
+}  // namespace espalier::cli_survival_test

@@ -1,0 +1,114 @@
+// espalier sweep with the real program: every combination is trained once, each run is an ordinary
+// one, the optimum is marked, a second call continues, and bad input trains nothing.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "tests/support/job.h"
+
+namespace espalier::cli_sweep_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::string kShort = "sweep c.toml --out s --set train.steps=6 --set pruning.at_step=2 ";
+
+std::vector<std::string> folders(const Workplace& here) {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator(here / "s")) {
+    if (entry.is_directory()) {
+      found.push_back(entry.path().filename().string());
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+TEST(CliSweep, TrainsEachCombinationAndMarksTheOptimum) {
+  const Workplace here;
+  const Ran ran =
+      here.run(kShort + "--over model.width=32 --over optimizer.lr=1e-6,1e-2,10 --json");
+  expect_code(ran, 0);
+  EXPECT_THAT(folders(here), ElementsAre("width=32,lr=10", "width=32,lr=1e-2", "width=32,lr=1e-6"));
+  const nlohmann::json sweep = ran.json();
+  ASSERT_EQ(sweep["sweep"].size(), 3U);
+  EXPECT_EQ(sweep["sweep"][0]["optimizer.lr"], "1e-6");
+  EXPECT_TRUE(sweep["sweep"][1]["best"].get<bool>()) << sweep.dump(2);
+  EXPECT_TRUE(sweep["warnings"].empty());
+  EXPECT_EQ(nlohmann::json::parse(here.read("s/sweep.json")), sweep);
+  EXPECT_TRUE(fs::exists(here / "s/report.html"));
+  // A run of the sweep is the run of its config; min_lr keeps its ratio to lr.
+  expect_code(here.run("train 's/width=32,lr=1e-2/sweep.toml' --out alone --resume none"), 0);
+  EXPECT_EQ(here.summary("alone")["final_val_loss"],
+            here.summary("s/width=32,lr=1e-2")["final_val_loss"]);
+  EXPECT_EQ(sweep["sweep"][1]["losses"][0], here.summary("alone")["final_val_loss"]);
+  EXPECT_THAT(here.read("s/width=32,lr=1e-2/sweep.toml"), HasSubstr("min_lr = 0.000333333333"));
+}
+
+TEST(CliSweep, AnOptimumAtTheEdgeIsSaid) {
+  const Workplace here;
+  const Ran ran = here.run(kShort + "--over optimizer.lr=1e-6,1e-5,1e-3");
+  expect_code(ran, 0);
+  EXPECT_THAT(ran.err, HasSubstr("optimizer.lr = 1e-3 is at the edge of the grid"));
+}
+
+TEST(CliSweep, SeedsAreRunsOfTheirOwn) {
+  const Workplace here;
+  const Ran ran = here.run(kShort + "--over optimizer.lr=1e-3 --seeds 2 --jobs 1 --json");
+  expect_code(ran, 0);
+  EXPECT_THAT(folders(here), ElementsAre("lr=1e-3,seed=1", "lr=1e-3,seed=2"));
+  const auto losses = ran.json()["sweep"][0]["losses"].get<std::vector<double>>();
+  ASSERT_EQ(losses.size(), 2U);
+  EXPECT_NE(losses[0], losses[1]);
+}
+
+TEST(CliSweep, GoesOnWhereItStopped) {
+  const Workplace here;
+  const std::string sweep =
+      "sweep c.toml --out s --set model.width=64 --set train.steps=60 "
+      "--set train.eval_every=0 --over optimizer.lr=1e-3,2e-3 --json";
+  {
+    Job job(here, fmt::format("{} {} --jobs 1", ESPALIER_PROGRAM, sweep));
+    ASSERT_TRUE(wait_for([&] { return fs::exists(here / "s/lr=2e-3/checkpoints"); }, 60));
+    kill(job.pid(), SIGTERM);
+    EXPECT_EQ(job.wait(60), 4) << job.errors();
+  }
+  const auto finished = fs::last_write_time(here / "s/lr=1e-3/summary.json");
+  const Ran ran = here.run(sweep + " --jobs 2");
+  expect_code(ran, 0);
+  EXPECT_EQ(fs::last_write_time(here / "s/lr=1e-3/summary.json"), finished) << "not repeated";
+  expect_code(here.run("train 's/lr=2e-3/sweep.toml' --out alone --resume none"), 0);
+  EXPECT_EQ(here.summary("alone")["final_val_loss"], ran.json()["sweep"][1]["losses"][0]);
+}
+
+TEST(CliSweep, AFailedRunIsNoOptimum) {
+  const Workplace here;
+  const Ran ran = here.run(kShort + "--over optimizer.lr=1e-3,1e38 --json");
+  expect_code(ran, 0);
+  EXPECT_EQ(ran.json()["sweep"][1]["failed"], 1);
+  EXPECT_FALSE(ran.json()["sweep"][1]["best"].get<bool>());
+  EXPECT_THAT(ran.err, HasSubstr("log.txt"));
+  EXPECT_THAT(here.read("s/lr=1e38/log.txt"), HasSubstr("diverged"));
+}
+
+TEST(CliSweep, BadInputTrainsNothing) {
+  const Workplace here;
+  for (const auto& [options, code, words] : std::vector<std::tuple<std::string, int, std::string>>{
+           {"--over optimizer.lr", 2, "no values"},
+           {"--over optimizer.lr=1e-3,", 2, "empty value"},
+           {"--over optimizer.lr=1e-3,1e-3", 2, "twice"},
+           {"--over optimizer.lr=1e-3 --over optimizer.lr=2e-3", 2, "given twice"},
+           {"--over train.seed=1,2 --seeds 2", 2, "--seeds"},
+           {"--over optimizer.rate=1e-3", 1, "optimizer.rate"},
+           {"--over model.width=32,30 --set model.heads=4", 1, "not divisible"},
+           {"--over optimizer.lr=fast", 1, "optimizer.lr"}}) {
+    expect_error(here.run("sweep c.toml --out s " + options), code, words);
+    EXPECT_FALSE(fs::exists(here / "s")) << options;
+  }
+  expect_code(here.run(kShort + "--over optimizer.lr=1e-3"), 0);
+  expect_error(here.run("sweep c.toml --out s --over optimizer.lr=1e-3"), 1, "another config");
+}
+
+}  // namespace
+}  // namespace espalier::cli_sweep_test

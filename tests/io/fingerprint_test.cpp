@@ -1,0 +1,85 @@
+// Fingerprints of files: every byte of small ones counts, large ones take no time.
+#include "io/data/fingerprint.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <vector>
+
+#include "src/core/error.h"
+#include "tests/support/failure.h"
+
+namespace espalier::io::fingerprint_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Fingerprint : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / fmt::format("espalier-fingerprint-{}", ::getpid());
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string file(const std::string& name, const std::string& bytes) const {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+    return (folder_ / name).string();
+  }
+  static std::string of(const std::vector<std::string>& files) { return fingerprint(files); }
+
+  fs::path folder_;
+};
+
+TEST_F(Fingerprint, IsThatOfTheContent) {
+  // Of one file, `xxh64sum FILE` prints the same.
+  EXPECT_EQ(of({file("a", "Espalier")}), of({file("b", "Espalier")}));
+  EXPECT_EQ(of({file("a", "a")}), "1 bytes, xxHash64 d24ec4f1a98c6e5b");
+  EXPECT_EQ(of({}), "");
+  EXPECT_NE(failure_of([&] { of({(folder_ / "none").string()}); }).find("none cannot be opened"),
+            std::string::npos);
+}
+
+TEST_F(Fingerprint, ChangesWithEveryByteAndWithTheCut) {
+  std::set<std::string> seen;
+  const std::string text(1000, 'x');
+  seen.insert(of({file("a", text)}));
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string other = text;
+    other[i] = 'y';
+    seen.insert(of({file("a", other)}));
+  }
+  seen.insert(of({file("a", text + "x")}));
+  seen.insert(of({file("a", text), file("b", text)}));
+  seen.insert(of({file("a", text + "x"), file("b", text.substr(1))}));
+  EXPECT_EQ(seen.size(), text.size() + 4);
+}
+
+TEST_F(Fingerprint, OfALargeFileTakesNoTime) {
+  const std::string first = file("large", "head");
+  constexpr uintmax_t kSize = uintmax_t{100} << 30;  // sparse: no disk is used
+  std::error_code error;
+  fs::resize_file(first, kSize, error);
+  if (error) {
+    GTEST_SKIP() << "no sparse files here: " << error.message();
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  std::set<std::string> seen{of({first})};
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  for (const uintmax_t at : {uintmax_t{0}, uintmax_t{65'535}, kSize - 65'536, kSize - 1}) {
+    std::fstream edit(first, std::ios::in | std::ios::out | std::ios::binary);
+    edit.seekp(static_cast<std::streamoff>(at)).put('!');
+    edit.close();
+    seen.insert(of({first}));
+  }
+  fs::resize_file(first, kSize + 1);
+  seen.insert(of({first}));
+  EXPECT_EQ(seen.size(), 6U) << "head, tail and size count";
+}
+
+}  // namespace
+}  // namespace espalier::io::fingerprint_test

@@ -1,0 +1,89 @@
+// HDF5 files from anywhere (tests/data/make_hostile_hdf5.py wrote them): refused by name, at once,
+// without reading another file and without memory for more than they hold.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/plain_hdf5.h"
+#include "tests/support/failure.h"
+
+namespace espalier::io::hostile_hdf5_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::filesystem::path example(const std::string& name) {
+  return std::filesystem::path(ESPALIER_SOURCE_DIR) / "tests/data" / ("hostile_" + name + ".h5");
+}
+
+TEST(HostileHdf5, DataElsewhereOrBehindFiltersAreRefused) {
+  for (const auto& [name, words] :
+       std::vector<std::pair<std::string, std::string>>{{"external", "stored in another file"},
+                                                        {"virtual", "stored in another file"},
+                                                        {"gzip", "compressed"},
+                                                        {"chunks", "in chunks"},
+                                                        {"unwritten", "more than the file has"}}) {
+    const std::string error = failure_of([&] { PlainReader reader(example(name)); });
+    EXPECT_THAT(error, AllOf(HasSubstr(example(name).string()), HasSubstr("/w"), HasSubstr(words)));
+    // A reader that knows the name gets no further.
+    const hdf5::Reader file(example(name));
+    EXPECT_THAT(failure_of([&] { file.describe("/w"); }), HasSubstr(words));
+    std::vector<std::byte> values(16);
+    EXPECT_THAT(failure_of([&] { file.read("/w", hdf5::Type::fp32, values); }), HasSubstr(words));
+  }
+}
+
+TEST(HostileHdf5, LinksToOtherFilesAreNotFollowed) {
+  for (const std::string name : {"soft_link", "external_link"}) {
+    const PlainReader reader(example(name));
+    EXPECT_FALSE(reader.has("w"));
+    const hdf5::Reader file(example(name));
+    for (const auto& visit : std::vector<std::function<void()>>{
+             [&] { file.describe("/w"); }, [&] { file.children("/w"); },
+             [&] { file.attributes("/w"); }, [&] { file.text("/w", "a"); },
+             [&] { file.integers("/w", "a"); }}) {
+      EXPECT_THAT(failure_of(visit), HasSubstr("/w is a soft or external link"));
+    }
+  }
+}
+
+TEST(HostileHdf5, GroupsWithCountlessPathsEnd) {
+  EXPECT_THAT(failure_of([] { PlainReader reader(example("many_links")); }),
+              HasSubstr("more paths than a file of this size has links"));
+}
+
+TEST(HostileHdf5, ADatasetOfManyNamesIsNotReadThatOften) {
+  EXPECT_THAT(failure_of([] { PlainReader reader(example("many_names")); }),
+              HasSubstr("more than 16 times the bytes of the file"));
+}
+
+TEST(HostileHdf5, AShapeFitsTheFile) {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / fmt::format("espalier-shape-{}.h5", ::getpid());
+  CheckpointWriter writer(path);
+  writer.meta({});
+  float value = 1;
+  const std::vector<uint8_t> index(4);
+  for (const auto& [name, rows] : {std::pair{"small", 1024}, {"large", 1 << 22}}) {
+    writer.parameter({.name = name,
+                      .shape = Shape{rows, 1024},
+                      .encoding = "int32",
+                      .nnz = 1,
+                      .values = Tensor(&value, DType::fp32, Shape{1}),
+                      .index = index});
+  }
+  writer.commit();
+  const CheckpointReader reader(path);
+  EXPECT_EQ(reader.info("small").shape.count(), 1 << 20);
+  EXPECT_THAT(failure_of([&] { reader.info("large"); }),
+              HasSubstr("shape [4194304, 1024] of /params/large is impossible in a file of"));
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace espalier::io::hostile_hdf5_test

@@ -1,0 +1,150 @@
+// Method early-bird in whole runs: the step at which it prunes, equal masks over ranks and stages,
+// and resumed runs.
+#include <gtest/gtest.h>
+
+#include "io/checkpoint/checkpoint.h"
+#include "tests/support/grid.h"
+#include "tests/support/support.h"
+
+namespace espalier::early_bird_run_test {
+namespace {
+
+using namespace testing;
+
+/// Checks after each step from 1 on; the sixth is the first that may draw.
+io::Config waiting(const TempDir& dir, double distance) {
+  io::Config config = tiny_config(dir);
+  config.pruning.method = "early-bird";
+  config.pruning.sparsity = 0.8;
+  config.pruning.every = 1;
+  config.pruning.to_step = 9;
+  config.pruning.distance = distance;
+  return config;
+}
+
+/// Distances by step; a step without one has none.
+std::map<int64_t, double> distances(const io::Config& config) {
+  std::map<int64_t, double> found;
+  for (const nlohmann::json& line : metrics_without_times(config)) {
+    if (line.contains("mask_distance")) {
+      found[line["step"].get<int64_t>()] = line["mask_distance"].get<double>();
+    }
+  }
+  return found;
+}
+
+/// The first step whose line shows pruned weights.
+int64_t first_pruned(const io::Config& config) {
+  for (const nlohmann::json& line : metrics_without_times(config)) {
+    if (line["sparsity"].get<double>() > 0) {
+      return line["step"].get<int64_t>();
+    }
+  }
+  return -1;
+}
+
+struct Noted {
+  Outcome outcome;
+  std::string notes;
+};
+
+Noted noted(const io::Config& config) {
+  Noted result;
+  result.outcome =
+      run(config, 1, {.on_note = [&](const std::string& note) { result.notes += note + "\n"; }});
+  return result;
+}
+
+TEST(EarlyBirdRun, DrawsAsSoonAsMasksAreStable) {
+  const TempDir dir;
+  const io::Config config = waiting(dir, 0.99);
+  const Noted result = noted(config);
+  EXPECT_EQ(first_pruned(config), 7) << "after step 6";
+  const auto found = distances(config);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_GT(found.at(7), 0);
+  EXPECT_LT(found.at(7), 0.99);
+  EXPECT_NE(result.notes.find("ticket drawn after step 6"), std::string::npos) << result.notes;
+  // The masks are those of magnitude after the same step.
+  io::Config once = tiny_config(dir);
+  once.pruning.method = "magnitude";
+  once.pruning.sparsity = 0.8;
+  once.pruning.at_step = 6;
+  once.run.out = (dir / "once").string();
+  EXPECT_EQ(run(once), result.outcome);
+}
+
+TEST(EarlyBirdRun, PrunesAtToStepAtTheLatest) {
+  const TempDir dir;
+  const io::Config config = waiting(dir, 0);
+  const Noted result = noted(config);
+  EXPECT_EQ(first_pruned(config), 10) << "after step 9";
+  EXPECT_EQ(distances(config).size(), 4U) << "after steps 6 to 9";
+  EXPECT_NE(result.notes.find("no early-bird ticket until pruning.to_step = 9"), std::string::npos)
+      << result.notes;
+}
+
+TEST(EarlyBirdRun, RanksAndStagesAgree) {
+  const TempDir dir;
+  for (const double distance : {0.99, 0.0}) {
+    io::Config config = waiting(dir, distance);
+    config.model.layers = 4;
+    config.train.micro_batch = 1;
+    config.pruning.exclude = {"blocks.0.attention.qkv.weight"};  // of one stage alone
+    const Outcome serial = run_grid(config, 1);
+    const auto found = distances(config);
+    ASSERT_FALSE(found.empty());
+    config.parallel.pipeline = 2;
+    config.parallel.schedule = "1f1b";
+    expect_equal(run_grid(config, 2), serial);
+    EXPECT_EQ(distances(config), found);
+    const Outcome both = run_grid(config, 4);  // two replicas of two stages
+    const auto found_by_both = distances(config);
+    config.parallel.pipeline = 1;
+    expect_equal(both, run_grid(config, 2));
+    EXPECT_EQ(found_by_both, distances(config));
+  }
+}
+
+TEST(EarlyBirdRun, ResumeIsNoBreak) {
+  const TempDir dir;
+  io::Config config = waiting(dir, 0);
+  config.train.checkpoint_every = 1;
+  config.train.keep_checkpoints = 20;
+  EXPECT_EQ(expect_resume_is_no_break(config, 1, {1, 7, 9}).losses.size(), 12U);
+  io::Config early = waiting(dir, 0.99);
+  early.train.checkpoint_every = 1;
+  early.run.out = (dir / "early").string();
+  expect_resume_is_no_break(early, 2, {4});
+  early.run.out = (dir / "drawn").string();
+  expect_resume_is_no_break(early, 1, {8});
+  io::Config stages = waiting(dir, 0);
+  stages.train.checkpoint_every = 1;
+  stages.train.micro_batch = 1;
+  stages.parallel.pipeline = 2;
+  stages.run.out = (dir / "stages").string();
+  expect_resume_is_no_break(stages, 2, {5});
+}
+
+TEST(EarlyBirdRun, CheckpointsHoldMasksUntilTheTicketIsDrawn) {
+  const TempDir dir;
+  io::Config config = waiting(dir, 0.99);
+  config.train.checkpoint_every = 1;
+  config.train.keep_checkpoints = 20;
+  run(config);
+  const auto holds = [&](int64_t step, const std::string& name) {
+    const auto file =
+        std::filesystem::path(config.run.out) / "checkpoints" / io::checkpoint_name(step);
+    return io::CheckpointReader(file).has_optimizer(name, std::string(io::kMaskHistoryKind));
+  };
+  const std::string matrix = "blocks.0.mlp.expand.weight";
+  EXPECT_FALSE(holds(1, matrix)) << "the first check follows the checkpoint";
+  for (int64_t step = 2; step <= 6; ++step) {
+    EXPECT_TRUE(holds(step, matrix)) << step;
+    EXPECT_FALSE(holds(step, "embedding.token")) << step;
+  }
+  EXPECT_FALSE(holds(7, matrix));
+}
+
+}  // namespace
+}  // namespace espalier::early_bird_run_test

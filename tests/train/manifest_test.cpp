@@ -1,0 +1,659 @@
+// The manifest of a run: choices by timing are restored, changes that alter results are refused,
+// and differences between ranks are found before the first step.
+#include "src/train/run/manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <set>
+#include <thread>
+
+#include "src/config/parse.h"
+#include "src/train/codec_choice/adaprec.h"
+#include "src/train/exchange/agreement.h"
+#include "src/train/memory/storage_choice.h"
+#include "src/train/run/snapshot.h"
+#include "tests/support/failure.h"
+#include "tests/support/support.h"
+#include "tests/support/ways.h"
+
+namespace espalier::manifest_test {
+namespace {
+
+using namespace testing;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using train::Manifest;
+
+/// Rewrites a checkpoint with other attributes.
+void edit_meta(const std::filesystem::path& path,
+               const std::function<void(io::CheckpointMeta&)>& edit) {
+  const io::CheckpointReader reader(path);
+  io::CheckpointMeta meta = reader.meta();
+  edit(meta);
+  io::CheckpointWriter writer(path);
+  writer.meta(meta);
+  for (const std::string& name : reader.names()) {
+    const io::ParameterInfo info = reader.info(name);
+    std::vector<float> values(static_cast<size_t>(info.nnz));
+    const Tensor view(values.data(), DType::fp32, Shape{info.nnz});
+    reader.values(name, view);
+    const std::vector<uint8_t> index = reader.index(name);
+    writer.parameter({.name = name,
+                      .shape = info.shape,
+                      .encoding = info.encoding,
+                      .nnz = info.nnz,
+                      .values = view,
+                      .index = index});
+    for (const std::string& kind : info.optimizer) {
+      reader.optimizer(name, kind, view);
+      writer.optimizer(name, kind, view);
+    }
+  }
+  writer.commit();
+}
+
+void edit_manifest(const std::filesystem::path& path,
+                   const std::function<void(nlohmann::json&)>& edit) {
+  edit_meta(path, [&](io::CheckpointMeta& meta) {
+    auto manifest = nlohmann::json::parse(meta.extra.at("manifest"));
+    edit(manifest);
+    meta.extra["manifest"] = manifest.dump();
+  });
+}
+
+/// Resumes and collects notes.
+Outcome resume(const io::Config& config, int ranks, std::string& notes) {
+  return run(config, ranks,
+             {.resume = "auto", .on_note = [&](const std::string& text) { notes += text + '\n'; }});
+}
+
+TEST(ManifestText, IsReadBack) {
+  const Manifest written{.train_data = "5 bytes, xxHash64 1",
+                         .seed = int64_t{1} << 53,
+                         .micro_batch = 3,
+                         .kernels = "cpu",
+                         .storages = {{"a", "sparse"}, {"b", "dense"}}};
+  const std::string text = train::json_of(written).dump();
+  EXPECT_EQ(train::json_of(train::manifest_of(text, "FILE")).dump(), text);
+  for (const std::string damaged : {"", "[]", "{}", "{\"seed\":", "3"}) {
+    EXPECT_THAT(failure_of([&] { train::manifest_of(damaged, "FILE"); }),
+                AllOf(HasSubstr("FILE: manifest: "), HasSubstr("the file is damaged")));
+  }
+  EXPECT_THAT(failure_of([&] {
+                train::manifest_of(std::string(text).replace(text.find("3"), 1, "x"), "FILE");
+              }),
+              HasSubstr("damaged"));
+}
+
+class CheckResume : public ::testing::Test {
+ protected:
+  std::vector<std::string> notes(const std::vector<std::string>& accepted = {}) const {
+    return train::check_resume({.config = before_, .manifest = &was_, .file = "FILE"}, now_, is_,
+                               accepted);
+  }
+  std::string failure(const std::vector<std::string>& accepted = {}) const {
+    return failure_of([&] { notes(accepted); });
+  }
+  io::Config before_, now_;
+  Manifest was_, is_;
+};
+
+TEST_F(CheckResume, RefusesWhatChangesResultsSilently) {
+  EXPECT_THAT(notes(), IsEmpty());
+  was_.train_data = "5 bytes";
+  is_.train_data = "6 bytes";
+  EXPECT_THAT(failure(), AllOf(HasSubstr("FILE is of a run with other data"),
+                               HasSubstr("data.train had 5 bytes and has 6 bytes"),
+                               HasSubstr("--accept-changes data")));
+  now_.train.seed = 9;
+  now_.train.global_batch = 36;
+  is_.mask_file = "7 bytes";
+  is_.validation_data = "8 bytes";
+  EXPECT_THAT(failure({"order"}),
+              AllOf(HasSubstr("train.seed was 1 and is 9"), Not(HasSubstr("global_batch")),
+                    HasSubstr("pruning.file had no file and has 7 bytes"),
+                    HasSubstr("data.validation had no file and has 8 bytes"),
+                    HasSubstr("--accept-changes data,masks,seed")));
+  EXPECT_THAT(
+      notes({"order", "seed", "data", "masks"}),
+      ElementsAre(HasSubstr("accepted: data.train had"), HasSubstr("accepted: pruning.file had"),
+                  HasSubstr("accepted: train.global_batch was 12 and is 36"),
+                  HasSubstr("accepted: train.seed was 1 and is 9")));
+}
+
+TEST_F(CheckResume, ComparesEverySettingOfTheOrderOfData) {
+  for (const std::string setting : {"train.global_batch=24", "model.context=3", "data.kind=chars",
+                                    "data.token_type=uint32", "data.validation_fraction=0.5"}) {
+    now_ = before_;
+    config::apply_override(now_, setting);
+    EXPECT_THAT(failure(), HasSubstr("--accept-changes order")) << setting;
+  }
+}
+
+TEST_F(CheckResume, ComparesTheParametrization) {
+  for (const std::string setting :
+       {"train.parametrization=standard", "train.base_width=64", "train.base_density=0.5"}) {
+    now_ = before_;
+    config::apply_override(now_, setting);
+    EXPECT_THAT(failure(), HasSubstr("--accept-changes parametrization")) << setting;
+  }
+}
+
+TEST_F(CheckResume, NamesOtherSettingsThatAlterResultsAndTheMachine) {
+  now_.optimizer.lr = 0.5;
+  now_.run.out = "elsewhere";
+  now_.data.train = {"moved.txt"};
+  now_.train.checkpoint_every = 7;
+  now_.parallel.zero = 1;
+  EXPECT_THAT(notes(), ElementsAre("settings differ from the checkpoint's: optimizer.lr was 0.001 "
+                                   "and is 0.5"));
+  now_ = before_;
+  is_ = {.ranks = 2, .threads = 3, .kernels = "cpu", .mpi = "MPI"};
+  EXPECT_THAT(notes(), ElementsAre(AllOf(
+                           HasSubstr("ranks were 1 and are 2; threads were 1 and are 3; kernels "),
+                           HasSubstr("and are MPI"), Not(HasSubstr("programs")))));
+}
+
+TEST_F(CheckResume, SaysThatAFileHasNoManifest) {
+  const train::SavedRun old{.config = before_, .manifest = nullptr, .file = "FILE"};
+  EXPECT_THAT(train::check_resume(old, now_, is_, {}),
+              ElementsAre(HasSubstr("FILE has no manifest")));
+  now_.train.seed = 2;
+  EXPECT_THAT(failure_of([&] { train::check_resume(old, now_, is_, {}); }),
+              HasSubstr("--accept-changes seed"));
+  EXPECT_FALSE(train::timings_are_valid(old, before_, is_, train::Timed::storages));
+}
+
+TEST_F(CheckResume, TimingsHoldForTheSameSettingsKernelsAndRanks) {
+  const auto keeps = [this](train::Timed timed) {
+    return train::timings_are_valid({.config = before_, .manifest = &was_, .file = ""}, now_, is_,
+                                    timed);
+  };
+  now_.optimizer.lr = 0.5;
+  now_.parallel.timeout_s = 3;
+  EXPECT_TRUE(keeps(train::Timed::storages));
+  EXPECT_TRUE(keeps(train::Timed::codecs));
+  is_.ranks = 2;
+  EXPECT_TRUE(keeps(train::Timed::storages));
+  EXPECT_FALSE(keeps(train::Timed::codecs));
+  is_ = was_;
+  now_.pruning.sparsity = 0.5;
+  EXPECT_FALSE(keeps(train::Timed::storages));
+  EXPECT_TRUE(keeps(train::Timed::codecs));
+  now_ = before_;
+  now_.parallel.bits = 3;
+  EXPECT_TRUE(keeps(train::Timed::storages));
+  EXPECT_FALSE(keeps(train::Timed::codecs));
+  now_ = before_;
+  is_.kernels = "other";
+  EXPECT_FALSE(keeps(train::Timed::storages));
+  EXPECT_FALSE(keeps(train::Timed::codecs));
+}
+
+/// The choice in the file differs from what the clock would choose.
+TEST(ManifestResume, TakesTheStoragesOfTheCheckpoint) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.pruning.method = "random";
+  config.pruning.at_step = 0;
+  config.sparse.storage.fallback = "auto";
+  const auto file = dir / "run/checkpoints/step-000006.h5";
+  for (const std::string storage : {"expanded", "sparse"}) {
+    for (const int ranks : {1, 2}) {
+      run(config, ranks, {.stop_after = 6});
+      std::map<std::string, std::string> storages;
+      edit_manifest(file, [&](nlohmann::json& manifest) {
+        for (auto& [name, chosen] : manifest["storages"].items()) {
+          chosen = storage;
+        }
+        storages = manifest["storages"].get<std::map<std::string, std::string>>();
+      });
+      EXPECT_EQ(storages.size(), 8U) << "the matrices of two blocks";
+      std::string notes;
+      const Outcome resumed = resume(config, ranks, notes);
+      EXPECT_THAT(notes, AllOf(HasSubstr("storages as in the checkpoint"),
+                               Not(HasSubstr("storages, by time"))));
+      const auto last =
+          train::progress_of(io::CheckpointReader(dir / "run/checkpoints/step-000012.h5"));
+      EXPECT_EQ(last.manifest->storages, storages);
+
+      io::Config named = config;
+      named.sparse.storage.fallback = storage;
+      EXPECT_EQ(run(named, ranks, {.resume = file.string()}), resumed) << storage;
+    }
+  }
+  // Masks of another density: the times of the checkpoint no longer hold.
+  run(config, 1, {.stop_after = 6});
+  config.pruning.sparsity = 0.5;
+  std::string notes;
+  resume(config, 1, notes);
+  EXPECT_THAT(notes, HasSubstr("storages, by time"));
+}
+
+/// The budget has room for the copies of checkpoints beside the planned storages. A larger storage
+/// of the checkpoint takes it, on the rank that has the parameter: then no rank copies.
+TEST(ManifestResume, StoragesOfTheCheckpointMayTakeTheMemoryOfCopies) {
+  for (const int ranks : {1, 2}) {
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.train.micro_batch = 3;
+    config.train.checkpoint_every = 3;
+    config.train.keep_checkpoints = 9;
+    config.parallel.pipeline = ranks;
+    config.parallel.timeout_s = 10;
+    config.pruning.method = "random";
+    config.pruning.at_step = 0;
+    config.pruning.sparsity = 0.5;
+    config.sparse.storage.fallback = "auto";
+    const auto fit = [&] {
+      train::Fit of_first;
+      parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
+        train::Trainer trainer(config, comm, {.resume = "auto"});
+        if (comm.rank() == 0) {
+          of_first = trainer.fit();
+        }
+      });
+      return of_first;
+    };
+    run(config, ranks, {.stop_after = 6});
+    const train::MemoryPlan plan = fit().plan;
+    config.train.memory_budget = fmt::format("{}B", plan.needed() + plan.checkpoint_copy);
+    std::filesystem::remove_all(dir / "run");
+    run(config, ranks, {.stop_after = 6});
+    EXPECT_TRUE(fit().copies_checkpoints);
+    for (const bool larger : {false, true}) {
+      edit_manifest(dir / "run/checkpoints/step-000006.h5", [&](nlohmann::json& manifest) {
+        nlohmann::json& storages = manifest["storages"];
+        for (auto& [name, chosen] : storages.items()) {
+          chosen = "sparse";
+        }
+        if (larger) {
+          std::prev(storages.end()).value() = "dense";
+        }
+      });
+      std::string notes;
+      resume(config, ranks, notes);
+      EXPECT_THAT(notes, HasSubstr("storages as in the checkpoint"));
+      const auto says_so = HasSubstr("has no room for the");
+      EXPECT_THAT(notes, larger ? ::testing::Matcher<std::string>(says_so) : Not(says_so));
+      EXPECT_EQ(
+          testing::read_json(dir / "run/summary.json")["planned_peak"].contains("checkpoint_copy"),
+          !larger);
+      for (const char* later : {"step-000009.h5", "step-000012.h5"}) {
+        std::filesystem::remove(dir / "run/checkpoints" / later);
+      }
+    }
+  }
+}
+
+TEST(ManifestResume, TakesTheStoragesOfAllStages) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.micro_batch = 3;
+  config.parallel.pipeline = 2;
+  config.pruning.method = "random";
+  config.pruning.at_step = 0;
+  config.sparse.storage.fallback = "auto";
+  run(config, 2, {.stop_after = 6});
+  const auto saved =
+      train::progress_of(io::CheckpointReader(dir / "run/checkpoints/step-000006.h5"));
+  EXPECT_EQ(saved.manifest->storages.size(), 8U);
+  EXPECT_EQ(saved.manifest->pipeline, 2);
+  EXPECT_EQ(saved.manifest->micro_batch, 3);
+}
+
+/// Codecs chosen by the clock, and what a resumed run then sends.
+TEST(ManifestResume, TakesTheCodecsOfTheCheckpoint) {
+  const TempDir dir;
+  const auto file = dir / "run/checkpoints/step-000006.h5";
+  for (const std::string codec : {"table:1", "fp8-e5m2:1024"}) {
+    io::Config config = tiny_config(dir);
+    config.parallel.codec_min_size = 64;
+    config.parallel.codec.fallback = "fastest";
+    run(config, 2, {.stop_after = 6});
+    io::Config named = config;
+    named.parallel.codec.fallback = "fp32";
+    edit_meta(file, [&](io::CheckpointMeta& meta) {
+      std::string& choice = meta.extra.at("codec_choice");
+      std::string edited;
+      for (size_t begin = 0; begin < choice.size(); begin = choice.find(';', begin) + 1) {
+        const std::string name = choice.substr(begin, choice.find('=', begin) - begin);
+        edited += name + "=" + codec + ";";
+        named.parallel.codec.patterns.emplace_back(name, codec);
+      }
+      choice = edited;
+    });
+    EXPECT_GT(named.parallel.codec.patterns.size(), 8U);
+    std::string notes;
+    const Outcome resumed = resume(config, 2, notes);
+    EXPECT_THAT(notes, Not(HasSubstr("fastest codecs"))) << "nothing was timed";
+    EXPECT_EQ(run(named, 2, {.resume = file.string()}), resumed) << codec;
+    // On other ranks the link is another: codecs are timed.
+    notes.clear();
+    std::filesystem::remove(dir / "run/checkpoints/step-000012.h5");
+    resume(config, 3, notes);
+    EXPECT_THAT(notes, HasSubstr("fastest codecs"));
+  }
+}
+
+TEST(ManifestResume, TakesTheDecisionWhetherToEncode) {
+  const TempDir dir;
+  const auto file = dir / "run/checkpoints/step-000006.h5";
+  for (const std::string decision : {"yes", "no"}) {
+    io::Config config = tiny_config(dir);
+    config.parallel.codec_min_size = 64;
+    config.parallel.codec.fallback = "maxmin:2";
+    config.parallel.reduction = "auto";
+    run(config, 2, {.stop_after = 6});
+    edit_meta(file, [&](io::CheckpointMeta& meta) {
+      std::string& choice = meta.extra.at("codec_choice");
+      const size_t begin = choice.find("?=") + 2;
+      EXPECT_THAT(choice, HasSubstr("embedding.token?="));
+      choice.replace(begin, choice.find(':', begin) - begin, decision);
+    });
+    std::string notes;
+    const Outcome resumed = resume(config, 2, notes);
+    EXPECT_THAT(notes, Not(HasSubstr(" pay"))) << "nothing was timed";
+    io::Config named = config;
+    named.parallel.reduction = "sra";
+    named.parallel.codec.fallback = decision == "yes" ? "maxmin:2" : "fp32";
+    EXPECT_EQ(run(named, 2, {.resume = file.string()}), resumed) << decision;
+  }
+}
+
+/// The last stage borrows the first parameter of the first stage, and decides for itself.
+TEST(ManifestResume, KeepsTheDecisionsOfStagesThatShareAParameter) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  in_two_stages(config, "1f1b");
+  config.model.tie_embeddings = true;
+  config.parallel.codec_min_size = 64;
+  config.parallel.codec.fallback = "maxmin:2";
+  config.parallel.reduction = "auto";
+  run(config, 4, {.stop_after = 6});
+  const auto file = dir / "run/checkpoints/step-000006.h5";
+  const std::string choice = io::CheckpointReader(file).meta().extra.at("codec_choice");
+  EXPECT_THAT(choice, HasSubstr("embedding.token?="));
+  EXPECT_THAT(choice, HasSubstr("embedding.token*?="));
+  std::string notes;
+  resume(config, 4, notes);
+  EXPECT_THAT(notes, Not(HasSubstr(" pay"))) << "nothing was timed";
+}
+
+/// After pruning more samples would fit the budget at once, and sums would have another order.
+TEST(ManifestResume, KeepsTheMicroBatchThatABudgetChose) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.pruning.method = "magnitude";
+  config.pruning.at_step = 4;
+  config.sparse.storage.fallback = "sparse";
+  config.model.width = 64;
+  const auto planned = [&](const io::Config& with, const train::TrainerOptions& options) {
+    train::Fit fit;
+    parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+      train::Trainer trainer(with, comm, options);
+      fit = trainer.fit();
+    });
+    return fit;
+  };
+  const size_t dense = planned(config, {.resume = "none"}).plan.needed();
+  config.train.memory_budget = fmt::format("{} B", dense - 1);
+  ASSERT_EQ(planned(config, {.resume = "none"}).choice.micro_batch, 6);
+  const Outcome whole = run(config);
+  run(config, 1, {.stop_after = 6});
+  EXPECT_EQ(planned(config, {.resume = "auto"}).choice.micro_batch, 6);
+  Outcome resumed = run(config, 1, {.resume = "auto"});
+  resumed.losses = whole.losses;
+  EXPECT_EQ(resumed, whole);
+  config.train.memory_budget = fmt::format("{} B", dense);
+  EXPECT_EQ(planned(config, {.resume = "auto"}).choice.micro_batch, 12) << "another budget";
+}
+
+/// Two machines, with two ranks and one. A rank with another count would time codecs that the
+/// others restore, and wait for them.
+TEST(ManifestOfRanks, CountsTheRanksOfTheFirstMachineOnAllOfThem) {
+  parallel::run_ranks(3,
+                      [](parallel::Communicator& comm) {
+                        const Manifest manifest =
+                            train::manifest_of_program("", kernels::by_name("cpu"), comm);
+                        EXPECT_EQ(manifest.ranks_per_machine, 2) << "rank " << comm.rank();
+                      },
+                      {.ranks_a_node = 2});
+}
+
+/// After pruning fewer stages would fit the budget: "auto" must not choose again.
+TEST(ManifestResume, KeepsTheStagesThatABudgetChose) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.micro_batch = 3;
+  config.model.width = 64;
+  config.pruning.method = "magnitude";
+  config.pruning.at_step = 4;
+  config.sparse.storage.fallback = "sparse";
+  const auto planned = [&](const io::Config& with, const std::string& resume) {
+    std::pair<int, size_t> stages_and_bytes;
+    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+      const train::Trainer trainer(with, comm, {.resume = resume});
+      if (comm.rank() == 0) {
+        stages_and_bytes = {trainer.layout().grid.pipeline, trainer.fit().plan.needed()};
+      }
+    });
+    return stages_and_bytes;
+  };
+  const size_t dense = planned(config, "none").second;
+  config.parallel.pipeline = 0;
+  config.train.memory_budget = fmt::format("{} B", dense - 1);
+  ASSERT_EQ(planned(config, "none").first, 2);
+  run(config, 2, {.stop_after = 6});
+  EXPECT_EQ(planned(config, "auto").first, 2);
+  config.train.memory_budget = fmt::format("{} B", dense);
+  EXPECT_EQ(planned(config, "auto").first, 1) << "another budget";
+}
+
+TEST(ManifestOfRanks, WithOtherSettingsAreNamedBeforeTheFirstStep) {
+  const TempDir dir;
+  const auto message_of = [&](const std::string& override_of_rank_1) {
+    return failure_of([&] {
+      parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+        io::Config config = tiny_config(dir);
+        if (comm.rank() == 1) {
+          config::apply_override(config, override_of_rank_1);
+        }
+        train::Trainer trainer(config, comm, {.resume = "none"});
+      });
+    });
+  };
+  EXPECT_THAT(message_of("optimizer.lr=0.002"),
+              HasSubstr("ranks have different settings of optimizer.lr (not the same on rank 1): "
+                        "0.002 on rank 1, 0.001 on rank 0; start all ranks with the same config"));
+  EXPECT_THAT(
+      message_of("parallel.codec={default=\"fp32\", \"head.*\"=\"bf16\"}"),
+      HasSubstr("ranks have different settings of parallel.codec (not the same on rank 1)"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+}
+
+/// Memory of kernels depends on threads, which ranks may choose each for themselves.
+TEST(ManifestOfRanks, WithOtherPlansAreNamedBeforeTheFirstStep) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.model.context = 64;
+  const auto needed = [&](int64_t threads) {
+    config.run.threads = threads;
+    size_t bytes = 0;
+    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+      const train::Trainer trainer(config, comm, {.resume = "none"});
+      if (comm.rank() == 0) {
+        bytes = trainer.fit().plan.needed();
+      }
+    });
+    return bytes;
+  };
+  const size_t of_one_thread = needed(1);
+  ASSERT_GT(needed(8), of_one_thread);
+  config.train.memory_budget = fmt::format("{} B", of_one_thread);
+  const std::string message = failure_of([&] {
+    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+      io::Config mine = config;
+      mine.run.out = dir / "unequal";
+      mine.run.threads = comm.rank() == 1 ? 8 : 1;
+      train::Trainer trainer(mine, comm, {.resume = "none"});
+    });
+  });
+  EXPECT_THAT(message, HasSubstr("ranks have different plans (not the same on rank 1)"));
+  EXPECT_THAT(message, HasSubstr("micro_batch"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "unequal/metrics.jsonl"));
+}
+
+TEST(ManifestOfRanks, DivideTheCores) {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  for (const int ranks : {1, cores, cores + 1}) {
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.run.threads = 0;
+    config.train.global_batch = ranks;
+    parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
+      train::Trainer trainer(config, comm, {.resume = "none"});
+      EXPECT_EQ(trainer.stage().stream().threads(), std::max(cores / ranks, 1)) << ranks;
+    });
+  }
+}
+
+TEST(ManifestOfRanks, WithOtherKernelsAreNamedBeforeTheFirstStep) {
+  const TempDir dir;
+  const std::string message = failure_of([&] {
+    parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+      train::Trainer trainer(
+          tiny_config(dir), comm,
+          {.resume = "none", .kernels = comm.rank() == 1 ? &kernels::by_name("dry") : nullptr});
+    });
+  });
+  EXPECT_THAT(message, AllOf(HasSubstr("different kernels (not the same on rank 1): dry on rank 1"),
+                             HasSubstr("on rank 0; set ESPALIER_KERNELS")));
+  EXPECT_FALSE(std::filesystem::exists(dir / "run/metrics.jsonl"));
+}
+
+TEST(ManifestOfRanks, WithOtherInputsAreNamed) {
+  for (const std::string what : {"train_data", "validation_data", "mask_file"}) {
+    const std::string message = failure_of([&] {
+      parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+        auto json = train::json_of({});
+        json[what] = comm.rank() == 0 ? "A" : "B";
+        train::compare_inputs(train::manifest_of(json.dump(), ""), {}, comm);
+      });
+    });
+    EXPECT_THAT(message, HasSubstr("(not the same on rank 1): B on rank 1, A on rank 0; copy"));
+  }
+  const TempDir dir;
+  const std::string message = failure_of([&] {
+    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+      const auto file = dir / fmt::format("{}.h5", comm.rank());
+      std::ofstream(file) << "checkpoint of rank " << comm.rank();
+      train::compare_inputs({}, {.resume = file}, comm);
+    });
+  });
+  EXPECT_THAT(message, HasSubstr("different checkpoints to resume from (not the same on rank 1)"));
+}
+
+/// Only a loss or norm that is not finite ends a trial, on all ranks; other failures end the run.
+TEST(AdaPrecRounds, DoNotSwallowTheFailureOfOneRank) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.parallel.codec_candidates = {"fp32", "maxmin:4"};
+  config.parallel.codec_trial = 5;
+  config.train.steps = 100;
+  std::filesystem::create_directories(config.run.out);
+  const auto round = [&](const std::function<void(int rank)>& train_step) {
+    return failure_of([&] {
+      parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+        Arena arena;
+        Stream stream(arena, 1);
+        sparse::Store store(stream, kernels::by_name("cpu"), {{.name = "w", .shape = {4, 4}}}, {});
+        train::AdaPrec adaprec(config, comm, store,
+                               {.use = [](const std::string&) {},
+                                .train = [&](int64_t) { train_step(comm.rank()); },
+                                .evaluate = [] { return 1.0; }},
+                               -1);
+        adaprec.round(20);
+      });
+    });
+  };
+  EXPECT_THAT(round([](int) { throw train::Diverged("the loss is NaN"); }),
+              HasSubstr("diverged with every precision"));
+  EXPECT_THAT(round([](int rank) { check(rank != 1, "no memory on rank 1"); }),
+              HasSubstr("no memory on rank 1"));
+}
+
+/// Fails the allocation `left` of all.
+class Exhausted : public MemorySource {
+ public:
+  void* allocate(size_t bytes) override {
+    return --left == 0 ? nullptr : host_memory().allocate(bytes);
+  }
+  void free(void* data, size_t bytes) noexcept override { host_memory().free(data, bytes); }
+  int left = 0;
+};
+
+/// All ranks choose from one list, though one of them has no memory for a storage.
+TEST(StorageChoice, DropsWhatOneRankCannotHold) {
+  io::Config config;
+  config.pruning.method = "block";
+  config.pruning.block = 8;
+  config.sparse.storage.fallback = "auto";
+  const auto choose = [&](Exhausted& memory, parallel::Communicator& comm) {
+    Arena arena(memory);
+    Stream stream(arena, 1);
+    const kernels::Kernels& kernels = kernels::by_name("cpu");
+    sparse::StoreOptions options;
+    options.block = {.edge = 8};
+    sparse::Store store(stream, kernels, {{.name = "w", .shape = {32, 32}, .prunable = true}},
+                        options);
+    const std::vector<bool> prunable{true};
+    auto groups = train::time_storages(
+        {.config = config, .store = store, .prunable = prunable, .density = 0.25, .rows = 8}, 1,
+        kernels);
+    memory.left = 0;
+    train::keep_common_timings(groups, comm);
+    std::string names;
+    for (const train::StorageTiming& timing : groups.front().timings) {
+      names += fmt::format("{} ", timing.storage.name);
+    }
+    return names;
+  };
+  std::set<std::string> lists;
+  int refused = 0;
+  for (int which = 1; which < 100; ++which) {
+    std::array<std::string, 2> found;
+    refused += failure_of([&] {
+                 parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+                   Exhausted memory;
+                   memory.left = comm.rank() == 1 ? which : 0;
+                   found.at(static_cast<size_t>(comm.rank())) = choose(memory, comm);
+                 });
+               }).empty()
+                   ? 0
+                   : 1;
+    EXPECT_EQ(found[0], found[1]) << which;
+    lists.insert(found[0]);
+  }
+  EXPECT_GT(refused, 1) << "without memory for the trial itself there is no choice";
+  EXPECT_TRUE(lists.contains("dense expanded sparse block "));
+  EXPECT_GT(lists.size(), 2U) << "some lists lack a storage";
+}
+
+TEST(Progress, ACheckpointThatNamesNoParametrizationHasTheOldOne) {
+  const TempDir dir;
+  io::CheckpointWriter writer(dir / "old.h5");
+  writer.meta({.step = 3, .config = "[data]\ntrain = [\"x\"]\n", .extra = {}});
+  writer.commit();
+  const auto progress = train::progress_of(io::CheckpointReader(dir / "old.h5"));
+  EXPECT_EQ(progress.config.train.parametrization, "standard");
+  EXPECT_EQ(io::Config().train.parametrization, "supar-lr");
+}
+
+}  // namespace
+}  // namespace espalier::manifest_test

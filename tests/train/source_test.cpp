@@ -1,0 +1,162 @@
+// Batches of a run: the samples that a step or an evaluation reads, which depend neither on ranks
+// nor on the parts in which they are read.
+#include "src/train/run/source.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <numeric>
+
+#include "io/data/images.h"
+#include "tests/support/support.h"
+
+namespace espalier::source_test {
+namespace {
+
+using namespace testing;
+
+constexpr int64_t kContext = 5;
+constexpr int64_t kSamples = 3;
+
+struct Batch {
+  std::vector<float> inputs;  ///< of images
+  std::vector<int32_t> tokens, targets;
+  bool operator==(const Batch&) const = default;
+};
+
+/// Calls read(first, inputs, targets) for `samples` samples from `first` on.
+template <class Read>
+Batch batch_of(const train::Source& source, int64_t first, int64_t samples, const Read& read) {
+  const train::ProblemShape shape = source.problem();
+  const auto inputs = static_cast<size_t>(samples * shape.features);
+  Batch batch;
+  batch.targets.assign(static_cast<size_t>(samples * shape.rows), -1);
+  const Tensor targets(batch.targets.data(), DType::int32, Shape{samples * shape.rows});
+  const Shape wide{samples, shape.features};
+  if (shape.input_dtype == DType::int32) {
+    batch.tokens.assign(inputs, -1);
+    read(first, Tensor(batch.tokens.data(), DType::int32, wide), targets);
+  } else {
+    batch.inputs.assign(inputs, -1);
+    read(first, Tensor(batch.inputs.data(), DType::fp32, wide), targets);
+  }
+  return batch;
+}
+
+Batch training(const train::Source& source, int64_t step, int64_t first, int64_t samples) {
+  return batch_of(source, first, samples, [&](int64_t at, const Tensor& inputs, const Tensor& out) {
+    source.train(step, at, inputs, out);
+  });
+}
+
+Batch validation(const train::Source& source, int64_t first, int64_t samples) {
+  return batch_of(source, first, samples, [&](int64_t at, const Tensor& inputs, const Tensor& out) {
+    source.validation(at, inputs, out);
+  });
+}
+
+template <class Value>
+std::vector<Value> joined(std::vector<Value> first, const std::vector<Value>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+/// A batch read in two parts, or inputs and targets apart, as two stages do, is the same batch.
+void expect_same_in_parts(const train::Source& source) {
+  const Batch whole = training(source, 7, 1, kSamples);
+  const Batch a = training(source, 7, 1, 1);
+  const Batch b = training(source, 7, 2, kSamples - 1);
+  EXPECT_EQ(joined(a.tokens, b.tokens), whole.tokens);
+  EXPECT_EQ(joined(a.inputs, b.inputs), whole.inputs);
+  EXPECT_EQ(joined(a.targets, b.targets), whole.targets);
+  Batch apart = whole;
+  std::ranges::fill(apart.tokens, -1);
+  std::ranges::fill(apart.inputs, -1.0F);
+  std::ranges::fill(apart.targets, -1);
+  batch_of(source, 1, kSamples, [&](int64_t at, const Tensor& inputs, const Tensor& targets) {
+    source.train(7, at, inputs, {});
+    source.train(7, at, {}, targets);
+    std::copy_n(static_cast<const int32_t*>(targets.data), apart.targets.size(),
+                apart.targets.data());
+    if (inputs.dtype == DType::int32) {
+      std::copy_n(inputs.get<int32_t>(), apart.tokens.size(), apart.tokens.data());
+    } else {
+      std::copy_n(inputs.get<float>(), apart.inputs.size(), apart.inputs.data());
+    }
+  });
+  EXPECT_EQ(apart, whole);
+  EXPECT_NE(training(source, 8, 1, kSamples), whole) << "another step";
+}
+
+TEST(Source, TokensOfStepsAndEvaluations) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.model.context = kContext;
+  config.data.kind = "bytes";
+  config.data.validation_fraction = 0.25;
+  std::string text(200, ' ');
+  std::iota(text.begin(), text.end(), '\0');  // a token is its place
+  std::ofstream(dir / "text.txt") << text;
+  const auto source = train::open_source(config);
+  EXPECT_EQ(source->validation_samples(), 9) << "50 tokens; the last one is a target only";
+
+  const Batch batch = training(*source, 7, 1, kSamples);
+  for (int64_t i = 0; i < kSamples; ++i) {
+    for (int64_t t = 0; t < kContext; ++t) {
+      const auto at = static_cast<size_t>(i * kContext + t);
+      EXPECT_EQ(batch.tokens[at], batch.tokens[at - static_cast<size_t>(t)] + t);
+      EXPECT_EQ(batch.targets[at], batch.tokens[at] + 1);
+      EXPECT_LT(batch.targets[at], 150);
+    }
+  }
+  expect_same_in_parts(*source);
+
+  const Batch evaluated = validation(*source, 2, kSamples);
+  for (size_t i = 0; i < evaluated.tokens.size(); ++i) {
+    EXPECT_EQ(evaluated.tokens[i], 150 + 2 * kContext + static_cast<int64_t>(i));
+    EXPECT_EQ(evaluated.targets[i], evaluated.tokens[i] + 1);
+  }
+}
+
+/// An IDX file of bytes.
+std::string idx(const std::vector<uint32_t>& sizes, const std::string& items) {
+  std::string out{'\0', '\0', '\x08', static_cast<char>(sizes.size())};
+  for (const uint32_t size : sizes) {
+    out += {'\0', '\0', static_cast<char>(size >> 8U), static_cast<char>(size)};
+  }
+  return out + items;
+}
+
+TEST(Source, ImagesOfStepsAndEvaluations) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.data = {
+      .kind = "images", .train = {dir / "images", dir / "labels"}, .validation_fraction = 0.25};
+  std::string pixels, labels;
+  for (int image = 0; image < 40; ++image) {
+    pixels += {static_cast<char>(image), static_cast<char>(2 * image)};
+    labels += static_cast<char>(image);  // a label is the image's place
+  }
+  std::ofstream(dir / "images") << idx({40, 1, 2}, pixels);
+  std::ofstream(dir / "labels") << idx({40}, labels);
+  const auto source = train::open_source(config);
+  EXPECT_EQ(source->validation_samples(), 10);
+  const auto expect_pixels = [](const Batch& batch) {
+    for (size_t i = 0; i < batch.targets.size(); ++i) {
+      const auto place = static_cast<float>(batch.targets[i]);
+      EXPECT_FLOAT_EQ(batch.inputs[2 * i], place / 255);
+      EXPECT_FLOAT_EQ(batch.inputs[2 * i + 1], 2 * place / 255);
+    }
+  };
+  const Batch batch = training(*source, 7, 1, kSamples);
+  expect_pixels(batch);
+  EXPECT_LT(std::ranges::max(batch.targets), 30);
+  expect_same_in_parts(*source);
+
+  const Batch evaluated = validation(*source, 2, kSamples);
+  expect_pixels(evaluated);
+  EXPECT_EQ(evaluated.targets, (std::vector<int32_t>{32, 33, 34}));
+}
+
+}  // namespace
+}  // namespace espalier::source_test
