@@ -1,6 +1,7 @@
 #include "src/cli/stop_signals.h"
 
 #include <csignal>
+#include <initializer_list>
 
 namespace espalier::cli {
 
