@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """clang_check.py BUILD [PATTERN]: clang's warnings, as errors, in each source of BUILD/compile_commands.json.
 
-Checks syntax and types (-fsyntax-only) and writes no objects. A source that is compiled several times is checked
-once, with its last command. Sources that the build compiles in groups are checked one by one. Precompiled headers are
-left out, so a source must include what it uses. Sources of nvcc are left out. PATTERN: a regular expression that paths must match. $CLANGXX names the compiler, 16 or later
-(default clang++-16, else clang++). Exit code 1: a source has a warning or an error.
+Checks syntax and types (-fsyntax-only) and writes no objects. A source that is compiled several times
+is checked once, with its last command. Sources that the build compiles in groups are checked one by
+one. Precompiled headers are left out, so a source must include what it uses. Sources of nvcc are left
+out. Sources that the build generates must exist: build first.
+PATTERN: a regular expression that paths must match. $CLANGXX names the compiler, 16 or later (default
+clang++-16, else clang++). Exit code 1: a source has a warning or an error, or does not exist.
 """
 import concurrent.futures
 import json
@@ -58,6 +60,10 @@ def main():
         for source in sources_of(entry):
             if re.search(pattern, source) and "cmake_pch" not in source and "nvcc" not in entry["command"]:
                 sources[source] = dict(entry, file=source, command=entry["command"].replace(entry["file"], source))
+
+    missing = [source for source in sources if not pathlib.Path(source).exists()]
+    if missing:
+        sys.exit(f"{missing[0]} does not exist ({len(missing)} such): build first (cmake --build {build})")
 
     def check(entry):
         return subprocess.run(clang_command(clang, entry["command"], entry["file"]), cwd=entry["directory"], text=True, capture_output=True)
