@@ -36,12 +36,12 @@ int64_t checks_before(const io::PruningConfig& config, int64_t step) {
 MaskHistory::Counts MaskHistory::compare(std::span<const sparse::Mask> masks) const {
   Counts counts;
   for (size_t p = 0; p < masks_.size(); ++p) {
-    for (size_t place = 0; place < kComparedMasks && has(p); ++place) {
+    for (size_t slot = 0; slot < kComparedMasks && has(p); ++slot) {
       const auto now = masks[p].words();
-      const auto before = masks_[p][place].words();
+      const auto before = masks_[p][slot].words();
       for (size_t w = 0; w < std::min(now.size(), before.size()); ++w) {
-        counts.different[place] += std::popcount(now[w] ^ before[w]);
-        counts.sizes[place] += std::popcount(now[w]) + std::popcount(before[w]);
+        counts.different[slot] += std::popcount(now[w] ^ before[w]);
+        counts.sizes[slot] += std::popcount(now[w]) + std::popcount(before[w]);
       }
     }
   }
@@ -50,20 +50,20 @@ MaskHistory::Counts MaskHistory::compare(std::span<const sparse::Mask> masks) co
 
 double MaskHistory::largest_distance(const Counts& counts) {
   double largest = 0;
-  for (size_t place = 0; place < kComparedMasks; ++place) {
-    const double size = std::max<double>(static_cast<double>(counts.sizes[place]), 1);
-    largest = std::max(largest, static_cast<double>(counts.different[place]) / size);
+  for (size_t slot = 0; slot < kComparedMasks; ++slot) {
+    const double size = std::max<double>(static_cast<double>(counts.sizes[slot]), 1);
+    largest = std::max(largest, static_cast<double>(counts.different[slot]) / size);
   }
   return largest;
 }
 
 void MaskHistory::add(std::span<const sparse::Mask> masks, const std::vector<bool>& prunable) {
-  const auto place = static_cast<size_t>(checks_ % kComparedMasks);
+  const auto slot = static_cast<size_t>(checks_ % kComparedMasks);
   for (size_t p = 0; p < masks_.size(); ++p) {
     if (prunable[p]) {
       // Places that are not filled yet have the first mask, so that all have one size.
       const auto copies =
-          checks_ == 0 ? std::span(masks_[p]) : std::span(masks_[p]).subspan(place, 1);
+          checks_ == 0 ? std::span(masks_[p]) : std::span(masks_[p]).subspan(slot, 1);
       std::ranges::fill(copies, masks[p]);
     }
   }
@@ -75,8 +75,8 @@ std::vector<float> MaskHistory::numbers(size_t parameter, const sparse::Mask& ke
   numbers.reserve(static_cast<size_t>(kept.kept()));
   sparse::for_each_one(kept.words(), [&](int64_t position) {
     unsigned bits = 0;
-    for (size_t place = 0; place < kComparedMasks; ++place) {
-      bits |= masks_[parameter][place][position] ? 1U << place : 0U;
+    for (size_t slot = 0; slot < kComparedMasks; ++slot) {
+      bits |= masks_[parameter][slot][position] ? 1U << slot : 0U;
     }
     numbers.push_back(static_cast<float>(bits));
   });
@@ -93,8 +93,8 @@ void MaskHistory::restore(size_t parameter, const sparse::Mask& kept,
           "the saved masks of method \"early-bird\" hold {}: the checkpoint is damaged, use "
           "another one",
           number);
-    for (size_t place = 0; place < kComparedMasks; ++place) {
-      masks_[parameter][place].set(position, ((static_cast<unsigned>(number) >> place) & 1U) != 0);
+    for (size_t slot = 0; slot < kComparedMasks; ++slot) {
+      masks_[parameter][slot].set(position, ((static_cast<unsigned>(number) >> slot) & 1U) != 0);
     }
   });
 }

@@ -12,7 +12,7 @@
 // means at every sparsity that a tenth of the kept elements were others.
 //
 // Checks take place after the steps every, 2 every, … below to_step, so the state at any step
-// follows from the step: the mask of check c (from 0) is in place c modulo kComparedMasks.
+// follows from the step: the mask of check c (from 0) is in slot c modulo kComparedMasks.
 #include <array>
 #include <cstdint>
 #include <span>
@@ -38,7 +38,7 @@ class MaskHistory {
   explicit MaskHistory(size_t parameters) : masks_(parameters) {}
 
   int64_t checks() const { return checks_; }
-  /// Elements of one or the other, and of both counted twice, by place; over all parameters. Sums
+  /// Elements of one or the other, and of both counted twice, by slot; over all parameters. Sums
   /// over stages give the distances.
   struct Counts {
     std::array<int64_t, kComparedMasks> different{};
@@ -53,7 +53,7 @@ class MaskHistory {
 
   bool has(size_t parameter) const { return !masks_[parameter].front().words().empty(); }
   /// For a checkpoint: one number for each element that `kept` keeps, whose bit b is that of the
-  /// mask in place b. Masks keep no other elements.
+  /// mask in slot b. Masks keep no other elements.
   std::vector<float> numbers(size_t parameter, const sparse::Mask& kept) const;
   /// The state after `checks` checks, from the numbers of a checkpoint.
   void restore(size_t parameter, const sparse::Mask& kept, std::span<const float> numbers);

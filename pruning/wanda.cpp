@@ -11,7 +11,7 @@
 namespace espalier::pruning {
 namespace {
 
-struct Scored {
+struct ScoredWeight {
   double score;
   int64_t position;
 };
@@ -29,7 +29,7 @@ Result wanda(const Candidate& matrix, std::vector<double> squares, const Setting
         matrix.name, columns, settings.sparsity);
   Result result{.masks = {matrix.index->mask()}, .warnings = {}};
   sparse::Mask& mask = result.masks.front();
-  std::vector<Scored> row;
+  std::vector<ScoredWeight> row;
   int64_t shorter = 0;
   size_t next = 0;  // value
   for (int64_t r = 0; r < rows; ++r) {
@@ -46,10 +46,10 @@ Result wanda(const Candidate& matrix, std::vector<double> squares, const Setting
       continue;
     }
     const auto end = row.begin() + keep;
-    std::ranges::nth_element(row, end, [](const Scored& a, const Scored& b) {
+    std::ranges::nth_element(row, end, [](const ScoredWeight& a, const ScoredWeight& b) {
       return a.score > b.score || (a.score == b.score && a.position < b.position);
     });
-    std::for_each(end, row.end(), [&mask](const Scored& s) { mask.set(s.position, false); });
+    std::for_each(end, row.end(), [&mask](const ScoredWeight& s) { mask.set(s.position, false); });
   }
   if (shorter > 0) {
     result.warnings.push_back(

@@ -54,7 +54,7 @@ const ProblemShape kProblem{.classes = 65, .features = 256, .rows = 256};
 struct Setting {
   std::string name;
   io::Config config;
-  Start start;
+  InitialMasks start;
   LayerTimes times;
   Plan plan;
 };

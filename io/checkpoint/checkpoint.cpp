@@ -115,7 +115,7 @@ void write_dataset(hdf5::File& file, const std::string& at, hdf5::Type type,
 }
 
 /// The group of a parameter with its attributes.
-void describe_parameter(hdf5::File& file, const ParameterLayout& layout) {
+void describe_parameter(hdf5::File& file, const ReservedParameter& layout) {
   const std::string group = parameter_path(layout.name);
   file.make_group(group);
   file.set_integers(group, "shape", layout.shape.extents());
@@ -140,7 +140,7 @@ CheckpointWriter::CheckpointWriter(const std::filesystem::path& path)
   });
 }
 
-void CheckpointWriter::meta(const CheckpointMeta& meta) {
+void CheckpointWriter::write_meta(const CheckpointMeta& meta) {
   guarded([&] {
     file_.set_integer("/meta", "version", kCheckpointVersion);
     file_.set_integer("/meta", "step", meta.step);
@@ -153,7 +153,7 @@ void CheckpointWriter::meta(const CheckpointMeta& meta) {
   });
 }
 
-void CheckpointWriter::parameter(const ParameterRecord& record) {
+void CheckpointWriter::write_parameter(const ParameterRecord& record) {
   const bool full = record.encoding == "full";
   require(!record.name.empty() && record.name.find('/') == std::string::npos && record.name != ".",
           "a parameter name has no '/'", record.name);
@@ -183,8 +183,8 @@ void CheckpointWriter::parameter(const ParameterRecord& record) {
   });
 }
 
-void CheckpointWriter::optimizer(const std::string& name, const std::string& kind,
-                                 const Tensor& tensor) {
+void CheckpointWriter::write_optimizer(const std::string& name, const std::string& kind,
+                                       const Tensor& tensor) {
   require(is_optimizer_kind(kind), "kind of optimizer state", kind);
   require(tensor.contiguous(), "optimizer state is contiguous", name, kind);
   guarded([&] {
@@ -199,7 +199,7 @@ void CheckpointWriter::optimizer(const std::string& name, const std::string& kin
   });
 }
 
-std::vector<ReservedDataset> CheckpointWriter::reserve(const ParameterLayout& layout) {
+std::vector<ReservedDataset> CheckpointWriter::reserve(const ReservedParameter& layout) {
   std::vector<ReservedDataset> out;
   const auto add = [&](const std::string& path, hdf5::Type type, std::span<const int64_t> extents) {
     out.push_back({.path = path, .offset = file_.reserve(path, type, extents)});
@@ -342,16 +342,16 @@ Shape CheckpointReader::shape(const std::string& group) const {
   return Shape(extents);
 }
 
-ParameterInfo CheckpointReader::info(const std::string& name) const {
+StoredParameter CheckpointReader::info(const std::string& name) const {
   const std::string group = parameter_path(name);
   check(has(name), "{} has no parameter {}", path_.string(), name);
   static const std::array<std::string, 2> kTexts{"encoding", "dtype"};
   const Texts about = texts(group, kTexts);
-  ParameterInfo out{.name = name,
-                    .shape = shape(group),
-                    .encoding = about.at("encoding"),
-                    .nnz = number(group, "nnz"),
-                    .optimizer = {}};
+  StoredParameter out{.name = name,
+                      .shape = shape(group),
+                      .encoding = about.at("encoding"),
+                      .nnz = number(group, "nnz"),
+                      .optimizer = {}};
   const bool full = out.encoding == "full";
   expect(out.nnz >= 0 && (full ? out.nnz == out.shape.count() : out.nnz <= out.shape.count()),
          fmt::format("nnz = {} does not fit shape {} of {}", out.nnz, out.shape.text(), group));
@@ -434,7 +434,7 @@ void CheckpointReader::values(const std::string& name, const Tensor& out) const 
 }
 
 std::vector<uint8_t> CheckpointReader::index(const std::string& name) const {
-  const ParameterInfo about = info(name);
+  const StoredParameter about = info(name);
   std::vector<uint8_t> out(about.index_bytes);
   if (about.encoding != "full") {
     verified_read(parameter_path(name) + "/index", index_type(about.encoding),

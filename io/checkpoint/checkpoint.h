@@ -60,7 +60,7 @@ struct ParameterRecord {
 };
 
 /// One parameter whose bytes others write (ReservedDatasetWriter).
-struct ParameterLayout {
+struct ReservedParameter {
   std::string name{};
   Shape shape{};
   std::string encoding = "full";
@@ -75,7 +75,7 @@ struct ReservedDataset {
   uint64_t offset = 0;  ///< in the temporary file
 };
 
-struct ParameterInfo {
+struct StoredParameter {
   std::string name{};
   Shape shape{};
   std::string encoding{};
@@ -92,14 +92,14 @@ class CheckpointWriter {
   /// on device") and leaves PATH as it was.
   explicit CheckpointWriter(const std::filesystem::path& path);
 
-  void meta(const CheckpointMeta& meta);
-  void parameter(const ParameterRecord& record);
+  void write_meta(const CheckpointMeta& meta);
+  void write_parameter(const ParameterRecord& record);
   /// `kind`: "master", "moment1", "moment2", "pruning1", "pruning2" (of pruning methods that learn
   /// from every step), kMaskHistoryKind, or "feedback.R" of replica R; one element for each kept
   /// one. kLowRankKind: of any shape.
-  void optimizer(const std::string& name, const std::string& kind, const Tensor& tensor);
+  void write_optimizer(const std::string& name, const std::string& kind, const Tensor& tensor);
   /// Makes the datasets of a parameter: values, index unless the encoding is "full", states.
-  std::vector<ReservedDataset> reserve(const ParameterLayout& layout);
+  std::vector<ReservedDataset> reserve(const ReservedParameter& layout);
   /// Of a reserved dataset; needed once for each.
   void set_checksum(const ReservedDataset& dataset, uint64_t checksum);
   /// Where CheckpointParts write.
@@ -152,7 +152,7 @@ class CheckpointReader {
   const std::vector<std::string>& names() const { return names_; }
   bool has(const std::string& name) const;
   /// Checks that shape, nnz and dataset sizes agree. `encoding` may be any text.
-  ParameterInfo info(const std::string& name) const;
+  StoredParameter info(const std::string& name) const;
   /// `out` has nnz elements, fp32, bf16 or fp16 (converted when the file has another). Verifies the
   /// checksum.
   void values(const std::string& name, const Tensor& out) const;

@@ -36,7 +36,8 @@ int import_arrays(const ConvertArguments& arguments) {
 
 /// One parameter of a checkpoint as a dense array. Reads the master copy if there is one, because
 /// it is exact.
-std::vector<float> dense_values(const io::CheckpointReader& reader, const io::ParameterInfo& info) {
+std::vector<float> dense_values(const io::CheckpointReader& reader,
+                                const io::StoredParameter& info) {
   std::vector<float> packed(static_cast<size_t>(info.nnz));
   const Tensor view(packed.data(), DType::fp32, Shape{info.nnz});
   if (reader.has_optimizer(info.name, "master")) {
@@ -61,7 +62,7 @@ int export_arrays(const ConvertArguments& arguments) {
   io::PlainWriter writer(arguments.out);
   int64_t count = 0;
   for (const std::string& name : reader.names()) {
-    const io::ParameterInfo info = reader.info(name);
+    const io::StoredParameter info = reader.info(name);
     writer.write(name, info.shape, dense_values(reader, info));
     count += info.shape.count();
   }

@@ -55,7 +55,7 @@ Json parameters_of(const io::CheckpointReader& reader, Json& damaged) {
   Json rows = Json::array();
   for (const std::string& name : reader.names()) {
     try {
-      const io::ParameterInfo info = reader.info(name);
+      const io::StoredParameter info = reader.info(name);
       if (!reported(damaged, "/params/" + name + "/index")) {
         train::read_mask(reader, name);  // throws unless the index keeps nnz elements
       }

@@ -310,7 +310,7 @@ Json listing(const io::Config& given) {
   const train::RunShape run{.problem = problem.shape,
                             .threads = std::max(1, static_cast<int>(config.run.threads)),
                             .place = kernels::planning(config.run.backend),
-                            .start = train::start_of(config, specs),
+                            .start = train::initial_masks(config, specs),
                             .teacher = teacher};
   io::Config alone = config;  // one rank with all layers
   alone.parallel.pipeline = 1;
@@ -322,7 +322,7 @@ Json listing(const io::Config& given) {
   const train::RunShape dense{.problem = run.problem,
                               .threads = run.threads,
                               .place = run.place,
-                              .start = train::start_of(unpruned, specs),
+                              .start = train::initial_masks(unpruned, specs),
                               .teacher = teacher};
   Json found{
       {"network", model::network_of(config.model).describe(config.model, problem.shape.classes)},

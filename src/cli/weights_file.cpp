@@ -131,16 +131,16 @@ void write_weights(const fs::path& path, sparse::Store& store, const std::string
   if (characters.size() > 0) {
     meta.extra["vocabulary"] = characters.text();
   }
-  writer.meta(meta);
+  writer.write_meta(meta);
   for (const sparse::Parameter& parameter : store.parameters()) {
     std::vector<float> values = store.values(parameter);
     const sparse::FileIndex index = sparse::to_file(parameter.index, store.options().file_index);
-    writer.parameter({.name = parameter.spec.name,
-                      .shape = parameter.spec.shape,
-                      .encoding = std::string(index.encoding.name),
-                      .nnz = parameter.kept(),
-                      .values = Tensor(values.data(), DType::fp32, Shape{parameter.kept()}),
-                      .index = index.bytes});
+    writer.write_parameter({.name = parameter.spec.name,
+                            .shape = parameter.spec.shape,
+                            .encoding = std::string(index.encoding.name),
+                            .nnz = parameter.kept(),
+                            .values = Tensor(values.data(), DType::fp32, Shape{parameter.kept()}),
+                            .index = index.bytes});
   }
   writer.commit();
 }

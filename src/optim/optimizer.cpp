@@ -89,7 +89,7 @@ kernels::UpdateArgs Optimizer::args_of(const sparse::Parameter& parameter,
                                        const Update& update) const {
   const sparse::OptimizerState state = store_.state(parameter);
   const Tensor dense = copy_of(store_, parameter, state);
-  const auto factor = static_cast<float>(parametrization_.of(parameter).lr);
+  const auto factor = static_cast<float>(parametrization_.factors_of(parameter).lr);
   return {.rule = kind_.rule,
           .gradient = state.gradient,
           .value = state.value,

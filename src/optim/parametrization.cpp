@@ -37,7 +37,7 @@ Parametrization::Parametrization(const io::Config& config)
       scale_free_(optimizer_of(config.optimizer).scale_free),
       exclude_(config.pruning.exclude) {}
 
-Parametrization::Factors Parametrization::of(const sparse::Parameter& parameter) const {
+Parametrization::Factors Parametrization::factors_of(const sparse::Parameter& parameter) const {
   if (!scales()) {
     return {};
   }
@@ -58,42 +58,42 @@ Parametrization::Factors Parametrization::of(const sparse::Parameter& parameter)
   switch (spec.scaling) {
     case Scaling::hidden:
       return {.lr = 1 / (by_density * (scale_free_ ? by_width : 1)),
-              .initial = std::sqrt(scaled / (by_width * initial_by_density))};
+              .initial_scale = std::sqrt(scaled / (by_width * initial_by_density))};
     case Scaling::logits:
-      return {.lr = 1 / by_width, .initial = std::sqrt(scaled) / by_width};
+      return {.lr = 1 / by_width, .initial_scale = std::sqrt(scaled) / by_width};
     case Scaling::base:
       break;
   }
   return {.lr = (scale_free_ ? 1 : by_width) / by_density,
-          .initial = 1 / std::sqrt(initial_by_density)};
+          .initial_scale = 1 / std::sqrt(initial_by_density)};
 }
 
-bool Parametrization::changes(std::span<const sparse::Parameter> parameters) const {
+bool Parametrization::has_effect(std::span<const sparse::Parameter> parameters) const {
   return std::ranges::any_of(parameters, [this](const sparse::Parameter& parameter) {
-    const Factors factors = of(parameter);
-    return factors.lr != 1 || factors.initial != 1;
+    const Factors factors = factors_of(parameter);
+    return factors.lr != 1 || factors.initial_scale != 1;
   });
 }
 
 double Parametrization::largest_lr_factor(std::span<const sparse::Parameter> parameters) const {
   double largest = 0;
   for (const sparse::Parameter& parameter : parameters) {
-    largest = std::max(largest, of(parameter).lr);
+    largest = std::max(largest, factors_of(parameter).lr);
   }
   return largest;
 }
 
-std::string Parametrization::table(std::span<const sparse::Parameter> parameters) const {
+std::string Parametrization::format_table(std::span<const sparse::Parameter> parameters) const {
   struct Group {
     Factors factors{};
     std::vector<std::string> names{};
   };
   std::vector<Group> groups;
   for (const sparse::Parameter& parameter : parameters) {
-    const Factors factors = of(parameter);
+    const Factors factors = factors_of(parameter);
     const auto same = std::ranges::find_if(groups, [&](const Group& group) {
-      return fmt::format("{:.3g} {:.3g}", group.factors.lr, group.factors.initial) ==
-             fmt::format("{:.3g} {:.3g}", factors.lr, factors.initial);
+      return fmt::format("{:.3g} {:.3g}", group.factors.lr, group.factors.initial_scale) ==
+             fmt::format("{:.3g} {:.3g}", factors.lr, factors.initial_scale);
     });
     Group& group = same == groups.end() ? groups.emplace_back(Group{.factors = factors}) : *same;
     group.names.push_back(parameter.spec.name);
@@ -102,7 +102,7 @@ std::string Parametrization::table(std::span<const sparse::Parameter> parameters
   for (const Group& group : groups) {
     const bool one = group.names.size() == 1;
     text += fmt::format(
-        "\n{:>9.3g} {:>10.3g}  {}", group.factors.lr, group.factors.initial,
+        "\n{:>9.3g} {:>10.3g}  {}", group.factors.lr, group.factors.initial_scale,
         one ? group.names.front()
             : fmt::format("{} and {} more", group.names.front(), group.names.size() - 1));
   }

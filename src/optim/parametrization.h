@@ -50,8 +50,8 @@ Registry<ParametrizationKind> parametrizations();
 class Parametrization {
  public:
   struct Factors {
-    double lr = 1;
-    double initial = 1;
+    double lr = 1;             ///< of the learning rate
+    double initial_scale = 1;  ///< of the deviation
   };
 
   /// All factors are 1.
@@ -59,13 +59,13 @@ class Parametrization {
   explicit Parametrization(const io::Config& config);
 
   bool scales() const { return kind_ != nullptr && kind_->scales; }
-  Factors of(const sparse::Parameter& parameter) const;
+  Factors factors_of(const sparse::Parameter& parameter) const;
   /// Whether any factor is not 1.
-  bool changes(std::span<const sparse::Parameter> parameters) const;
+  bool has_effect(std::span<const sparse::Parameter> parameters) const;
   /// The largest factor of a learning rate.
   double largest_lr_factor(std::span<const sparse::Parameter> parameters) const;
   /// The factors of some parameters, as a table for people; equal rows together.
-  std::string table(std::span<const sparse::Parameter> parameters) const;
+  std::string format_table(std::span<const sparse::Parameter> parameters) const;
 
  private:
   const ParametrizationKind* kind_ = nullptr;

@@ -129,13 +129,13 @@ TEST(CliErrors, MasksWithTheWrongCount) {
   std::vector<float> values{1, 2, 3};
   const std::vector<uint8_t> four_bits{0x0f, 0, 0, 0, 0, 0, 0, 0};
   io::CheckpointWriter writer(here / "mask.h5");
-  writer.meta({.config = Workplace::config()});
-  writer.parameter({.name = "embedding.token",
-                    .shape = Shape{4, 4},
-                    .encoding = "bitmap",
-                    .nnz = 3,
-                    .values = Tensor(values.data(), DType::fp32, Shape{3}),
-                    .index = four_bits});
+  writer.write_meta({.config = Workplace::config()});
+  writer.write_parameter({.name = "embedding.token",
+                          .shape = Shape{4, 4},
+                          .encoding = "bitmap",
+                          .nnz = 3,
+                          .values = Tensor(values.data(), DType::fp32, Shape{3}),
+                          .index = four_bits});
   writer.commit();
   for (const std::string command : {"export mask.h5 -o x.h5", "inspect mask.h5"}) {
     expect_error(here.run(command), 1,

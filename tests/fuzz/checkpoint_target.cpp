@@ -9,7 +9,7 @@ namespace espalier::fuzz {
 namespace {
 
 void read_parameter(const io::CheckpointReader& reader, const std::string& name) {
-  const io::ParameterInfo info = reader.info(name);
+  const io::StoredParameter info = reader.info(name);
   std::vector<float> values(static_cast<size_t>(info.nnz));
   const Tensor view(values.data(), DType::fp32, Shape{info.nnz});
   reader.values(name, view);

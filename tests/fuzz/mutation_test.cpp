@@ -87,7 +87,7 @@ std::string verdict(const fs::path& path) {
     const io::CheckpointReader reader(path);
     reader.meta();
     for (const std::string& name : reader.names()) {
-      const io::ParameterInfo info = reader.info(name);
+      const io::StoredParameter info = reader.info(name);
       train::read_mask(reader, name);
       std::vector<float> values(static_cast<size_t>(info.nnz));
       reader.values(name, Tensor(values.data(), DType::fp32, Shape{info.nnz}));

@@ -40,25 +40,25 @@ class CheckpointTest : public ::testing::Test {
   /// state.
   void write(const std::filesystem::path& path) {
     CheckpointWriter writer(path);
-    writer.meta({.step = 7,
-                 .config = "[train]\nsteps = 9\n",
-                 .extra = {{"vocabulary", "0a20"}, {"empty", ""}}});
-    writer.parameter({.name = "bits",
-                      .shape = {3, 5},
-                      .encoding = "bitmap",
-                      .nnz = 4,
-                      .values = tensor(bits_),
-                      .index = bits_index_});
-    writer.optimizer("bits", "master", tensor(moment_));
-    writer.optimizer("bits", "moment1", tensor(moment_));
+    writer.write_meta({.step = 7,
+                       .config = "[train]\nsteps = 9\n",
+                       .extra = {{"vocabulary", "0a20"}, {"empty", ""}}});
+    writer.write_parameter({.name = "bits",
+                            .shape = {3, 5},
+                            .encoding = "bitmap",
+                            .nnz = 4,
+                            .values = tensor(bits_),
+                            .index = bits_index_});
+    writer.write_optimizer("bits", "master", tensor(moment_));
+    writer.write_optimizer("bits", "moment1", tensor(moment_));
     const auto* index = reinterpret_cast<const uint8_t*>(list_index_.data());
-    writer.parameter({.name = "list",
-                      .shape = {10},
-                      .encoding = "int32",
-                      .nnz = 3,
-                      .values = tensor(list_),
-                      .index = {index, 12}});
-    writer.parameter(
+    writer.write_parameter({.name = "list",
+                            .shape = {10},
+                            .encoding = "int32",
+                            .nnz = 3,
+                            .values = tensor(list_),
+                            .index = {index, 12}});
+    writer.write_parameter(
         {.name = "norm.weight", .shape = {4}, .nnz = 4, .values = tensor(moment_), .index = {}});
     writer.commit();
   }

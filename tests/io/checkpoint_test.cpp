@@ -26,7 +26,7 @@ TEST_F(CheckpointTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(meta.extra.at("empty"), "");
   EXPECT_EQ(reader.names(), (std::vector<std::string>{"bits", "list", "norm.weight"}));
 
-  const ParameterInfo info = reader.info("bits");
+  const StoredParameter info = reader.info("bits");
   EXPECT_EQ(info.shape, (Shape{3, 5}));
   EXPECT_EQ(info.encoding, "bitmap");
   EXPECT_EQ(info.nnz, 4);
@@ -75,13 +75,13 @@ TEST_F(CheckpointTest, FilesAreEqualBitForBitAndEmptyTensorsFit) {
   EXPECT_EQ(bytes_of(path_), bytes_of(folder_ / "again.h5"));
 
   CheckpointWriter writer(path_);
-  writer.meta({});
-  writer.parameter({.name = "none",
-                    .shape = {8},
-                    .encoding = "int32",
-                    .nnz = 0,
-                    .values = Tensor(nullptr, DType::fp32, Shape{0}),
-                    .index = {}});
+  writer.write_meta({});
+  writer.write_parameter({.name = "none",
+                          .shape = {8},
+                          .encoding = "int32",
+                          .nnz = 0,
+                          .values = Tensor(nullptr, DType::fp32, Shape{0}),
+                          .index = {}});
   writer.commit();
   const CheckpointReader reader(path_);
   EXPECT_EQ(reader.info("none").nnz, 0);
@@ -94,7 +94,7 @@ TEST_F(CheckpointTest, OnlyACommitReplacesTheFile) {
   write(path_);
   {
     CheckpointWriter writer(path_);
-    writer.meta({.step = 8});
+    writer.write_meta({.step = 8});
     EXPECT_EQ(files(), 2);
     CheckpointWriter moved = std::move(writer);
   }
@@ -102,10 +102,10 @@ TEST_F(CheckpointTest, OnlyACommitReplacesTheFile) {
   EXPECT_EQ(CheckpointReader(path_).meta().step, 7);
   {
     CheckpointWriter writer(path_);
-    writer.meta({.step = 8});
+    writer.write_meta({.step = 8});
     EXPECT_EQ(CheckpointReader(path_).meta().step, 7);
     writer.commit();
-    EXPECT_THROW(writer.meta({}), Bug);
+    EXPECT_THROW(writer.write_meta({}), Bug);
   }
   EXPECT_EQ(CheckpointReader(path_).meta().step, 8);
   expect_parts(failure_of([] { CheckpointWriter("/dev/null/x.h5"); }), {"/dev/null"});
@@ -162,10 +162,10 @@ TEST_F(CheckpointTest, FactorsOfMatricesHaveShapesOfTheirOwn) {
   std::vector<float> factor{1, 2, 3, 4, 5, 6};
   {
     CheckpointWriter writer(path_);
-    writer.meta({.step = 1, .config = "[train]\n", .extra = {}});
-    writer.parameter(
+    writer.write_meta({.step = 1, .config = "[train]\n", .extra = {}});
+    writer.write_parameter(
         {.name = "w", .shape = {4, 3}, .nnz = 12, .values = tensor(values), .index = {}});
-    writer.optimizer("w", "lowrank", Tensor(factor.data(), DType::fp32, Shape{2, 3}));
+    writer.write_optimizer("w", "lowrank", Tensor(factor.data(), DType::fp32, Shape{2, 3}));
     writer.commit();
   }
   const CheckpointReader reader(path_);
@@ -188,10 +188,10 @@ TEST_F(CheckpointTest, HoldsHalfPrecision) {
   };
   {
     CheckpointWriter writer(path_);
-    writer.meta({.step = 1, .config = "", .extra = {}});
-    writer.parameter(
+    writer.write_meta({.step = 1, .config = "", .extra = {}});
+    writer.write_parameter(
         {.name = "w", .shape = {2, 2}, .nnz = 4, .values = in_fp16(halves), .index = {}});
-    writer.parameter(
+    writer.write_parameter(
         {.name = "wide", .shape = {3}, .nnz = 3, .values = tensor(list_), .index = {}});
     writer.commit();
   }

@@ -289,11 +289,11 @@ void one_save(const fs::path& root, const io::Config& config, int64_t& number) {
   const FailingMemory failing(number);
   directory->sync_metrics();
   io::CheckpointWriter writer(directory->checkpoint_path(4));
-  writer.meta({.step = 4, .config = "[train]\n"});
+  writer.write_meta({.step = 4, .config = "[train]\n"});
   const auto count = static_cast<int64_t>(values.size());
   const Tensor tensor(values.data(), DType::fp32, Shape{count});
-  writer.parameter({.name = "a", .shape = {count}, .nnz = count, .values = tensor});
-  writer.optimizer("a", "moment1", tensor);
+  writer.write_parameter({.name = "a", .shape = {count}, .nnz = count, .values = tensor});
+  writer.write_optimizer("a", "moment1", tensor);
   writer.commit();
   io::verify_written_checkpoint(directory->checkpoint_path(4));
   io::remove_old_checkpoints(directory->checkpoints(), 2);

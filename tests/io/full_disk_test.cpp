@@ -47,10 +47,10 @@ void write_checkpoint(const fs::path& path, int64_t step, int64_t count) {
   std::vector<float> values(static_cast<size_t>(count), static_cast<float>(step));
   const Tensor tensor(values.data(), DType::fp32, Shape{count});
   CheckpointWriter writer(path);
-  writer.meta({.step = step, .config = std::string(2000, '#')});
+  writer.write_meta({.step = step, .config = std::string(2000, '#')});
   for (const char* name : {"a", "b", "c"}) {
-    writer.parameter({.name = name, .shape = {count}, .nnz = count, .values = tensor});
-    writer.optimizer(name, "moment1", tensor);
+    writer.write_parameter({.name = name, .shape = {count}, .nnz = count, .values = tensor});
+    writer.write_optimizer(name, "moment1", tensor);
   }
   writer.commit();
 }

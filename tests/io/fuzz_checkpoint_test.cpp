@@ -40,7 +40,8 @@ class Draws {
 
 void write_original(const fs::path& path) {
   CheckpointWriter writer(path);
-  writer.meta({.step = 7, .config = std::string(500, 'c'), .extra = {{"vocabulary", "0a20"}}});
+  writer.write_meta(
+      {.step = 7, .config = std::string(500, 'c'), .extra = {{"vocabulary", "0a20"}}});
   for (int i = 0; i < 12; ++i) {
     const int64_t nnz = 16 + i;
     std::vector<float> values(static_cast<size_t>(nnz), 1.0F + static_cast<float>(i));
@@ -48,17 +49,17 @@ void write_original(const fs::path& path) {
     const std::vector<uint8_t> index(static_cast<size_t>(4 * nnz), static_cast<uint8_t>(i));
     const std::string name = fmt::format("blocks.{}.weight", i);
     if (i % 3 == 0) {
-      writer.parameter({.name = name, .shape = {nnz}, .nnz = nnz, .values = tensor});
+      writer.write_parameter({.name = name, .shape = {nnz}, .nnz = nnz, .values = tensor});
     } else {
-      writer.parameter({.name = name,
-                        .shape = {64, 2},
-                        .encoding = i % 3 == 1 ? "int32" : "bitmap",
-                        .nnz = nnz,
-                        .values = tensor,
-                        .index = index});
+      writer.write_parameter({.name = name,
+                              .shape = {64, 2},
+                              .encoding = i % 3 == 1 ? "int32" : "bitmap",
+                              .nnz = nnz,
+                              .values = tensor,
+                              .index = index});
     }
-    writer.optimizer(name, "master", tensor);
-    writer.optimizer(name, "moment1", tensor);
+    writer.write_optimizer(name, "master", tensor);
+    writer.write_optimizer(name, "moment1", tensor);
   }
   writer.commit();
 }
@@ -75,7 +76,7 @@ std::string contents(const fs::path& path) {
     out.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
   };
   for (const std::string& name : reader.names()) {
-    const ParameterInfo info = reader.info(name);
+    const StoredParameter info = reader.info(name);
     out += fmt::format("{} {} {} {} {}", name, info.shape.text(), info.encoding, info.nnz,
                        name_of(info.dtype));
     std::vector<float> values(static_cast<size_t>(info.nnz));

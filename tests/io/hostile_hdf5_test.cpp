@@ -66,16 +66,16 @@ TEST(HostileHdf5, AShapeFitsTheFile) {
   const std::filesystem::path path =
       std::filesystem::temp_directory_path() / fmt::format("espalier-shape-{}.h5", ::getpid());
   CheckpointWriter writer(path);
-  writer.meta({});
+  writer.write_meta({});
   float value = 1;
   const std::vector<uint8_t> index(4);
   for (const auto& [name, rows] : {std::pair{"small", 1024}, {"large", 1 << 22}}) {
-    writer.parameter({.name = name,
-                      .shape = Shape{rows, 1024},
-                      .encoding = "int32",
-                      .nnz = 1,
-                      .values = Tensor(&value, DType::fp32, Shape{1}),
-                      .index = index});
+    writer.write_parameter({.name = name,
+                            .shape = Shape{rows, 1024},
+                            .encoding = "int32",
+                            .nnz = 1,
+                            .values = Tensor(&value, DType::fp32, Shape{1}),
+                            .index = index});
   }
   writer.commit();
   const CheckpointReader reader(path);

@@ -32,11 +32,11 @@ class Parametrizations : public ::testing::Test {
   }
 
   Parametrization::Factors of(const std::string& name) {
-    return Parametrization(config_).of(store_.find(name));
+    return Parametrization(config_).factors_of(store_.find(name));
   }
   void expect(const std::string& name, double lr, double initial) {
     EXPECT_DOUBLE_EQ(of(name).lr, lr) << name;
-    EXPECT_DOUBLE_EQ(of(name).initial, initial) << name;
+    EXPECT_DOUBLE_EQ(of(name).initial_scale, initial) << name;
   }
 
   static sparse::ParameterSpec spec(const std::string& name, bool prunable, sparse::Scaling scaling,
@@ -120,7 +120,8 @@ TEST_F(Parametrizations, RatesOfSgdGrowWithTheWidth) {
 }
 
 TEST_F(Parametrizations, UpdatesTakeTheFactor) {
-  store_.initialise(1, [&](const auto& parameter) { return of(parameter.spec.name).initial; });
+  store_.initialise(1,
+                    [&](const auto& parameter) { return of(parameter.spec.name).initial_scale; });
   const auto sum = [&](const std::string& name) {
     double total = 0;
     for (const float value : store_.values(store_.find(name))) {

@@ -172,7 +172,7 @@ RunResults results_of(const Case& run) {
     return XXH64(values.data(), values.size() * sizeof(float), 0);
   };
   for (const std::string& name : reader.names()) {
-    const io::ParameterInfo info = reader.info(name);
+    const io::StoredParameter info = reader.info(name);
     results.arrays[name] =
         digest(Shape{info.nnz}, [&](const Tensor& out) { reader.values(name, out); });
     const std::vector<uint8_t> index = reader.index(name);

@@ -7,6 +7,7 @@
 
 #include "pruning/registry.h"
 #include "src/train/memory/budget.h"
+#include "src/train/memory/planner.h"
 #include "src/train/memory/storage_choice.h"
 #include "tests/support/failure.h"
 #include "tests/support/support.h"
@@ -173,7 +174,7 @@ TEST_P(StartsPruned, KeepsTheElementsOfADenseStart) {
     Stream stream(arena, 1);
     train::Stage stage(made, problem, stream, kernels::by_name("auto"), {});
     stage.store().initialise(static_cast<uint64_t>(made.train.seed));
-    train::Start start = train::start_of(made, train::specs_of(stage.store()));
+    train::InitialMasks start = train::initial_masks(made, train::specs_of(stage.store()));
     ASSERT_TRUE(start.pruned);
     parallel::run_ranks(1, [&](parallel::Communicator& comm) {
       train::Pruner(made, stage.store()).change(0, comm, [](int64_t) {});
@@ -192,17 +193,17 @@ TEST_P(StartsPruned, IsTheSameForAnyNumberOfThreads) {
   const io::Config made = config();
   const train::ProblemShape problem{.features = made.model.context, .rows = made.model.context};
   const auto specs = model::parameters_of(model::make_layers(made.model, problem));
-  const train::Start alone = train::start_of(made, specs);
+  const train::InitialMasks alone = train::initial_masks(made, specs);
   std::vector<sparse::Mask> masks;
   for (size_t p = 0; p < specs.size(); ++p) {
     masks.push_back(alone.masks(p));
   }
   for (const int threads : {2, 5}) {
-    const train::Start together = train::start_of(made, specs, {}, threads);
+    const train::InitialMasks together = train::initial_masks(made, specs, {}, threads);
     for (size_t p = 0; p < specs.size(); ++p) {
       EXPECT_EQ(together.masks(p), masks[p]) << specs[p].name;
     }
-    const train::Start some = train::start_of(made, specs, {}, threads);
+    const train::InitialMasks some = train::initial_masks(made, specs, {}, threads);
     if (GetParam() == "random") {
       for (const size_t p : {size_t{3}, size_t{9}, size_t{2}, specs.size() - 3}) {
         EXPECT_EQ(some.masks(p), masks[p]) << specs[p].name;
@@ -368,6 +369,66 @@ TEST(Budget, CountsTheSharedScratchOnce) {
   train::choose_storages(groups, 150);
   EXPECT_EQ(groups[0].chosen, 0U);
   EXPECT_FALSE(groups[0].limited);
+}
+
+/// The plan of the whole run, which counts more than state and workspace, confirms the choice.
+TEST(Budget, ShrinksTheChoiceOfStoragesUntilThePlanFits) {
+  const auto chosen_with = [](const std::function<size_t(size_t, size_t)>& needed) {
+    std::vector<train::StorageGroup> groups{group_of(2), group_of(3)};
+    parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+      train::choose_storages_that_fit(
+          groups, 540, 1000, [&] { return needed(groups[0].chosen, groups[1].chosen); }, comm);
+    });
+    return std::pair(groups[0].chosen, groups[1].chosen);
+  };
+  constexpr size_t kDense = 0;
+  constexpr size_t kSparse = 2;
+  EXPECT_EQ(chosen_with([](size_t, size_t) { return 1000; }), std::pair(kDense, kDense));
+  EXPECT_EQ(chosen_with([](size_t first, size_t) { return first == kDense ? 1001 : 1000; }),
+            std::pair(kSparse, kDense));
+  EXPECT_EQ(chosen_with([](size_t first, size_t second) {
+              return first == kSparse && second == kSparse ? 1000 : 1300;
+            }),
+            std::pair(kSparse, kSparse));
+  EXPECT_EQ(chosen_with([](size_t, size_t) { return 9000; }), std::pair(kSparse, kSparse))
+      << "as planned, if nothing else fits";
+}
+
+/// A choice of storages is planned as a config that names them: masks of the start and of steps.
+TEST(Budget, PlansChosenStoragesLikeThoseOfTheConfig) {
+  const TempDir dir;
+  for (const int64_t at_step : {0, 2}) {
+    io::Config made = small_config(dir, "magnitude");
+    made.pruning.at_step = at_step;
+    const train::ProblemShape problem{.features = made.model.context, .rows = made.model.context};
+    const model::Layers layers = model::make_layers(made.model, problem);
+    const train::InitialMasks start =
+        train::initial_masks(made, model::parameters_of(layers), {}, 1);
+    const train::LayerTimes times = train::estimated_times(made, problem, nullptr);
+    const auto needed = [&](const io::Config& config, std::string_view storage) {
+      const train::PlanInput input{.config = config,
+                                   .problem = problem,
+                                   .layers = layers,
+                                   .start = start,
+                                   .times = times,
+                                   .place = kernels::planning(kernels::by_name("auto"))};
+      std::map<std::string, std::string> storages;
+      for (const sparse::ParameterSpec& spec : model::parameters_of(layers)) {
+        storages[spec.name] = storage;
+      }
+      const train::Plan plan = train::make_plan(input);
+      return storage.empty() ? plan.fit.plan.needed()
+                             : train::plan_with_storages(input, plan, storages).needed();
+    };
+    io::Config automatic = made;
+    automatic.sparse.storage.fallback = "auto";
+    for (const std::string storage : {"dense", "expanded", "sparse"}) {
+      made.sparse.storage.fallback = storage;
+      EXPECT_EQ(needed(automatic, storage), needed(made, "")) << storage << ", step " << at_step;
+    }
+    EXPECT_GE(needed(automatic, "dense"), needed(automatic, "sparse") + (at_step == 0 ? 1 : 0))
+        << "pruned later, all begin with dense state";
+  }
 }
 
 TEST(Budget, IsPassedToTheChoiceOfStorages) {

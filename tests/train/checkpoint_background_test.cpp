@@ -287,7 +287,7 @@ TEST(CheckpointBackground, ADivergedRunCompletesItsCheckpoint) {
           const auto kept = static_cast<size_t>(store.parameters().front().kept());
           // finite, as all that a checkpoint holds, but products overflow
           store.set_values(store.parameters().front(), std::vector<float>(kept, 1e38F));
-          trainer->data_parallel().forget_state();
+          trainer->data_parallel().clear_state_check();
         }
       };
       train::Trainer made(config, comm, std::move(options));

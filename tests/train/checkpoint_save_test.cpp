@@ -126,7 +126,7 @@ TEST(CheckpointSave, AnUpdateThatSpoilsTheStateReplacesNoCheckpoint) {
             std::vector<float> moment = store.moment(parameter, 1);
             moment.back() = kInfinity;  // an update of 0: parameters stay finite
             store.set_moment(parameter, 1, moment);
-            trainer->data_parallel().forget_state();
+            trainer->data_parallel().clear_state_check();
             if (comm.rank() == 0) {
               name = parameter.spec.name;
             }

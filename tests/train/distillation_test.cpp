@@ -64,16 +64,16 @@ void write_teacher(const std::filesystem::path& path, const io::Config& config,
   if (!vocabulary.empty()) {
     meta.extra["vocabulary"] = vocabulary;
   }
-  writer.meta(meta);
+  writer.write_meta(meta);
   for (const sparse::Parameter& parameter : store.parameters()) {
     std::vector<float> values = store.values(parameter);
     const sparse::FileIndex index = sparse::to_file(parameter.index, "auto");
-    writer.parameter({.name = parameter.spec.name,
-                      .shape = parameter.spec.shape,
-                      .encoding = std::string(index.encoding.name),
-                      .nnz = parameter.kept(),
-                      .values = Tensor(values.data(), DType::fp32, Shape{parameter.kept()}),
-                      .index = index.bytes});
+    writer.write_parameter({.name = parameter.spec.name,
+                            .shape = parameter.spec.shape,
+                            .encoding = std::string(index.encoding.name),
+                            .nnz = parameter.kept(),
+                            .values = Tensor(values.data(), DType::fp32, Shape{parameter.kept()}),
+                            .index = index.bytes});
   }
   writer.commit();
 }
@@ -471,13 +471,13 @@ TEST(DistillationErrors, OfTeachersOfOtherData) {
   EXPECT_THAT(failure_with(config), HasSubstr("was trained with model.kind = \"mlp\""));
   {
     io::CheckpointWriter writer(config.train.teacher);
-    writer.meta({.config = config::to_toml(teacher_config(tiny_config(dir)))});
+    writer.write_meta({.config = config::to_toml(teacher_config(tiny_config(dir)))});
     writer.commit();
   }
   EXPECT_THAT(failure_with(config), HasSubstr("holds no weights"));
   {
     io::CheckpointWriter writer(config.train.teacher);
-    writer.meta({});
+    writer.write_meta({});
     writer.commit();
   }
   EXPECT_THAT(failure_with(config), HasSubstr("without a config"));

@@ -46,7 +46,7 @@ double movement(const std::string& parametrization, int64_t width, double densit
                  return mask;
                }});
   stage.store().initialise(1, [&](const sparse::Parameter& parameter) {
-    return stage.parametrization().of(parameter).initial;
+    return stage.parametrization().factors_of(parameter).initial_scale;
   });
   std::vector<int32_t> sequence(kContext);
   for (size_t i = 0; i < sequence.size(); ++i) {

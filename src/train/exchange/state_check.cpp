@@ -80,7 +80,7 @@ void StateCheck::record(int64_t step) {
   const Span span(Track::optimizer, "checksums of state");
   size_t first = constants_;
   if (!known() || pieces_.empty()) {
-    forget();
+    clear();
     first = 0;
     add_constants();
     constant_arrays_ = arrays_.size();

@@ -44,7 +44,7 @@ class StateCheck {
   /// `record`. Call it before they are written.
   void verify_feedback(int64_t end);
   /// Drops the records; call it after writing state outside of an update.
-  void forget() { pieces_.clear(), arrays_.clear(), exchanged_ = next_ = 0; }
+  void clear() { pieces_.clear(), arrays_.clear(), exchanged_ = next_ = 0; }
 
  private:
   struct Array {

@@ -36,9 +36,9 @@ std::vector<int64_t> kept_in(const std::filesystem::path& checkpoint, const Spec
   return kept;
 }
 
-Start from_file(const std::filesystem::path& path, const Specs& specs,
-                const std::vector<bool>& prunable) {
-  Start start{.masks = masks_in(path, specs, prunable), .kept = {}};
+InitialMasks from_file(const std::filesystem::path& path, const Specs& specs,
+                       const std::vector<bool>& prunable) {
+  InitialMasks start{.masks = masks_in(path, specs, prunable), .kept = {}};
   if (io::is_checkpoint(path)) {
     start.kept = kept_in(path, specs);
   } else {
@@ -194,7 +194,8 @@ bool makes_masks_first(const io::PruningConfig& pruning) {
 
 }  // namespace
 
-Start start_of(const io::Config& config, const Specs& specs, const StartFiles& files, int threads) {
+InitialMasks initial_masks(const io::Config& config, const Specs& specs, const WeightSource& files,
+                           int threads) {
   const std::vector<bool> prunable = prunable_of(specs, config.pruning);
   if (files.resume) {
     return from_file(*files.resume, specs, prunable);
@@ -217,8 +218,8 @@ Start start_of(const io::Config& config, const Specs& specs, const StartFiles& f
           .pruned = true};
 }
 
-Start start_of_part(const Start& whole, std::vector<size_t> numbers) {
-  Start part{.masks = {}, .kept = {}, .pruned = whole.pruned};
+InitialMasks masks_of_part(const InitialMasks& whole, std::vector<size_t> numbers) {
+  InitialMasks part{.masks = {}, .kept = {}, .pruned = whole.pruned};
   for (const size_t number : numbers) {
     part.kept.push_back(whole.kept[number]);
   }

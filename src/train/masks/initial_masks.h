@@ -25,12 +25,12 @@
 namespace espalier::train {
 
 /// A file of weights to start from; at most one is set.
-struct StartFiles {
+struct WeightSource {
   std::optional<std::filesystem::path> resume;
   std::string init{};
 };
 
-struct Start {
+struct InitialMasks {
   MaskOf masks;               ///< for StoreOptions::start; empty: all elements are kept
   std::vector<int64_t> kept;  ///< elements of each parameter; in global scope approximate
   bool pruned = false;        ///< the pruning before the first step is done
@@ -38,11 +38,12 @@ struct Start {
 
 /// `specs`: of the network, in forward order. Up to `threads` threads draw random masks of single
 /// parameters ahead of use, one mask per thread. Throws Failure if a file does not fit the network.
-Start start_of(const io::Config& config, const std::vector<sparse::ParameterSpec>& specs,
-               const StartFiles& files = {}, int threads = 1);
+InitialMasks initial_masks(const io::Config& config,
+                           const std::vector<sparse::ParameterSpec>& specs,
+                           const WeightSource& files = {}, int threads = 1);
 
 /// The start of the parameters `numbers` (forward order, ascending).
-Start start_of_part(const Start& whole, std::vector<size_t> numbers);
+InitialMasks masks_of_part(const InitialMasks& whole, std::vector<size_t> numbers);
 
 /// The steps after which masks change, ascending; 0: before the first step.
 std::vector<int64_t> pruning_steps(const io::PruningConfig& config);

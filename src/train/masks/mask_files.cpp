@@ -29,7 +29,7 @@ sparse::Mask mask_of_zeros(const io::PlainReader& reader, const std::string& nam
 }
 
 const sparse::Encoding& encoding_of(const io::CheckpointReader& reader,
-                                    const io::ParameterInfo& info) {
+                                    const io::StoredParameter& info) {
   try {
     return sparse::encoding_by_name(info.encoding);
   } catch (const Failure& failure) {
@@ -60,7 +60,7 @@ void check_same_parameters(const io::CheckpointReader& reader,
 }
 
 sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& name) {
-  const io::ParameterInfo info = reader.info(name);
+  const io::StoredParameter info = reader.info(name);
   if (info.encoding == sparse::Encoding::full.name) {
     return sparse::Mask(info.shape.count());
   }

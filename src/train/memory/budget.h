@@ -43,7 +43,7 @@ struct StageShape {
   std::optional<Layout> layout{};
   std::vector<PartShape> parts{};  ///< empty: all layers
   std::vector<size_t> numbers{};   ///< of its parameters in the network; empty: all, in order
-  Start start;
+  InitialMasks start;
   /// Bytes of all message buffers between stages, in kernels' memory and on the host. Without a
   /// device both are the same memory.
   struct Messages {
@@ -58,7 +58,7 @@ struct RunShape {
   int ranks = 1;  ///< replicas; they share the batch
   int threads = 1;
   kernels::Planning place{};             ///< device or host whose memory and workspace are planned
-  Start start;                           ///< of all parameters
+  InitialMasks start;                    ///< of all parameters
   const TeacherFile* teacher = nullptr;  ///< null: none
   std::shared_ptr<sparse::Sharding> sharding{};
   bool reduces_on_device = false;  ///< gradients of replicas are reduced between devices

@@ -15,7 +15,7 @@ namespace {
 /// Plans of one config for given stages; fit_memory makes the memory choices.
 class Planner {
  public:
-  Planner(const PlanInput& input, const io::Config& config, const Start& start)
+  Planner(const PlanInput& input, const io::Config& config, const InitialMasks& start)
       : input_(input),
         config_(config),
         start_(start),
@@ -36,6 +36,18 @@ class Planner {
     }
     plan.layout = layout_for(share_of(config_, run.ranks) / plan.fit.choice.micro_batch);
     return plan;
+  }
+
+  MemoryPlan plan_of_rank(const Fit& fit) const {
+    const RunShape run = run_shape();
+    const int stage = grid_.place_of(input_.rank).stage;
+    const PassChoice choice{.micro_batch = fit.choice.micro_batch,
+                            .recompute = fit.recompute(stage)};
+    return run.stages ? plan_stage(config_, run,
+                                   run.stages(share_of(config_, run.ranks) /
+                                              choice.micro_batch)[static_cast<size_t>(stage)],
+                                   choice)
+                      : plan_memory(config_, run, choice);
   }
 
   bool fits() const {
@@ -81,7 +93,7 @@ class Planner {
                        .layout = layout,
                        .parts = parts,
                        .numbers = numbers,
-                       .start = start_of_part(start_, numbers),
+                       .start = masks_of_part(start_, numbers),
                        .messages = messages(layout, rank, samples)};
       for (const size_t number : numbers) {
         if (network_[number].prunable && !prunable[number]) {
@@ -125,7 +137,7 @@ class Planner {
 
   const PlanInput& input_;
   const io::Config& config_;
-  const Start& start_;
+  const InitialMasks& start_;
   parallel::Grid grid_;
   std::vector<sparse::ParameterSpec> network_;  ///< all parameters
 };
@@ -136,7 +148,7 @@ io::Config with_stages(io::Config config, int stages) {
 }
 
 /// 0: no number of stages fits.
-int fewest_stages(const PlanInput& input, const io::Config& config, const Start& start) {
+int fewest_stages(const PlanInput& input, const io::Config& config, const InitialMasks& start) {
   for (int stages = 1; stages <= input.ranks; ++stages) {
     if (input.ranks % stages == 0 && Planner(input, with_stages(config, stages), start).fits()) {
       return stages;
@@ -152,7 +164,7 @@ std::string unpruned_note(const PlanInput& input) {
   }
   io::Config config = input.config;
   config.pruning = {};
-  Start dense{.masks = {}, .kept = {}};
+  InitialMasks dense{.masks = {}, .kept = {}};
   for (const sparse::ParameterSpec& spec : model::parameters_of(input.layers)) {
     dense.kept.push_back(spec.shape.count());
   }
@@ -178,6 +190,14 @@ Plan make_plan(const PlanInput& input) {
                                   stages, input.ranks, unpruned));
   }
   return plan;
+}
+
+MemoryPlan plan_with_storages(const PlanInput& input, const Plan& plan,
+                              const std::map<std::string, std::string>& storages) {
+  io::Config config = with_stages(input.config, static_cast<int>(plan.pipeline));
+  config.sparse.storage.patterns.insert(config.sparse.storage.patterns.end(), storages.begin(),
+                                        storages.end());
+  return Planner(input, config, input.start).plan_of_rank(plan.fit);
 }
 
 }  // namespace espalier::train

@@ -2,6 +2,7 @@
 // Chooses stages, schedule, micro-batches and recompute before anything is allocated: a pure
 // function of config, data and ranks, so every rank chooses the same, and `--dry-run` shows it.
 #include <limits>
+#include <map>
 #include <string>
 
 #include "parallel/pipeline/carrier.h"
@@ -14,7 +15,7 @@ struct PlanInput {
   const io::Config& config;
   const ProblemShape& problem;
   std::span<const std::unique_ptr<model::Layer>> layers;  ///< of the network, not bound
-  const Start& start;                                     ///< of all parameters
+  const InitialMasks& start;                              ///< of all parameters
   const LayerTimes& times;
   int ranks = 1;
   int rank = 0;     ///< rank whose slices of a sharded optimizer and of reductions are planned
@@ -41,5 +42,10 @@ struct Plan {
 /// IPDPS 2023). A note states the number for the unpruned model. Throws Failure, with the fix, if
 /// nothing fits.
 Plan make_plan(const PlanInput& input);
+
+/// The memory of rank `input.rank` under the choices of `plan`, with `storages` (by parameter)
+/// instead of those that are planned for storage "auto".
+MemoryPlan plan_with_storages(const PlanInput& input, const Plan& plan,
+                              const std::map<std::string, std::string>& storages);
 
 }  // namespace espalier::train

@@ -1,6 +1,7 @@
 #include "src/train/memory/storage_choice.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -78,6 +79,9 @@ bool holds(const Storage& storage, const StorageChoiceInput& input, const Storag
               .has_value());
 }
 
+enum class Product : uint8_t { forward, input_gradient, weight_gradient };
+constexpr std::array kProducts{Product::forward, Product::input_gradient, Product::weight_gradient};
+
 /// One parameter of a group in its own store; without memory on dry kernels.
 class Trial {
  public:
@@ -103,19 +107,30 @@ class Trial {
     y_ = activations("trial output", group.shape.rows(), 2);
   }
 
-  size_t scratch(Storage storage) {
-    store_.set_storage(store_.parameters().front(), storage);
-    run();
-    return arena_.use(Memory::scratch).peak;
-  }
-
   /// Of model state, with the storage that is set.
   size_t bytes() const { return arena_.model_state_bytes(); }
+
+  void run(Product product) {
+    switch (product) {
+      case Product::forward:
+        weight_.apply(stream_, {.x = x_.tensor(), .y = y_.tensor()});
+        return;
+      case Product::input_gradient:
+        weight_.apply_transposed(stream_, {.dy = y_.tensor(), .dx = x_.tensor()});
+        return;
+      case Product::weight_gradient:
+        weight_.accumulate_gradient(stream_, {.dy = y_.tensor(), .x = x_.tensor()});
+        return;
+    }
+  }
+
+  void set_storage(Storage storage) { store_.set_storage(store_.parameters().front(), storage); }
+  size_t scratch() const { return arena_.use(Memory::scratch).peak; }
 
   /// Empty if memory is short.
   std::optional<StorageTiming> time(Storage storage) {
     try {
-      store_.set_storage(store_.parameters().front(), storage);
+      set_storage(storage);
       run();
     } catch (const Failure&) {
       return {};
@@ -134,9 +149,9 @@ class Trial {
 
  private:
   void run() {
-    weight_.apply(stream_, {.x = x_.tensor(), .y = y_.tensor()});
-    weight_.apply_transposed(stream_, {.dy = y_.tensor(), .dx = x_.tensor()});
-    weight_.accumulate_gradient(stream_, {.dy = y_.tensor(), .x = x_.tensor()});
+    for (const Product product : kProducts) {
+      run(product);
+    }
   }
 
   static sparse::StoreOptions options_of(const StorageChoiceInput& input, const StorageGroup& group,
@@ -163,6 +178,23 @@ class Trial {
   sparse::Weight weight_;
   Buffer x_, y_;
 };
+
+/// StorageTiming::scratch, of dry kernels.
+size_t scratch_beyond_sparse(const StorageChoiceInput& input, const StorageGroup& group,
+                             int threads, const kernels::Kernels& dry, Storage storage) {
+  const auto scratch = [&](Product product, Storage of) {
+    Trial trial(input, group, threads, dry, true);
+    trial.set_storage(of);
+    trial.run(product);
+    return trial.scratch();
+  };
+  size_t most = 0;
+  for (const Product product : kProducts) {
+    const size_t planned = scratch(product, Storage::sparse);
+    most = std::max(most, std::max(scratch(product, storage), planned) - planned);
+  }
+  return most;
+}
 
 /// Of each group, a number of its timings.
 using Chosen = std::vector<size_t>;
@@ -277,12 +309,9 @@ bool has_auto_storage(const io::Config& config, const sparse::Store& store) {
 
 namespace {
 
-/// Groups without timings: parameters of one shape, density and kind of masks, for which `separate`
-/// gives the same text.
-std::vector<StorageGroup> auto_groups(
-    const StorageChoiceInput& input,
-    const std::function<std::string(const std::string& name)>& separate) {
-  std::map<std::tuple<int64_t, int64_t, int, bool, std::string>, StorageGroup> found;
+/// Groups without timings: parameters of one shape, density and kind of masks.
+std::vector<StorageGroup> auto_groups(const StorageChoiceInput& input) {
+  std::map<std::tuple<int64_t, int64_t, int, bool>, StorageGroup> found;
   const auto parameters = input.store.parameters();
   for (size_t p = 0; p < parameters.size(); ++p) {
     const sparse::Parameter& parameter = parameters[p];
@@ -294,8 +323,7 @@ std::vector<StorageGroup> auto_groups(
     // Densities within a tenth of each other share a group.
     const int bin = static_cast<int>(std::lround(std::log(std::max(density, 1e-6)) * 10));
     const bool blocks = may_be_blocks(input, parameter);
-    StorageGroup& group =
-        found[{shape.rows(), shape.cols(), bin, blocks, separate(parameter.spec.name)}];
+    StorageGroup& group = found[{shape.rows(), shape.cols(), bin, blocks}];
     group.shape = shape;
     group.density = density;
     group.blocks = blocks;
@@ -312,7 +340,7 @@ std::vector<StorageGroup> auto_groups(
 
 std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int threads,
                                         const kernels::Kernels& kernels) {
-  std::vector<StorageGroup> groups = auto_groups(input, [](const std::string&) { return ""; });
+  std::vector<StorageGroup> groups = auto_groups(input);
   for (StorageGroup& group : groups) {
     Trial trial(input, group, threads, kernels);
     for (const Storage* storage : sparse::storages()) {
@@ -320,33 +348,11 @@ std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int thr
         continue;
       }
       if (auto timing = trial.time(*storage)) {
-        timing->scratch = Trial(input, group, threads, *kernels::planning(kernels).kernels, true)
-                              .scratch(*storage);
+        timing->scratch = scratch_beyond_sparse(input, group, threads,
+                                                *kernels::planning(kernels).kernels, *storage);
         group.timings.push_back(*timing);
       }
     }
-  }
-  return groups;
-}
-
-std::vector<StorageGroup> restored_storages(const StorageChoiceInput& input,
-                                            const std::map<std::string, std::string>& chosen,
-                                            const kernels::Kernels& kernels) {
-  const kernels::Kernels& dry = *kernels::planning(kernels).kernels;
-  const auto name_of = [&](const std::string& parameter) {
-    const auto found = chosen.find(parameter);
-    return found == chosen.end() ? std::string(Storage::sparse.name) : found->second;
-  };
-  std::vector<StorageGroup> groups = auto_groups(input, name_of);
-  for (StorageGroup& group : groups) {
-    const size_t first = group.parameters.front();
-    const std::string name = name_of(input.store.parameters()[first].spec.name);
-    for (const Storage& storage : {Storage::sparse, sparse::storage_by_name(name)}) {
-      Trial trial(input, group, 1, dry, true);
-      const size_t scratch = trial.scratch(storage);
-      group.timings.push_back({.storage = storage, .bytes = trial.bytes(), .scratch = scratch});
-    }
-    group.chosen = 1;
   }
   return groups;
 }
@@ -371,20 +377,36 @@ void keep_common_timings(std::vector<StorageGroup>& groups, parallel::Communicat
   }
 }
 
-size_t planned_bytes(const std::vector<StorageGroup>& groups) {
-  Chosen sparse;
+namespace {
+
+Chosen planned_storages(const std::vector<StorageGroup>& groups) {
+  Chosen planned;
   for (const StorageGroup& group : groups) {
     const auto found = std::ranges::find(group.timings, Storage::sparse, &StorageTiming::storage);
     require(found != group.timings.end(), "storage sparse holds every mask");
-    sparse.push_back(static_cast<size_t>(found - group.timings.begin()));
+    planned.push_back(static_cast<size_t>(found - group.timings.begin()));
   }
-  return bytes_with(groups, sparse);
+  return planned;
 }
 
 size_t chosen_bytes(const std::vector<StorageGroup>& groups) {
   Chosen chosen;
   std::ranges::transform(groups, std::back_inserter(chosen), &StorageGroup::chosen);
   return bytes_with(groups, chosen);
+}
+
+void set_chosen(std::vector<StorageGroup>& groups, const Chosen& chosen) {
+  const Chosen fastest = fastest_within(groups, SIZE_MAX);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    groups[g].chosen = chosen[g];
+    groups[g].limited = chosen[g] != fastest[g];
+  }
+}
+
+}  // namespace
+
+size_t planned_bytes(const std::vector<StorageGroup>& groups) {
+  return bytes_with(groups, planned_storages(groups));
 }
 
 /// Groups share one scratch, the largest of all. For each size that it may have, groups begin with
@@ -408,15 +430,10 @@ void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> bu
         "no storage fits train.memory_budget: the pruned weights need {} bytes, {} are left for "
         "them; raise the budget or pruning.sparsity",
         least_bytes(groups, scratches), budget.value_or(SIZE_MAX));
-  const Chosen fastest = fastest_within(groups, SIZE_MAX);
-  for (size_t g = 0; g < groups.size(); ++g) {
-    groups[g].chosen = best[g];
-    groups[g].limited = best[g] != fastest[g];
-  }
+  set_chosen(groups, best);
 }
 
-void apply_storages(std::vector<StorageGroup>& groups, sparse::Store& store,
-                    parallel::Communicator& comm) {
+void share_choice(std::vector<StorageGroup>& groups, parallel::Communicator& comm) {
   std::vector<uint64_t> chosen;
   for (const StorageGroup& group : groups) {
     chosen.push_back(group.chosen);
@@ -424,9 +441,31 @@ void apply_storages(std::vector<StorageGroup>& groups, sparse::Store& store,
   parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(chosen)));
   for (size_t g = 0; g < groups.size(); ++g) {
     groups[g].chosen = chosen[g];
-    for (const size_t p : groups[g].parameters) {
-      store.set_storage(store.parameters()[p], groups[g].timings[chosen[g]].storage);
+  }
+}
+
+void choose_storages_that_fit(std::vector<StorageGroup>& groups, size_t budget, size_t most,
+                              const std::function<size_t()>& needed, parallel::Communicator& comm) {
+  const size_t planned = planned_bytes(groups);
+  std::array<double, 1> least{-static_cast<double>(budget)};  // ranks must take the same decisions
+  parallel::all_reduce_small(comm, least, parallel::Combine::max);
+  budget = static_cast<size_t>(-least[0]);
+  while (true) {
+    choose_storages(groups, budget);
+    share_choice(groups, comm);
+    const size_t bytes = needed();
+    std::array<double, 1> excess{static_cast<double>(std::max(bytes, most) - most)};
+    parallel::all_reduce_small(comm, excess, parallel::Combine::max);
+    if (excess[0] == 0) {
+      return;
     }
+    if (budget == planned) {
+      set_chosen(groups, planned_storages(groups));
+      return;
+    }
+    // At least one group must move.
+    const size_t less = std::min(budget, chosen_bytes(groups) - 1);
+    budget = std::max(less - std::min(less, static_cast<size_t>(excess[0]) - 1), planned);
   }
 }
 

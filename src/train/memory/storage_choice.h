@@ -9,6 +9,9 @@
 // Under a memory budget, groups move to smaller storages until the total fits; the move that loses
 // the least time per saved byte comes first. Total: state of all parameters, and the largest
 // scratch, which is fixed beforehand: of all sizes that it may have, the fastest result counts.
+// The plan of the run with this choice (RunPlan::with_storages) then confirms it, or the total
+// shrinks: changes of masks need memory, too.
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -24,7 +27,9 @@ struct StorageTiming {
   sparse::Storage storage = sparse::Storage::dense;
   double seconds = 0;  ///< of forward, backward-input and backward-weight, one micro-batch
   size_t bytes = 0;    ///< of one parameter: weight, gradient, optimizer state, index
-  size_t scratch = 0;  ///< workspace of these kernels, as dry kernels bound it
+  /// Workspace beyond that of storage sparse, in the product where the difference is largest, as
+  /// dry kernels bound it; 0 if no product needs more.
+  size_t scratch = 0;
 };
 
 struct StorageGroup {
@@ -52,23 +57,20 @@ bool has_auto_storage(const io::Config& config, const sparse::Store& store);
 /// timing.
 std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int threads,
                                         const kernels::Kernels& kernels);
-/// The groups of a choice that a checkpoint holds, with the bytes of the chosen storages and of
-/// those that runs are planned with; nothing is timed. Needs no memory.
-std::vector<StorageGroup> restored_storages(const StorageChoiceInput& input,
-                                            const std::map<std::string, std::string>& chosen,
-                                            const kernels::Kernels& kernels);
 /// Collective. Drops the timings that another rank does not have: all ranks choose from one list.
 void keep_common_timings(std::vector<StorageGroup>& groups, parallel::Communicator& comm);
 /// Bytes if every group has the storage that runs are planned with (budget.h): sparse.
 size_t planned_bytes(const std::vector<StorageGroup>& groups);
-/// Bytes with the storages that are chosen.
-size_t chosen_bytes(const std::vector<StorageGroup>& groups);
 /// Sets `chosen`. `budget`: bytes for these groups. Throws Failure if even the smallest storages do
 /// not fit.
 void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget);
-/// Collective: all ranks apply the choice of rank 0.
-void apply_storages(std::vector<StorageGroup>& groups, sparse::Store& store,
-                    parallel::Communicator& comm);
+/// Collective: chooses storages with which `needed` returns at most `most` bytes on every rank, by
+/// the timings of rank 0: the fastest within `budget`, which shrinks until they fit; at last the
+/// storages that runs are planned with.
+void choose_storages_that_fit(std::vector<StorageGroup>& groups, size_t budget, size_t most,
+                              const std::function<size_t()>& needed, parallel::Communicator& comm);
+/// Collective: all ranks take the choice of rank 0.
+void share_choice(std::vector<StorageGroup>& groups, parallel::Communicator& comm);
 
 /// The choices by parameter, for checkpoints, and a choice that a checkpoint holds.
 std::map<std::string, std::string> storages_chosen(const std::vector<StorageGroup>& groups,

@@ -121,7 +121,7 @@ class CheckpointSave::Preparation {
     if (save_.first()) {
       attempt_now([&] {
         save_.writer_.emplace(save_.path_);
-        save_.writer_->meta(meta_of(progress));
+        save_.writer_->write_meta(meta_of(progress));
         reserve(layouts);
       });
     }
@@ -214,7 +214,7 @@ class CheckpointSave::Preparation {
     }
     for (size_t p = 0; p < network_.size(); ++p) {
       const SavedLayout& from = all[p];
-      io::ParameterLayout layout{
+      io::ReservedParameter layout{
           .name = network_[p].name,
           .shape = network_[p].shape,
           .encoding = std::string(sparse::encodings()[static_cast<size_t>(from.encoding)]->name),

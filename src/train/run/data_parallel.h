@@ -53,13 +53,13 @@ class DataParallel {
   CodecChoice& codecs() { return codecs_; }
   /// How device arrays reach other ranks, for the user; empty: no device, or one rank.
   const std::string& route() const { return route_; }
-  /// State is constant from now, after `step` steps, until `forget_state` or the next update, which
-  /// calls this.
+  /// State is constant from now, after `step` steps, until `clear_state_check` or the next update,
+  /// which calls this.
   void record_state(int64_t step);
   /// The state kept its bits since it was recorded. Throws a retryable Failure.
   void verify_state() const;
   /// State was written: `verify_state` has nothing to compare with until the next record.
-  void forget_state() { check_.forget(); }
+  void clear_state_check() { check_.clear(); }
   /// State of codec powersgd, for checkpoints.
   parallel::LowRank& low_rank() { return collectives_->low_rank(); }
 

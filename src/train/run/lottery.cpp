@@ -49,10 +49,10 @@ void write_pruned(const std::filesystem::path& from, const std::vector<sparse::M
   meta.extra.erase("manifest");
   meta.config = config::to_toml(config);
   io::CheckpointWriter writer(to);
-  writer.meta(meta);
+  writer.write_meta(meta);
   for (size_t p = 0; p < reader.names().size(); ++p) {
     const std::string& name = reader.names()[p];
-    const io::ParameterInfo info = reader.info(name);
+    const io::StoredParameter info = reader.info(name);
     const sparse::Mask before = read_mask(reader, name);
     const sparse::Mask& mask = masks.empty() ? before : masks[p];
     std::vector<float> packed(static_cast<size_t>(info.nnz));
@@ -63,23 +63,23 @@ void write_pruned(const std::filesystem::path& from, const std::vector<sparse::M
         arena, mask,
         mask.kept() == mask.size() ? sparse::Encoding::full : sparse::Encoding::bitmap);
     const sparse::FileIndex encoded = sparse::to_file(index);
-    writer.parameter({.name = name,
-                      .shape = info.shape,
-                      .encoding = std::string(encoded.encoding.name),
-                      .nnz = mask.kept(),
-                      .values = tensor_of(kept),
-                      .index = encoded.bytes});
+    writer.write_parameter({.name = name,
+                            .shape = info.shape,
+                            .encoding = std::string(encoded.encoding.name),
+                            .nnz = mask.kept(),
+                            .values = tensor_of(kept),
+                            .index = encoded.bytes});
     for (const std::string& kind : info.optimizer) {
       if (kind == io::kLowRankKind) {
         const Shape shape = reader.optimizer_shape(name, kind);
         std::vector<float> factor(static_cast<size_t>(shape.count()));
         const Tensor view = tensor_of(factor).reshaped(shape);
         reader.optimizer(name, kind, view);
-        writer.optimizer(name, kind, view);
+        writer.write_optimizer(name, kind, view);
       } else {
         reader.optimizer(name, kind, tensor_of(packed));
         std::vector<float> state = elements_of(packed, before, mask);
-        writer.optimizer(name, kind, tensor_of(state));
+        writer.write_optimizer(name, kind, tensor_of(state));
       }
     }
   }

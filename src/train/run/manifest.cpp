@@ -76,8 +76,8 @@ void for_each_entry(AnyManifest& manifest, const Visit& visit) {
   visit("context", manifest.context);
   visit("ranks", manifest.ranks);
   visit("ranks_per_machine", manifest.ranks_per_machine);
-  visit("data", manifest.data);
-  visit("pipeline", manifest.pipeline);
+  visit("data", manifest.replicas);
+  visit("pipeline", manifest.stages);
   visit("micro_batch", manifest.micro_batch);
   visit("threads", manifest.threads);
   visit("kernels", manifest.kernels);
@@ -231,7 +231,7 @@ void compare_program(const Manifest& manifest, parallel::Communicator& comm) {
   compare_facts(facts, comm);
 }
 
-void compare_inputs(const Manifest& manifest, const StartFiles& files,
+void compare_inputs(const Manifest& manifest, const WeightSource& files,
                     parallel::Communicator& comm) {
   constexpr const char* kCopy = "copy the same files to all machines";
   const auto content = [](const std::string& file) {

@@ -35,8 +35,8 @@ struct Manifest {
 
   int64_t ranks = 1;
   int64_t ranks_per_machine = 1;  ///< on the machine of rank 0
-  int64_t data = 1;               ///< replicas
-  int64_t pipeline = 1;           ///< stages
+  int64_t replicas = 1;
+  int64_t stages = 1;
   int64_t micro_batch = 0;
   int64_t threads = 1;  ///< of rank 0
 
@@ -66,7 +66,7 @@ void add_inputs(const io::Config& config, Manifest& manifest);
 /// libraries or kernels.
 void compare_program(const Manifest& manifest, parallel::Communicator& comm);
 /// Collective. The same of data and of the files to start from.
-void compare_inputs(const Manifest& manifest, const StartFiles& files,
+void compare_inputs(const Manifest& manifest, const WeightSource& files,
                     parallel::Communicator& comm);
 
 /// Changes that a resumed run may make only if --accept-changes names them.

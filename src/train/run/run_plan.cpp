@@ -126,20 +126,26 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
   }
   const bool on_device = comm.size() > 1 && stream.arena().on_device() &&
                          device_obstacle(config, comm, stream).empty();
+  const auto input = [sources, problem = sources.problem, ranks = comm.size(), rank = comm.rank(),
+                      on_device, carrier = plan.stage_link.carrier](const io::Config& of,
+                                                                    const LayerTimes& by_layer) {
+    Stream& planned = sources.backend.stream();
+    return PlanInput{.config = of,
+                     .problem = problem,
+                     .layers = sources.layers,
+                     .start = sources.start,
+                     .times = by_layer,
+                     .ranks = ranks,
+                     .rank = rank,
+                     .threads = planned.threads(),
+                     .place = kernels::planning(sources.backend.kernels()),
+                     .carrier = carrier,
+                     .reduces_on_device = on_device,
+                     .teacher = sources.teacher,
+                     .available = planned.arena().available()};
+  };
   on_first_rank_first(comm, [&] {
-    static_cast<Plan&>(plan) = make_plan({.config = config,
-                                          .problem = sources.problem,
-                                          .layers = sources.layers,
-                                          .start = sources.start,
-                                          .times = times,
-                                          .ranks = comm.size(),
-                                          .rank = comm.rank(),
-                                          .threads = stream.threads(),
-                                          .place = kernels::planning(sources.backend.kernels()),
-                                          .carrier = plan.stage_link.carrier,
-                                          .reduces_on_device = on_device,
-                                          .teacher = sources.teacher,
-                                          .available = stream.arena().available()});
+    static_cast<Plan&>(plan) = make_plan(input(config, times));
     check(plan.micro_batch() * plan.problem.rows <= INT32_MAX,
           "a micro-batch of {} sequences has {} tokens, more than 2^31 - 1; set a smaller "
           "train.micro_batch",
@@ -150,6 +156,10 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
       plan.config.parallel.partition = plan.layout.partition();
     }
   });
+  plan.with_storages = [input, config, times, chosen = static_cast<const Plan&>(plan)](
+                           const std::map<std::string, std::string>& storages) {
+    return plan_with_storages(input(config, times), chosen, storages);
+  };
   compare_plans(plan, comm);
   check_stage_link(plan, note);
   plan.specs = model::parameters_of(sources.layers);

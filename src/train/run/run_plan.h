@@ -26,6 +26,9 @@ struct RunPlan : Plan {
   std::vector<size_t> parameters;            ///< in forward order of the network
   std::vector<sparse::ParameterSpec> specs;  ///< of the whole network
   int64_t first_sample = 0;                  ///< of its replica, in a global batch
+  /// Its memory with other storages than those planned for storage "auto" (plan_with_storages).
+  /// Reads layers, start, teacher and backend of the PlanSources.
+  std::function<MemoryPlan(const std::map<std::string, std::string>& storages)> with_storages;
 
   int64_t micro_batch() const { return fit.choice.micro_batch; }
   /// Predictions per global batch; `problem.rows` is the number per sample.
@@ -36,7 +39,7 @@ struct RunPlan : Plan {
 struct PlanSources {
   const ProblemShape& problem;
   std::span<const std::unique_ptr<model::Layer>> layers;  ///< of the network, not bound
-  const Start& start;
+  const InitialMasks& start;
   kernels::Backend& backend;
   const TeacherFile* teacher = nullptr;  ///< null: none
   const RunProgress* resumed = nullptr;  ///< the checkpoint to resume from

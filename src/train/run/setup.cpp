@@ -39,7 +39,7 @@ void check_same_model(const io::Config& config, const io::Config& saved, const s
 }
 
 /// The checkpoint to start from, which must be of this model; empty: there is none.
-std::optional<RunProgress> saved_progress(const io::Config& config, const StartFiles& files) {
+std::optional<RunProgress> saved_progress(const io::Config& config, const WeightSource& files) {
   if (!files.resume && (files.init.empty() || !io::is_checkpoint(files.init))) {
     return {};
   }
@@ -79,11 +79,11 @@ std::string note_of(const TeacherFile& teacher, const io::TrainConfig& train) {
 
 /// The inputs of a plan, kept until the stage is built.
 struct Opened {
-  StartFiles files;
+  WeightSource files;
   std::optional<RunProgress> resumed{};  ///< the content of files.resume
   std::optional<TeacherFile> teacher{};  ///< of train.teacher
   model::Layers layers{};                ///< of the network, not bound
-  Start start{};
+  InitialMasks start{};
 
   const TeacherFile* teacher_file() const { return teacher ? &*teacher : nullptr; }
   SavedRun before() const {
@@ -119,8 +119,8 @@ void open(const io::Config& config, const TrainerOptions& options, Opened& opene
   stream.allow_tf32(config.train.tf32);
   stream.set_deterministic(config.run.deterministic);
   opened.layers = model::make_layers(config.model, run.source->problem());
-  opened.start = start_of(config, model::parameters_of(opened.layers), opened.files,
-                          config.parallel.pipeline == 1 ? stream.threads() : 1);
+  opened.start = initial_masks(config, model::parameters_of(opened.layers), opened.files,
+                               config.parallel.pipeline == 1 ? stream.threads() : 1);
   if (config.parallel.pipeline > 0) {  // fail before expensive work
     const auto stages = static_cast<int>(config.parallel.pipeline);
     share_of(config, parallel::make_grid(run.comm.size(), stages).data);
@@ -129,7 +129,7 @@ void open(const io::Config& config, const TrainerOptions& options, Opened& opene
 
 void build_stage(const Opened& opened, const std::shared_ptr<Shards>& shards, Run& run) {
   const RunPlan& plan = *run.plan;
-  Start mine = start_of_part(opened.start, plan.parameters);
+  InitialMasks mine = masks_of_part(opened.start, plan.parameters);
   run.starts_pruned = mine.pruned;
   run.backend->arena().set_limit(plan.fit.arena_limit());
   run.stage = std::make_unique<Stage>(
@@ -150,7 +150,7 @@ void build_stage(const Opened& opened, const std::shared_ptr<Shards>& shards, Ru
 
 /// Loads or draws the weights, loads the teacher's, and the optimizer state of a checkpoint.
 void load_weights_and_state(const Opened& opened, Run& run) {
-  const StartFiles& files = opened.files;
+  const WeightSource& files = opened.files;
   if (Teacher* teacher = run.stage->teacher(); teacher != nullptr) {
     load(io::CheckpointReader(opened.teacher->path), teacher->store(), false);
   }
@@ -169,7 +169,7 @@ void load_weights_and_state(const Opened& opened, Run& run) {
   } else {
     store.initialise(static_cast<uint64_t>(run.config().train.seed),
                      [&](const sparse::Parameter& parameter) {
-                       return run.stage->parametrization().of(parameter).initial;
+                       return run.stage->parametrization().factors_of(parameter).initial_scale;
                      });
   }
 }
@@ -187,19 +187,11 @@ std::map<std::string, std::string> of_all_stages(const std::map<std::string, std
   return all;
 }
 
-/// Bytes for groups of storages, within the run's budget; empty: no limit.
-std::optional<size_t> budget_of(const std::vector<StorageGroup>& groups, const Fit& fit) {
-  return fit.budget > 0 && !groups.empty()
-             ? std::optional(fit.budget - fit.plan.needed() + planned_bytes(groups))
-             : std::nullopt;
-}
-
 /// Chosen storages may take the memory that the plan has for the copy of a checkpoint.
-void limit_copies(const std::vector<StorageGroup>& groups, Run& run) {
+void limit_copies(const std::map<std::string, std::string>& storages, Run& run) {
   const Fit& fit = run.plan->fit;
-  const auto budget = budget_of(groups, fit);
-  if (budget && run.copies_checkpoints &&
-      chosen_bytes(groups) + fit.plan.checkpoint_copy > *budget) {
+  if (fit.budget > 0 && run.copies_checkpoints && !storages.empty() &&
+      run.plan->with_storages(storages).needed() + fit.plan.checkpoint_copy > fit.budget) {
     run.copies_checkpoints = false;
     run.note(no_copy_note(run.plan->config, fit.plan.checkpoint_copy));
   }
@@ -228,21 +220,29 @@ void choose_auto_storages(const Opened& opened, Run& run) {
       timings_are_valid(opened.before(), plan.config, run.manifest, Timed::storages)) {
     run.manifest.storages = opened.resumed->manifest->storages;
     set_storages(run.manifest.storages, run.stage->store());
-    limit_copies(restored_storages(input, run.manifest.storages, run.stage->kernels()), run);
+    limit_copies(run.manifest.storages, run);
     run.note("storages as in the checkpoint");
     return;
   }
   const Span span(Track::compute, "time storages");
   auto groups = time_storages(input, run.backend->stream().threads(), run.stage->kernels());
   keep_common_timings(groups, run.ranks->data());
-  choose_storages(groups, budget_of(groups, plan.fit));
-  apply_storages(groups, run.stage->store(), run.ranks->data());
-  limit_copies(groups, run);
+  const auto chosen = [&] { return storages_chosen(groups, run.stage->store()); };
+  if (plan.fit.budget == 0) {
+    choose_storages(groups, {});
+    share_choice(groups, run.ranks->data());
+  } else {
+    const size_t spare = plan.fit.budget - plan.fit.plan.needed();
+    choose_storages_that_fit(
+        groups, planned_bytes(groups) + spare, plan.fit.budget,
+        [&] { return plan.with_storages(chosen()).needed(); }, run.ranks->data());
+  }
+  set_storages(chosen(), run.stage->store());
+  limit_copies(chosen(), run);
   if (!groups.empty()) {
     run.note("storages, by time of a forward and backward:\n" + storage_table(groups));
   }
-  run.manifest.storages =
-      of_all_stages(storages_chosen(groups, run.stage->store()), run.ranks->pipeline());
+  run.manifest.storages = of_all_stages(chosen(), run.ranks->pipeline());
 }
 
 /// Connects replicas and stages; loads the state of codecs and loss scale.
@@ -324,13 +324,13 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   run.backend->arena().set_advice(run.plan->advice);
   run.copies_checkpoints = run.plan->fit.copies_checkpoints;
   run.ranks = std::make_unique<Ranks>(comm, run.plan->layout.grid);
-  run.manifest.data = run.plan->layout.grid.data;
-  run.manifest.pipeline = run.plan->layout.grid.pipeline;
+  run.manifest.replicas = run.plan->layout.grid.data;
+  run.manifest.stages = run.plan->layout.grid.pipeline;
   run.manifest.micro_batch = run.plan->micro_batch();
   const std::shared_ptr<Shards> shards = make_shards(run.config(), run.ranks->data());
   on_first_rank_first(comm, [&] {
     build_stage(opened, shards, run);
-    opened.start = {};
+    opened.start.masks = {};  // plans read the counts
     load_weights_and_state(opened, run);
     check_low_rank(run.config(), run.stage->store(), run.pruner->prunable());
   });
@@ -343,10 +343,10 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
     run.note(text);
   }
   if (const auto& parameters = run.stage->store().parameters();
-      run.stage->parametrization().changes(parameters)) {
+      run.stage->parametrization().has_effect(parameters)) {
     run.note(fmt::format("factors of train.parametrization = \"{}\", at the present density:\n{}",
                          run.config().train.parametrization,
-                         run.stage->parametrization().table(parameters)));
+                         run.stage->parametrization().format_table(parameters)));
   }
   compare_ranks(run.stage->store(), run.ranks->data());
   run.count_totals();

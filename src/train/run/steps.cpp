@@ -336,10 +336,10 @@ class StepLoop {
       }
     } restore{run_, run_.step, run_.loss_scale};
     run_.step = step;
-    run_.data_parallel->forget_state();  // AdaPrec restored it
+    run_.data_parallel->clear_state_check();  // AdaPrec restored it
     finish_step(enqueue_step());
     run_.stage->stream().synchronize();  // its time includes the update and the gather of values
-    run_.data_parallel->forget_state();
+    run_.data_parallel->clear_state_check();
   }
 
   void report(StepReport report) {

@@ -151,7 +151,7 @@ void PartWeights::predict(const Key& wanted) {
        store.parameters().subspan(range_.first, range_.end - range_.first)) {
     const sparse::OptimizerState state = store.state(parameter);
     kernels::PredictArgs::Term term = shared;
-    term.step *= static_cast<float>(stage_.parametrization().of(parameter).lr);
+    term.step *= static_cast<float>(stage_.parametrization().factors_of(parameter).lr);
     stage_.kernels().predict(stage_.stream(),
                              {.value = current_.part(parameter),
                               .low = state.low,

@@ -103,7 +103,8 @@ std::optional<TeacherFile> open_teacher(const io::Config& config) {
                        return reader.info(parameter).shape;
                      });
   const model::Layers layers = model::make_layers(file.config.model, file.problem);
-  file.start = start_of(file.config, model::parameters_of(layers), {.resume = {}, .init = name});
+  file.start =
+      initial_masks(file.config, model::parameters_of(layers), {.resume = {}, .init = name});
   return file;
 }
 

@@ -25,7 +25,7 @@ struct TeacherFile {
   io::Config config;            ///< of the file, with the types of the run
   model::ProblemShape problem;  ///< its classes and features
   io::Vocabulary characters;    ///< empty: not text, or unknown
-  Start start;                  ///< its masks
+  InitialMasks start;           ///< its masks
 };
 
 /// Throws Failure if `train.teacher` is set, and the file is missing, is no checkpoint, or lies in
