@@ -61,7 +61,7 @@ void MaskHistory::add(std::span<const sparse::Mask> masks, const std::vector<boo
   const auto slot = static_cast<size_t>(checks_ % kComparedMasks);
   for (size_t p = 0; p < masks_.size(); ++p) {
     if (prunable[p]) {
-      // Places that are not filled yet have the first mask, so that all have one size.
+      // Slots that are not filled yet have the first mask, so that all have one size.
       const auto copies =
           checks_ == 0 ? std::span(masks_[p]) : std::span(masks_[p]).subspan(slot, 1);
       std::ranges::fill(copies, masks[p]);

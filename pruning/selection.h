@@ -2,7 +2,7 @@
 // Selects the k largest of many 32-bit keys, exactly, without copying or sorting them. A histogram
 // of the upper 16 bits finds the bin of the k-th largest key; a histogram of the lower 16 bits
 // within that bin finds the key. Keys are visited three times (two histograms, one decision): O(n)
-// time, 512 KiB. If ranks compete, they sum their histograms: 1 MiB per rank and decision, for any
+// time, 1 MiB. If ranks compete, they sum their histograms: 1 MiB per rank and decision, for any
 // model.
 //
 // Magnitudes are used as keys: non-negative floats have the same order as their bits.

@@ -11,8 +11,9 @@
 // leaves (1 - s)^(k / N) of the elements. Source: Tanaka, Kunin, Yamins and Ganguli, "Pruning
 // neural networks without any data by iteratively conserving synaptic flow", NeurIPS 2020.
 //
-// Time: three passes over the elements per round, and those of a selection. Memory: 4 bytes an
-// element. Stages exchange the flows between matrices: each round the widths of all matrices.
+// Time: three passes over the elements per round, and those of a selection. Memory: 8 bytes an
+// element (value and score). Stages exchange the flows between matrices: each round the widths of
+// all matrices.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -56,6 +56,8 @@ keep_checkpoints = 3
 method = "magnitude"
 sparsity = 0.8
 at_step = 30
+[sparse]
+storage = "sparse"  # "auto" chooses by timing: other storages have other bits
 [parallel]
 timeout_s = {TIMEOUT}
 check_every = 4
@@ -66,11 +68,11 @@ trace = false
 """
 
 WAYS = {
-    "data parallel": [],
+    "data parallel": ["sparse.storage=dense"],
     "zero": ["parallel.zero=1", "train.dtype=bf16"],
-    "pipeline": ["parallel.pipeline=2", "train.micro_batch=2"],
+    "pipeline": ["parallel.pipeline=2", "train.micro_batch=2", "sparse.storage=expanded"],
     "codec": ["parallel.codec=maxmin:4", "parallel.error_feedback=true"],
-    "8 bits": ["optimizer.state_bits=8", "sparse.storage=sparse", "train.dtype=bf16"],
+    "8 bits": ["optimizer.state_bits=8", "train.dtype=bf16"],
     "rigl": ["pruning.method=rigl", "pruning.at_step=0", "pruning.every=10"],
 }
 

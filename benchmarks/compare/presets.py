@@ -20,7 +20,7 @@ PRESETS = {
         "steps": 300, "eval_every": 30, "eval_batches": 20, "warmup": 40, "dtype": "fp32", "target": 2.4,
         "limit_s": 600,
     },
-    # nanoGPT's GPU setting for characters with a batch for two cores, 10.7 M parameters.
+    # nanoGPT's GPU setting for characters with a batch for two cores, 10.8 M parameters.
     "cpu-10m": {
         **COMMON, "layers": 6, "heads": 6, "width": 384, "context": 256, "global_batch": 8, "pipeline_micro_batch": 2,
         "steps": 60, "eval_every": 15, "eval_batches": 4, "warmup": 20, "dtype": "bf16", "target": 2.6, "limit_s": 600,

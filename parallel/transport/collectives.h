@@ -6,7 +6,7 @@
 //   broadcast          ⌈log2 p⌉ steps  n bytes to each rank (binomial tree)
 //   all_gather         1 step          (p-1) n bytes sent a rank
 //   gather             2 steps         n + 8 bytes sent a rank, to rank 0
-//   gather_slices      1 step          n bytes sent a rank to rank 0, or (p-1) n to all
+//   gather_slices      1 step          n bytes, a rank's part, sent to rank 0, or (p-1) n to all
 //   all_reduce_small   1 step          all_gather, then a sum in rank order: same bits everywhere
 #include <span>
 #include <vector>

@@ -158,7 +158,7 @@ void add_exchange(CLI::App& command, RanksArguments& arguments) {
   auto* codec = command.add_option(
       "--codec", arguments.codecs,
       fmt::format("one or several of {} (fp32)", fmt::join(names(kernels::wire_codecs()), ", ")));
-  command.add_option("--bits", arguments.bits, "of a code of maxmin and table (4)")
+  command.add_option("--bits", arguments.bits, "of a code of maxmin, table and eden (4)")
       ->check(CLI::Range(1, 8));
   command.add_option("--bucket", arguments.bucket, "values a scale of a codec (its own)")
       ->check(at_least_zero());

@@ -228,7 +228,7 @@ void register_prune(CLI::App& app, Action& chosen) {
   command->footer(
       "The result holds weights and masks, no optimizer state, step 0: `train --init` starts from "
       "it.\n"
-      "Pruned are the matrices that the network marks (GPT: all linear layers of the blocks). Of a "
+      "Prunes the matrices that the network marks (GPT: all linear layers of the blocks). Of a "
       "plain\n"
       "file without --config: matrices whose name does not hold embed, head, classifier, norm, "
       "bias, wte\n"

@@ -7,7 +7,8 @@
 //
 // Pause: --pause seconds, doubled (up to 300 s) for each further attempt without a new checkpoint.
 // After --attempts of those in a row the supervisor gives up. An attempt whose metrics, checkpoints
-// and summary do not change for --stall seconds is ended, and retried.
+// and summary do not change for --stall seconds is ended, and retried. A stop signal ends the
+// attempt, or the pause, and the supervisor with exit code 4.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

@@ -462,8 +462,8 @@ void register_sweep(CLI::App& app, Action& chosen) {
   command->add_option("config", arguments->config, "TOML file")->required();
   command
       ->add_option("--over", arguments->over,
-                   "KEY=VALUE,VALUE…, e.g. optimizer.lr=1e-3,2e-3; may be repeated. The last one "
-                   "is the one whose optimum is marked")
+                   "KEY=VALUE,VALUE…, e.g. optimizer.lr=1e-3,2e-3; may be repeated. The best value "
+                   "of the last KEY is marked")
       ->allow_extra_args(false);
   command->add_option("--seeds", arguments->seeds, "seeds of each combination, from train.seed on")
       ->check(CLI::Range(1, 1000));

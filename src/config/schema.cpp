@@ -115,7 +115,7 @@ void add_train(std::vector<Field>& out) {
            "type in which micro-batches and ranks sum the gradient; auto: dtype");
   rows.add("master_copy", &T::master_copy, {},
            "with bf16, fp16: an fp32 copy of the weights takes the updates; false: no copy, "
-           "updates round at random");
+           "updates round stochastically");
   rows.add("loss_scale", &T::loss_scale, at_least(0),
            "factor of gradients until the update; 0: in fp16 dynamic, else 1");
   rows.add("seed", &T::seed, range(0, 0x1p53 - 1),  // greater integers are not exact as doubles
@@ -255,7 +255,7 @@ void add_parallel(std::vector<Field>& out) {
       "size of a bucket of gradients in MiB; 0: a 16th of the gradient, within 1/16 and 4 MiB");
   rows.add("overlap", &P::overlap, {}, "reduce while backward goes on");
   rows.add("zero", &P::zero, words({"0", "1"}),
-           "ZeRO stage: what data-parallel ranks share out; 1: the optimizer's state");
+           "ZeRO stage: what is divided among data-parallel ranks; 1: the optimizer's state");
   rows.add("value_codec", &P::value_codec, value_codecs(),
            "with zero = 1: of new values on the wire; may differ by parameter; fp32: as they are");
   rows.add("reduction", &P::reduction, one_of(kAuto + choices(parallel::reductions())),

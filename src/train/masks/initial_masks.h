@@ -42,7 +42,7 @@ InitialMasks initial_masks(const io::Config& config,
                            const std::vector<sparse::ParameterSpec>& specs,
                            const WeightSource& files = {}, int threads = 1);
 
-/// The start of the parameters `numbers` (forward order, ascending).
+/// The masks of the parameters `numbers` (forward order, ascending).
 InitialMasks masks_of_part(const InitialMasks& whole, std::vector<size_t> numbers);
 
 /// The steps after which masks change, ascending; 0: before the first step.

@@ -1,7 +1,8 @@
 #include "src/train/run/lottery.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -107,11 +108,19 @@ Lottery::Lottery(const io::Config& config, int64_t rounds, int64_t rewind, Calls
       rewind_(rewind),
       calls_(std::move(calls)),
       out_(config.run.out) {
-  const pruning::Method& method = pruning::method_of(config.pruning);
-  check(config.pruning.prunes() && method.without_training() && !method.reads_inputs() &&
-            method.sparsity == nullptr && !config.pruning.gradual() && config.pruning.at_step < 0,
-        "lottery prunes by weights at the end of each round: set pruning.method to \"magnitude\", "
-        "\"random\" or \"block\", and no pruning.at_step, from_step or to_step");
+  std::vector<std::string_view> by_weights;
+  for (const pruning::Method* method : pruning::methods()) {
+    if (method->name != "none" && method->run != nullptr && method->without_training() &&
+        method->sparsity == nullptr) {
+      by_weights.push_back(method->name);
+    }
+  }
+  check(config.pruning.prunes() &&
+            std::ranges::find(by_weights, config.pruning.method) != by_weights.end() &&
+            !config.pruning.gradual() && config.pruning.at_step < 0,
+        "lottery prunes by weights at the end of each round: set pruning.method to one of {}, and "
+        "no pruning.at_step, from_step or to_step",
+        fmt::join(by_weights, ", "));
   check(rewind < config.train.steps,
         "--rewind {} is not before the end of training, train.steps = {}; name an earlier step",
         rewind, config.train.steps);
