@@ -18,6 +18,7 @@
 
 #include "parallel/reduction/reduction.h"
 #include "parallel/transport/collectives.h"
+#include "parallel/transport/leftover_segments.h"
 #include "parallel/transport/start_watch.h"
 #include "parallel/transport/watchdog.h"
 #include "src/core/trace.h"
@@ -547,6 +548,9 @@ MpiScope::MpiScope(const MpiOptions& options) : exceptions_(std::uncaught_except
   auto world =
       std::make_unique<MpiCommunicator>(std::make_shared<MpiWorld>(options), world_membership());
   world->set_timeout(options.timeout);
+  if (world->local_rank() == 0) {
+    remove_leftover_segments();
+  }
   const int tasks = environment_number("SLURM_STEP_NUM_TASKS");
   check(world->size() > 1 || tasks <= 1,
         "srun started {} tasks but each is alone in its MPI world: start with srun --mpi=pmix, or "
