@@ -218,7 +218,7 @@ class CrashConsistency : public ::testing::Test {
       if (!allowed.starts_afresh(recording)) {
         return "starts afresh: " + reported;
       }
-      directory.begin(config, -1);
+      directory.begin(config, {}, -1);
       return io::read_metrics(metrics).empty() ? "" : "a fresh run has metrics";
     }
     const auto found = recording.saved(io::read_text(*file, "checkpoint"));
@@ -234,7 +234,7 @@ class CrashConsistency : public ::testing::Test {
       return "config.toml is not as it was written";
     }
     io::read_metrics(metrics);  // `espalier report` of the crashed run
-    directory.begin(config, step);
+    directory.begin(config, {}, step);
     const auto lines = io::read_metrics(metrics);
     if (lines.size() != static_cast<size_t>(step)) {
       return fmt::format("{} lines of metrics for {} steps", lines.size(), step);

@@ -284,7 +284,7 @@ void one_save(const fs::path& root, const io::Config& config, int64_t& number) {
     const FailingMemory failing(number);
     require(!io::set_aside_checkpoints(directory->checkpoints(), 3).empty(), "one is set aside");
   }
-  directory->begin(config, 3);
+  directory->begin(config, {}, 3);
   directory->write_metrics({{"step", 4}, {"loss", 1.5}});
   const FailingMemory failing(number);
   directory->sync_metrics();

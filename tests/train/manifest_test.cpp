@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <fstream>
 #include <set>
 #include <thread>
 
+#include "io/run/metrics.h"
 #include "src/config/parse.h"
 #include "src/train/codec_choice/adaprec.h"
 #include "src/train/exchange/agreement.h"
@@ -233,6 +235,45 @@ TEST(ManifestResume, TakesTheStoragesOfTheCheckpoint) {
   std::string notes;
   resume(config, 1, notes);
   EXPECT_THAT(notes, HasSubstr("storages, by time"));
+}
+
+/// An attempt that was killed before its first checkpoint has chosen by the clock; the next one
+/// repeats its bits.
+TEST(ManifestResume, TakesTheStoragesOfAnAttemptWithoutCheckpoint) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.pruning.method = "random";
+  config.pruning.at_step = 0;
+  config.sparse.storage.fallback = "auto";
+  const auto manifest_file = dir / "run/manifest.json";
+  for (const std::string storage : {"expanded", "sparse"}) {
+    for (const int ranks : {1, 2}) {
+      const auto kill_attempt = [&] {
+        run(config, ranks, {.stop_after = 3});
+        std::filesystem::remove_all(dir / "run/checkpoints");
+        std::filesystem::remove(dir / "run/summary.json");
+        nlohmann::ordered_json manifest = read_json(manifest_file);
+        EXPECT_EQ(manifest["storages"].size(), 8U);
+        for (auto& [name, chosen] : manifest["storages"].items()) {
+          chosen = storage;
+        }
+        io::write_json_atomically(manifest_file, manifest);
+      };
+      kill_attempt();
+      std::string notes;
+      const Outcome restarted = resume(config, ranks, notes);
+      EXPECT_THAT(notes, AllOf(HasSubstr("storages as in the attempt before"),
+                               Not(HasSubstr("storages, by time"))));
+      io::Config named = config;
+      named.sparse.storage.fallback = storage;
+      EXPECT_EQ(run(named, ranks, {}), restarted) << storage;
+
+      kill_attempt();
+      std::ofstream(manifest_file) << "{";
+      EXPECT_NO_THROW(resume(config, ranks, notes));
+      EXPECT_THAT(notes, HasSubstr("storages, by time")) << "a manifest that cannot be read";
+    }
+  }
 }
 
 /// The budget has room for the copies of checkpoints beside the planned storages. A larger storage

@@ -9,11 +9,39 @@
 #include "io/files/raw_file.h"
 #include "io/run/parse_json.h"
 #include "src/config/dump.h"
+#include "src/config/parse.h"
 #include "src/train/exchange/agreement.h"
 
 namespace espalier::train {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+/// Rank 0 only; other ranks get its text.
+std::string text_of(const fs::path& file) {
+  try {
+    return io::path_exists(file) ? io::read_text(file, "run", io::kMaxConfig) : "";
+  } catch (const Failure&) {
+    return "";
+  }
+}
+
+/// The attempt itself was checked when it began, so a text that cannot be read is not an error.
+std::optional<RunDirectory::Attempt> attempt_of(const std::string& config,
+                                                const std::string& manifest) {
+  if (config.empty() || manifest.empty()) {
+    return {};
+  }
+  try {
+    return RunDirectory::Attempt{.config = config::parse(config, "config.toml"),
+                                 .manifest = manifest_of(manifest, "manifest.json")};
+  } catch (const Failure&) {
+    return {};
+  }
+}
+
+}  // namespace
 
 RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
                            parallel::Communicator& comm)
@@ -35,6 +63,12 @@ RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
   const std::string file = broadcast_text(comm, resume_file_ ? resume_file_->string() : "");
   if (!file.empty()) {
     resume_file_ = file;
+  } else if (resume == "auto") {
+    const auto shared = [&](const char* name) {
+      return broadcast_text(comm, writes_ ? text_of(root_ / name) : "");
+    };
+    const std::string config = shared("config.toml");
+    earlier_ = attempt_of(config, shared("manifest.json"));
   }
 }
 
@@ -102,7 +136,7 @@ void RunDirectory::remove_existing() const {
   }
   for (const char* name :
        {"metrics.jsonl", "adaprec.jsonl", "summary.json", "trace.json", "config.toml",
-        "report.html", "pipeline-measured.svg", "pipeline-predicted.svg"}) {
+        "manifest.json", "report.html", "pipeline-measured.svg", "pipeline-predicted.svg"}) {
     io::remove_file(root_ / name);
   }
 }
@@ -131,7 +165,7 @@ fs::path RunDirectory::checkpoint_path(int64_t step) const {
   return checkpoints() / io::checkpoint_name(step);
 }
 
-void RunDirectory::begin(const io::Config& config, int64_t resumed_step) {
+void RunDirectory::begin(const io::Config& config, const Manifest& manifest, int64_t resumed_step) {
   if (writes_) {
     io::remove_abandoned(root_);
     io::remove_abandoned(checkpoints());
@@ -142,6 +176,7 @@ void RunDirectory::begin(const io::Config& config, int64_t resumed_step) {
       unfinish_summary();
     }
     io::write_text_atomically(root_ / "config.toml", config::to_toml(config));
+    io::write_json_atomically(root_ / "manifest.json", json_of(manifest));
     metrics_.emplace(root_ / "metrics.jsonl", resumed_step);
   }
 }

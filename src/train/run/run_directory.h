@@ -1,6 +1,6 @@
 #pragma once
-// A run directory (contract: docs/formats.md): lock, resolved config, metrics.jsonl, checkpoints/,
-// summary.json, trace.json. Rank 0 writes it; other ranks know the paths only.
+// A run directory (contract: docs/formats.md): lock, resolved config, manifest.json, metrics.jsonl,
+// checkpoints/, summary.json, trace.json. Rank 0 writes it; other ranks know the paths only.
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -10,6 +10,7 @@
 #include "io/config/config.h"
 #include "io/run/metrics.h"
 #include "parallel/transport/communicator.h"
+#include "src/train/run/manifest.h"
 
 namespace espalier::train {
 
@@ -28,13 +29,20 @@ class RunDirectory {
   const std::filesystem::path& root() const { return root_; }
   /// The checkpoint to resume from.
   const std::optional<std::filesystem::path>& resume_file() const { return resume_file_; }
+  /// The earlier attempt that this fresh run replaces with `resume` "auto": it ended before its
+  /// first checkpoint. Empty: there is none, or its files cannot be read.
+  struct Attempt {
+    io::Config config;
+    Manifest manifest;
+  };
+  const std::optional<Attempt>& earlier_attempt() const { return earlier_; }
   std::filesystem::path checkpoint_path(int64_t step) const;
   std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
 
   /// Rank 0: removes an earlier run that this one replaces, or sets its checkpoints after
-  /// `resumed_step` aside; writes config.toml and opens metrics.jsonl, kept up to `resumed_step`
-  /// (-1: empty). Until the run's end summary.json does not say "finished".
-  void begin(const io::Config& config, int64_t resumed_step);
+  /// `resumed_step` aside; writes config.toml and manifest.json, and opens metrics.jsonl, kept up
+  /// to `resumed_step` (-1: empty). Until the run's end summary.json does not say "finished".
+  void begin(const io::Config& config, const Manifest& manifest, int64_t resumed_step);
   /// Notes for the user about `begin` and the constructor; empties the list.
   std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }
   /// Rank 0: throws Failure if another process has taken the directory over (RunLock).
@@ -60,6 +68,7 @@ class RunDirectory {
   bool replaces_ = false;  ///< `begin` removes an earlier run
   std::optional<io::RunLock> lock_;
   std::optional<std::filesystem::path> resume_file_;
+  std::optional<Attempt> earlier_;
   std::optional<io::MetricsWriter> metrics_;
   std::vector<std::string> notes_;
 };

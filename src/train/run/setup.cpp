@@ -91,6 +91,19 @@ struct Opened {
             .manifest = resumed->manifest ? &*resumed->manifest : nullptr,
             .file = files.resume->string()};
   }
+  /// The part of this run, if any, whose choices by timing hold on: restarts change no bit.
+  std::optional<SavedRun> timed_before(const RunDirectory& directory) const {
+    if (resumed) {
+      return SavedRun{.config = resumed->config,
+                      .manifest = resumed->manifest ? &*resumed->manifest : nullptr,
+                      .file = "checkpoint"};
+    }
+    const auto& attempt = directory.earlier_attempt();
+    return attempt ? std::optional(SavedRun{.config = attempt->config,
+                                            .manifest = &attempt->manifest,
+                                            .file = "attempt before, which saved no checkpoint"})
+                   : std::nullopt;
+  }
 };
 
 const kernels::Kernels& kernels_of(const io::Config& config, const TrainerOptions& options) {
@@ -216,12 +229,12 @@ void choose_auto_storages(const Opened& opened, Run& run) {
                                  .prunable = run.pruner->prunable(),
                                  .density = 1 - run.pruner->target(plan.config.train.steps),
                                  .rows = plan.micro_batch() * plan.problem.rows};
-  if (opened.resumed &&
-      timings_are_valid(opened.before(), plan.config, run.manifest, Timed::storages)) {
-    run.manifest.storages = opened.resumed->manifest->storages;
+  if (const auto before = opened.timed_before(*run.directory);
+      before && timings_are_valid(*before, plan.config, run.manifest, Timed::storages)) {
+    run.manifest.storages = before->manifest->storages;
     set_storages(run.manifest.storages, run.stage->store());
     limit_copies(run.manifest.storages, run);
-    run.note("storages as in the checkpoint");
+    run.note("storages as in the " + before->file);
     return;
   }
   const Span span(Track::compute, "time storages");
@@ -358,7 +371,7 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   connect(opened, shards, run);
   {
     const parallel::Busy busy(comm);
-    run.directory->begin(run.config(), run.resumed_step);
+    run.directory->begin(run.config(), run.manifest, run.resumed_step);
   }
   std::ranges::for_each(run.directory->take_notes(), run.note);
   return run;
