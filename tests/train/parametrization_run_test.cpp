@@ -1,5 +1,6 @@
 // Parametrization supar in whole runs: how far an update moves the logits depends neither on width
 // nor on density; pipelines, ZeRO-1 and resumes change no bit while the density changes.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +14,9 @@
 namespace espalier::train::parametrization_run_test {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using namespace espalier::testing;
 
 constexpr int64_t kVocabulary = 29;
@@ -131,6 +135,30 @@ TEST(ParametrizationRuns, RanksAndStagesChangeNoBit) {
   const Outcome replicas = run(config, 2);
   config.parallel.zero = 1;
   EXPECT_EQ(run(config, 2), replicas);
+}
+
+/// A run that starts pruned says what the mask changes by default, and what bounds its first steps.
+TEST(ParametrizationRun, SaysWhatFollowsFromTheMask) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  const auto notes_of = [&] {
+    std::string notes;
+    run(config, 1, {.on_note = [&](const std::string& text) { notes += text + '\n'; }});
+    return notes;
+  };
+  EXPECT_THAT(notes_of(), Not(HasSubstr("pruned parameters")));
+  config.pruning.method = "random";
+  config.pruning.at_step = 0;
+  config.pruning.sparsity = 0.75;
+  config.sparse.index.fallback = "bitmap";
+  config.optimizer.warmup_steps = 7;
+  config.optimizer.clip = 0.5;
+  EXPECT_THAT(notes_of(),
+              AllOf(HasSubstr("factors of train.parametrization = \"supar-lr\""),
+                    HasSubstr("pruned parameters: index bitmap (8); learning rate rises over 7 "
+                              "steps, gradient norm at most 0.5")));
+  config.optimizer.clip = 0;
+  EXPECT_THAT(notes_of(), HasSubstr("gradients are not clipped"));
 }
 
 }  // namespace

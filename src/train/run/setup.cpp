@@ -1,6 +1,9 @@
 #include "src/train/run/setup.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -65,6 +68,29 @@ std::string fp8_note(const io::Config& config, const sparse::Store& store) {
                    "storage computes with kept elements only",
                    unrounded, hidden)
              : "";
+}
+
+/// What bounds the first steps of pruned parameters, and how their positions are held, for the user;
+/// empty: none is pruned.
+std::string pruned_note(const io::Config& config, const sparse::Store& store) {
+  std::map<std::string_view, int> encodings;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    if (!parameter.full()) {
+      ++encodings[parameter.index.encoding().name];
+    }
+  }
+  std::vector<std::string> texts;
+  for (const auto& [name, count] : encodings) {
+    texts.push_back(fmt::format("{} ({})", name, count));
+  }
+  const int64_t warmup = config.optimizer.warmup_steps;
+  return texts.empty()
+             ? ""
+             : fmt::format("pruned parameters: index {}; learning rate rises over {} steps, {}",
+                           fmt::join(texts, ", "), warmup,
+                           config.optimizer.clip > 0
+                               ? fmt::format("gradient norm at most {:g}", config.optimizer.clip)
+                               : "gradients are not clipped");
 }
 
 std::string note_of(const TeacherFile& teacher, const io::TrainConfig& train) {
@@ -360,6 +386,9 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
     run.note(fmt::format("factors of train.parametrization = \"{}\", at the present density:\n{}",
                          run.config().train.parametrization,
                          run.stage->parametrization().format_table(parameters)));
+  }
+  if (const std::string text = pruned_note(run.config(), run.stage->store()); !text.empty()) {
+    run.note(text);
   }
   compare_ranks(run.stage->store(), run.ranks->data());
   run.count_totals();
