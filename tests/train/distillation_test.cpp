@@ -483,5 +483,36 @@ TEST(DistillationErrors, OfTeachersOfOtherData) {
   EXPECT_THAT(failure_with(config), HasSubstr("without a config"));
 }
 
+/// The checkpoint of a run whose teacher changed would hold what another teacher taught.
+TEST(Distillation, NamesAFlippedBitOfTheTeacher) {
+  for (const bool pruned : {false, true}) {
+    const TempDir dir;
+    io::Config config = taught_config(dir, pruned);
+    config.train.steps = 8;
+    config.train.checkpoint_every = 4;
+    const auto train = [&] {
+      parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+        train::Trainer* running = nullptr;
+        train::TrainerOptions options{.resume = "none"};
+        options.on_step = [&](const train::StepReport& report) {
+          if (report.step == 5) {
+            const Tensor& values = running->stage().teacher()->store().value();
+            static_cast<uint8_t*>(values.data)[values.bytes() / 2] ^= 1;
+          }
+        };
+        train::Trainer trainer(config, comm, options);
+        running = &trainer;
+        trainer.run();
+      });
+    };
+    EXPECT_THAT(failure_of(train), AllOf(HasSubstr("bits of the teacher's '"),
+                                         HasSubstr("changed on rank 0 since they were loaded")));
+    EXPECT_TRUE(std::filesystem::exists(dir / "run/checkpoints/step-000004.h5"));
+    EXPECT_FALSE(std::filesystem::exists(dir / "run/checkpoints/step-000008.h5"));
+    config.parallel.check_state = false;
+    EXPECT_NO_THROW(train());
+  }
+}
+
 }  // namespace
 }  // namespace espalier::distillation_test

@@ -37,11 +37,14 @@ void StateCheck::add_constants() {
 
 void StateCheck::add_state() {
   for (const sparse::Parameter& parameter : store_.parameters()) {
-    const sparse::OptimizerState state = store_.state(parameter);
     add(parameter, "value", store_.part(store_.value(), parameter));
     if (parameter.copied()) {
       add(parameter, "dense copy", parameter.dense);
     }
+    if (!store_.options().training) {
+      continue;
+    }
+    const sparse::OptimizerState state = store_.state(parameter);
     if (state.separate_master) {
       add(parameter, "master copy", state.value);
     }
@@ -62,8 +65,9 @@ void StateCheck::add_feedback() {
     if (store_.feedback()) {
       add(parameter, "error feedback", store_.part(store_.feedback(), parameter));
     }
-    if (const auto* matrix = low_rank_.find(parameter.offset); matrix != nullptr) {
-      add(parameter, "powersgd factor", low_rank_.factor(*matrix));
+    const auto* matrix = low_rank_ == nullptr ? nullptr : low_rank_->find(parameter.offset);
+    if (matrix != nullptr) {
+      add(parameter, "powersgd factor", low_rank_->factor(*matrix));
     }
   }
 }
@@ -119,11 +123,14 @@ void StateCheck::verify(size_t first, size_t end) const {
     return;
   }
   const Array& array = arrays_[pieces_[changed].array];
-  throw Failure(fmt::format("bits of '{}' ({}) changed on rank {} between steps {} and {}: faulty "
-                            "memory; resume from the last checkpoint, and test the memory of this "
-                            "machine",
-                            array.parameter->spec.name, array.kind, rank_, step_, step_ + 1),
-                true);
+  const bool trains = store_.options().training;
+  throw Failure(
+      fmt::format("bits of {}'{}' ({}) changed on rank {} {}: faulty memory; resume from the last "
+                  "checkpoint, and test the memory of this machine",
+                  trains ? "" : "the teacher's ", array.parameter->spec.name, array.kind, rank_,
+                  trains ? fmt::format("between steps {} and {}", step_, step_ + 1)
+                         : "since they were loaded"),
+      true);
 }
 
 void StateCheck::verify_feedback(int64_t end) {

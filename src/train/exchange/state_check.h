@@ -12,6 +12,8 @@
 // `verify_feedback` is called before a bucket is. Indices and lists of blocks are constant until
 // masks change: their checksums are recorded once.
 //
+// A teacher's weights are recorded once and verified before saves and changes of masks.
+//
 // Not covered: gradients and activations; a bit that changes during an update, or while feedback is
 // written; on a device, everything but indices (`parallel.check_every` compares replicas).
 // Asynchronous stages record at the end of a segment: within one, only indices are covered.
@@ -29,11 +31,11 @@ namespace espalier::train {
 
 class StateCheck {
  public:
-  /// `rank`: of the world, for messages. Both must outlive it.
-  StateCheck(const sparse::Store& store, const parallel::LowRank& low_rank, int rank)
+  /// `low_rank`: may be null. `rank`: of the world, for messages. Both must outlive it.
+  StateCheck(const sparse::Store& store, const parallel::LowRank* low_rank, int rank)
       : store_(store), low_rank_(low_rank), rank_(rank) {}
 
-  /// Records the checksums after step number `step`.
+  /// Records the checksums after step number `step`; of a teacher, of all steps.
   void record(int64_t step);
   /// Throws a retryable Failure that names parameter, array and rank if bits changed since
   /// `record`. Does nothing without a record, or after masks, storages or addresses have changed.
@@ -67,7 +69,7 @@ class StateCheck {
   bool known() const { return changes_ == store_.changes(); }
 
   const sparse::Store& store_;
-  const parallel::LowRank& low_rank_;
+  const parallel::LowRank* low_rank_;
   int rank_;
   int64_t step_ = 0;
   int64_t changes_ = -1;  ///< of the store, at the last record

@@ -19,7 +19,11 @@ DataParallel::DataParallel(const io::Config& config, Ranks& ranks, Stage& stage,
       timeline_(stage.stream()),
       collectives_(make_collectives()),
       codecs_(config, stage, ranks.data(), *collectives_),
-      check_(stage.store(), collectives_->low_rank(), ranks.world().rank()) {
+      check_(stage.store(), &collectives_->low_rank(), ranks.world().rank()) {
+  if (Teacher* teacher = stage.teacher(); teacher != nullptr && config.parallel.check_state) {
+    teacher_check_.emplace(teacher->store(), nullptr, ranks.world().rank());
+    teacher_check_->record(0);
+  }
   if (uses_low_rank(config)) {
     set_low_rank(low_rank(), config, stage, 0);
   }
@@ -141,6 +145,9 @@ void DataParallel::record_state(int64_t step) {
 void DataParallel::verify_state() const {
   check_.verify();
   check_.verify_feedback();
+  if (teacher_check_) {
+    teacher_check_->verify();
+  }
 }
 
 /// Sums the norm over the stages of a pipeline and the slices of a sharded optimizer.

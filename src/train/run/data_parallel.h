@@ -14,6 +14,7 @@
 // (replica_collectives.h). Both give the same bits on all ranks, and without codecs the same as
 // each other. Over a pipeline the norm is that of all stages.
 #include <memory>
+#include <optional>
 
 #include "io/config/config.h"
 #include "src/train/codec_choice/codec_choice.h"
@@ -84,6 +85,7 @@ class DataParallel {
   std::unique_ptr<ReplicaCollectives> collectives_;
   CodecChoice codecs_;
   StateCheck check_;
+  std::optional<StateCheck> teacher_check_;  ///< of the weights of train.teacher
 };
 
 }  // namespace espalier::train

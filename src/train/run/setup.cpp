@@ -70,8 +70,8 @@ std::string fp8_note(const io::Config& config, const sparse::Store& store) {
              : "";
 }
 
-/// What bounds the first steps of pruned parameters, and how their positions are held, for the user;
-/// empty: none is pruned.
+/// For the user: how the positions of pruned parameters are held, and what bounds their first
+/// steps; empty: none is pruned.
 std::string pruned_note(const io::Config& config, const sparse::Store& store) {
   std::map<std::string_view, int> encodings;
   for (const sparse::Parameter& parameter : store.parameters()) {
