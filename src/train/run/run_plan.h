@@ -27,7 +27,7 @@ struct RunPlan : Plan {
   std::vector<sparse::ParameterSpec> specs;  ///< of the whole network
   int64_t first_sample = 0;                  ///< of its replica, in a global batch
   /// Its memory with other storages than those planned for storage "auto" (plan_with_storages).
-  /// Reads layers, start, teacher and backend of the PlanSources.
+  /// For set-up only: it reads layers, start, teacher and backend of the PlanSources.
   std::function<MemoryPlan(const std::map<std::string, std::string>& storages)> with_storages;
 
   int64_t micro_batch() const { return fit.choice.micro_batch; }
