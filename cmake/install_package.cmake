@@ -8,7 +8,7 @@ install(TARGETS ${layers} espalier_options EXPORT espalier_targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS espalier RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY src sparse pruning parallel io DESTINATION include/espalier
-  FILES_MATCHING PATTERN "*.h")
+  FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
 install(EXPORT espalier_targets NAMESPACE espalier:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/espalier)
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/espalier-config.cmake.in
   ${CMAKE_BINARY_DIR}/espalier-config.cmake

@@ -2,6 +2,7 @@
 // task: classify points of the plane by the one of two spirals on which they lie.
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "pruning/pruning.h"
 #include "src/core/rng.h"
@@ -32,9 +33,10 @@ int main() {
   const kernels::Kernels& kernels = kernels::by_name("auto");
 
   const io::ModelConfig mlp{.kind = "mlp", .hidden = {256, 256}};
-  model::Network network(model::make_layers(
-      mlp, {.classes = 2, .features = 2, .rows = 1, .input_dtype = DType::fp32}));
-  sparse::Store store(stream, kernels, network.parameters(), {.encoding = {}});
+  model::Layers layers =
+      model::make_layers(mlp, {.classes = 2, .features = 2, .rows = 1, .input_dtype = DType::fp32});
+  sparse::Store store(stream, kernels, model::parameters_of(layers), {.encoding = {}});
+  model::Network network(std::move(layers));
   network.bind(store, kernels);
   store.initialise(1);
   io::OptimizerConfig settings;
