@@ -47,6 +47,8 @@ RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
                            parallel::Communicator& comm)
     : root_(root), writes_(comm.rank() == 0) {
   std::optional<Failure> error;
+  std::string config;  // of an earlier attempt
+  std::string manifest;
   if (writes_) {
     try {
       const parallel::Busy busy(comm);
@@ -55,6 +57,10 @@ RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
         notes_.push_back(lock_->warning());
       }
       decide(resume);
+      if (resume == "auto" && !resume_file_) {
+        config = text_of(root_ / "config.toml");
+        manifest = text_of(root_ / "manifest.json");
+      }
     } catch (const Failure& failure) {
       error = failure;
     }
@@ -64,11 +70,8 @@ RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
   if (!file.empty()) {
     resume_file_ = file;
   } else if (resume == "auto") {
-    const auto shared = [&](const char* name) {
-      return broadcast_text(comm, writes_ ? text_of(root_ / name) : "");
-    };
-    const std::string config = shared("config.toml");
-    earlier_ = attempt_of(config, shared("manifest.json"));
+    config = broadcast_text(comm, config);
+    earlier_ = attempt_of(config, broadcast_text(comm, manifest));
   }
 }
 
