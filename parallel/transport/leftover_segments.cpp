@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// How the names of this user's files begin: vader_segment.HOST.UID.JOB.RANK, espalier-UID-JOB.
-std::vector<std::string> beginnings() {
+/// Prefixes of the names of this user's files: vader_segment.HOST.UID.JOB.RANK, espalier-UID-JOB.
+std::vector<std::string> name_prefixes() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   const std::string whole = host.data();
@@ -28,13 +28,14 @@ std::vector<std::string> beginnings() {
 }
 
 std::vector<fs::path> old_files(const fs::path& folder, std::chrono::seconds age) {
-  const std::vector<std::string> names = beginnings();
+  const std::vector<std::string> prefixes = name_prefixes();
   std::vector<fs::path> found;
   std::error_code ignored;
   for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
     const std::string name = entry->path().filename();
     struct stat status {};
-    if (std::ranges::any_of(names, [&](const auto& begin) { return name.starts_with(begin); }) &&
+    if (std::ranges::any_of(prefixes,
+                            [&](const auto& prefix) { return name.starts_with(prefix); }) &&
         ::lstat(entry->path().c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
         status.st_uid == ::getuid() && std::time(nullptr) - status.st_mtime >= age.count()) {
       found.push_back(entry->path());
@@ -44,7 +45,7 @@ std::vector<fs::path> old_files(const fs::path& folder, std::chrono::seconds age
 }
 
 /// Removes from `files` those that a process maps.
-void keep_unmapped(std::vector<fs::path>& files) {
+void erase_mapped(std::vector<fs::path>& files) {
   std::error_code ignored;
   for (fs::directory_iterator process("/proc", ignored), end; process != end;
        process.increment(ignored)) {
@@ -64,7 +65,7 @@ void keep_unmapped(std::vector<fs::path>& files) {
 int remove_leftover_segments(const fs::path& folder, std::chrono::seconds age) {
   std::vector<fs::path> files = old_files(folder, age);
   if (!files.empty()) {
-    keep_unmapped(files);
+    erase_mapped(files);
   }
   return static_cast<int>(
       std::ranges::count_if(files, [](const auto& file) { return ::unlink(file.c_str()) == 0; }));

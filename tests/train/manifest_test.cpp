@@ -74,6 +74,15 @@ Outcome resume(const io::Config& config, int ranks, std::string& notes) {
              {.resume = "auto", .on_note = [&](const std::string& text) { notes += text + '\n'; }});
 }
 
+/// Pruned from the start, with storages chosen by timing.
+io::Config timed_config(const TempDir& dir) {
+  io::Config config = tiny_config(dir);
+  config.pruning.method = "random";
+  config.pruning.at_step = 0;
+  config.sparse.storage.fallback = "auto";
+  return config;
+}
+
 TEST(ManifestText, IsReadBack) {
   const Manifest written{.train_data = "5 bytes, xxHash64 1",
                          .seed = int64_t{1} << 53,
@@ -200,10 +209,7 @@ TEST_F(CheckResume, TimingsHoldForTheSameSettingsKernelsAndRanks) {
 /// The choice in the file differs from what the clock would choose.
 TEST(ManifestResume, TakesTheStoragesOfTheCheckpoint) {
   const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.pruning.method = "random";
-  config.pruning.at_step = 0;
-  config.sparse.storage.fallback = "auto";
+  io::Config config = timed_config(dir);
   const auto file = dir / "run/checkpoints/step-000006.h5";
   for (const std::string storage : {"expanded", "sparse"}) {
     for (const int ranks : {1, 2}) {
@@ -241,10 +247,7 @@ TEST(ManifestResume, TakesTheStoragesOfTheCheckpoint) {
 /// repeats its bits.
 TEST(ManifestResume, TakesTheStoragesOfAnAttemptWithoutCheckpoint) {
   const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.pruning.method = "random";
-  config.pruning.at_step = 0;
-  config.sparse.storage.fallback = "auto";
+  io::Config config = timed_config(dir);
   const auto manifest_file = dir / "run/manifest.json";
   for (const std::string storage : {"expanded", "sparse"}) {
     for (const int ranks : {1, 2}) {
@@ -281,16 +284,13 @@ TEST(ManifestResume, TakesTheStoragesOfAnAttemptWithoutCheckpoint) {
 TEST(ManifestResume, StoragesOfTheCheckpointMayTakeTheMemoryOfCopies) {
   for (const int ranks : {1, 2}) {
     const TempDir dir;
-    io::Config config = tiny_config(dir);
+    io::Config config = timed_config(dir);
     config.train.micro_batch = 3;
     config.train.checkpoint_every = 3;
     config.train.keep_checkpoints = 9;
     config.parallel.pipeline = ranks;
     config.parallel.timeout_s = 10;
-    config.pruning.method = "random";
-    config.pruning.at_step = 0;
     config.pruning.sparsity = 0.5;
-    config.sparse.storage.fallback = "auto";
     const auto fit = [&] {
       train::Fit of_first;
       parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
@@ -330,12 +330,9 @@ TEST(ManifestResume, StoragesOfTheCheckpointMayTakeTheMemoryOfCopies) {
 
 TEST(ManifestResume, TakesTheStoragesOfAllStages) {
   const TempDir dir;
-  io::Config config = tiny_config(dir);
+  io::Config config = timed_config(dir);
   config.train.micro_batch = 3;
   config.parallel.pipeline = 2;
-  config.pruning.method = "random";
-  config.pruning.at_step = 0;
-  config.sparse.storage.fallback = "auto";
   run(config, 2, {.stop_after = 6});
   const auto saved =
       train::progress_of(io::CheckpointReader(dir / "run/checkpoints/step-000006.h5"));

@@ -31,11 +31,12 @@ namespace espalier::train {
 
 class StateCheck {
  public:
-  /// `low_rank`: may be null. `rank`: of the world, for messages. Both must outlive it.
+  /// The store and `low_rank` (null: no codec powersgd) must outlive it. `rank`: of the world, for
+  /// messages.
   StateCheck(const sparse::Store& store, const parallel::LowRank* low_rank, int rank)
       : store_(store), low_rank_(low_rank), rank_(rank) {}
 
-  /// Records the checksums after step number `step`; of a teacher, of all steps.
+  /// Records the checksums after step number `step`; of a teacher once, before the first step.
   void record(int64_t step);
   /// Throws a retryable Failure that names parameter, array and rank if bits changed since
   /// `record`. Does nothing without a record, or after masks, storages or addresses have changed.

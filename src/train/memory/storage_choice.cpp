@@ -444,7 +444,7 @@ void share_choice(std::vector<StorageGroup>& groups, parallel::Communicator& com
   }
 }
 
-void choose_storages_that_fit(std::vector<StorageGroup>& groups, size_t budget, size_t most,
+void choose_storages_that_fit(std::vector<StorageGroup>& groups, size_t budget, size_t limit,
                               const std::function<size_t()>& needed, parallel::Communicator& comm) {
   const size_t planned = planned_bytes(groups);
   std::array<double, 1> least{-static_cast<double>(budget)};  // ranks must take the same decisions
@@ -454,7 +454,7 @@ void choose_storages_that_fit(std::vector<StorageGroup>& groups, size_t budget, 
     choose_storages(groups, budget);
     share_choice(groups, comm);
     const size_t bytes = needed();
-    std::array<double, 1> excess{static_cast<double>(std::max(bytes, most) - most)};
+    std::array<double, 1> excess{static_cast<double>(std::max(bytes, limit) - limit)};
     parallel::all_reduce_small(comm, excess, parallel::Combine::max);
     if (excess[0] == 0) {
       return;

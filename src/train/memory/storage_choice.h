@@ -64,10 +64,11 @@ size_t planned_bytes(const std::vector<StorageGroup>& groups);
 /// Sets `chosen`. `budget`: bytes for these groups. Throws Failure if even the smallest storages do
 /// not fit.
 void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget);
-/// Collective: chooses storages with which `needed` returns at most `most` bytes on every rank, by
-/// the timings of rank 0: the fastest within `budget`, which shrinks until they fit; at last the
-/// storages that runs are planned with.
-void choose_storages_that_fit(std::vector<StorageGroup>& groups, size_t budget, size_t most,
+/// Collective. Sets `chosen` by the timings of rank 0, so that `needed` (bytes of a rank with the
+/// chosen storages) is at most `limit` on every rank. Begins with the fastest storages within
+/// `budget` (bytes for these groups) and lowers it until they fit. If none fit: the storages that
+/// runs are planned with.
+void choose_storages_that_fit(std::vector<StorageGroup>& groups, size_t budget, size_t limit,
                               const std::function<size_t()>& needed, parallel::Communicator& comm);
 /// Collective: all ranks take the choice of rank 0.
 void share_choice(std::vector<StorageGroup>& groups, parallel::Communicator& comm);

@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Rank 0 only; other ranks get its text.
-std::string text_of(const fs::path& file) {
+/// Empty if the file is missing or cannot be read.
+std::string text_or_empty(const fs::path& file) {
   try {
     return io::path_exists(file) ? io::read_text(file, "run", io::kMaxConfig) : "";
   } catch (const Failure&) {
@@ -27,7 +27,7 @@ std::string text_of(const fs::path& file) {
   }
 }
 
-/// The attempt itself was checked when it began, so a text that cannot be read is not an error.
+/// Empty if a text is: without an earlier attempt storages are timed again, so this is no error.
 std::optional<RunDirectory::Attempt> attempt_of(const std::string& config,
                                                 const std::string& manifest) {
   if (config.empty() || manifest.empty()) {
@@ -58,8 +58,8 @@ RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
       }
       decide(resume);
       if (resume == "auto" && !resume_file_) {
-        config = text_of(root_ / "config.toml");
-        manifest = text_of(root_ / "manifest.json");
+        config = text_or_empty(root_ / "config.toml");
+        manifest = text_or_empty(root_ / "manifest.json");
       }
     } catch (const Failure& failure) {
       error = failure;
