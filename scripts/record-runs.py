@@ -35,6 +35,7 @@ COMMON = """
 train = {steps = 16, global_batch = 12, seed = 3, eval_every = 7, eval_batches = 2}
 optimizer = {lr = 3e-3, warmup_steps = 2}
 pruning = {method = "magnitude", sparsity = 0.8, at_step = 4}
+sparse = {storage = "dense"}  # the default, "auto", chooses by time: two records would differ
 parallel = {check_every = 4, timeout_s = 60}
 run = {out = "run", threads = 1}
 """
