@@ -343,6 +343,14 @@ Shape CheckpointReader::shape(const std::string& group) const {
 }
 
 StoredParameter CheckpointReader::info(const std::string& name) const {
+  auto found = infos_.find(name);
+  if (found == infos_.end()) {
+    found = infos_.emplace(name, read_info(name)).first;
+  }
+  return found->second;
+}
+
+StoredParameter CheckpointReader::read_info(const std::string& name) const {
   const std::string group = parameter_path(name);
   check(has(name), "{} has no parameter {}", path_.string(), name);
   static const std::array<std::string, 2> kTexts{"encoding", "dtype"};

@@ -182,6 +182,7 @@ class CheckpointReader {
   std::map<std::string, std::string> texts(const std::string& group,
                                            std::span<const std::string> names) const;
   void check_format();
+  StoredParameter read_info(const std::string& name) const;
   hdf5::Dataset dataset(const std::string& at) const;
   Shape shape(const std::string& group) const;
   void verified_read(const std::string& at, hdf5::Type type, std::span<std::byte> out) const;
@@ -192,6 +193,7 @@ class CheckpointReader {
   int64_t version_ = 0;
   std::vector<std::string> names_;
   std::set<std::string, std::less<>> known_;  ///< `names_`
+  mutable std::map<std::string, StoredParameter> infos_{};  ///< of `info`, by name
 };
 
 /// Version of the library behind the files, for `espalier info`.

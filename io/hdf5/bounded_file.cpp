@@ -34,13 +34,31 @@ void BoundedFile::load(uint64_t address, size_t bytes, void* out) {
   }
 }
 
+void BoundedFile::load_structure(uint64_t address, std::span<uint8_t> out) {
+  constexpr uint64_t kPage = 4096;
+  if (out.size() > kPage || address > size()) {
+    load(address, out.size(), out.data());
+    return;
+  }
+  if (address < page_address_ || address + out.size() > page_address_ + page_.size()) {
+    page_.clear();  // a failed read leaves no page
+    std::vector<uint8_t> page(static_cast<size_t>(std::min(kPage, size() - address)));
+    load(address, page.size(), page.data());
+    page_ = std::move(page);
+    page_address_ = address;
+  }
+  expect(out.size() <= page_.size(), "a structure lies beyond the end of the file");
+  std::copy_n(page_.begin() + static_cast<std::ptrdiff_t>(address - page_address_), out.size(),
+              out.begin());
+}
+
 std::vector<uint8_t> BoundedFile::read(uint64_t address, uint64_t bytes) {
   constexpr uint64_t kMin = 64;  // the cost of an access
   expect(bytes <= size() && std::max(bytes, kMin) <= budget_,
          "its structures are larger than the file, or lead in circles");
   budget_ -= std::max(bytes, kMin);
   std::vector<uint8_t> out(static_cast<size_t>(bytes));
-  load(address, out.size(), out.data());
+  load_structure(address, out);
   return out;
 }
 

@@ -71,8 +71,12 @@ class BoundedFile {
 
  private:
   void load(uint64_t address, size_t bytes, void* out);
+  /// The same from `page_`: structures are small and lie side by side.
+  void load_structure(uint64_t address, std::span<uint8_t> out);
   RawFile file_;
   uint64_t budget_ = 0;
+  uint64_t page_address_ = 0;
+  std::vector<uint8_t> page_;  ///< the bytes of the file from page_address_ on
 };
 
 }  // namespace espalier::io::hdf5

@@ -45,7 +45,7 @@ struct Reader::State {
   }
 
   const Object& object(uint64_t address) {
-    constexpr size_t kMax = 8;
+    constexpr size_t kMax = 64;
     const auto found = std::ranges::find(recent, address, &std::pair<uint64_t, Object>::first);
     if (found != recent.end()) {
       return found->second;

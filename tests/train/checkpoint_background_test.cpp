@@ -39,10 +39,30 @@ io::Config config_for(const TempDir& dir) {
 
 std::string content(const fs::path& file) { return io::read_text(file, "checkpoint"); }
 
-/// Saves the state of step 6 twice: at once, and from a copy that is written during later steps.
+/// Files named `hidden.*` do not exist for ranks other than 0: their machines have other disks.
+class DiskOfRankZero : public io::FileSystem {
+ public:
+  static inline thread_local bool t_other_machine = false;
+  std::atomic<int> missed = 0;
+
+  int open(const fs::path& path, int flags) override {
+    if (t_other_machine && path.filename().string().starts_with("hidden.")) {
+      ++missed;
+      errno = ENOENT;
+      return -1;
+    }
+    return FileSystem::open(path, flags);
+  }
+};
+
+/// Saves the state of step 6 three times: at once, at once where only rank 0 sees the disk, and
+/// from a copy that is written during later steps.
 void expect_the_same_file(const io::Config& config, int ranks, const TempDir& dir) {
   const fs::path now = dir / "now.h5";
+  const fs::path hidden = dir / "hidden.h5";
   const fs::path later = dir / "later.h5";
+  DiskOfRankZero disk;
+  const io::FileSystemScope scope(disk);
   parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
     train::Trainer* trainer = nullptr;
     train::Background background(true);
@@ -54,7 +74,10 @@ void expect_the_same_file(const io::Config& config, int ranks, const TempDir& di
         train::SaveOptions saving{.owners = trainer->plan().owners,
                                   .low_rank = &trainer->data_parallel().low_rank()};
         train::save(now, trainer->stage().store(), progress, comm, saving);
-        saving.copies = true;
+        saving.copies = true;  // a rank that does not see the file copies nothing
+        DiskOfRankZero::t_other_machine = comm.rank() > 0;
+        train::save(hidden, trainer->stage().store(), progress, comm, saving);
+        DiskOfRankZero::t_other_machine = false;
         pending.emplace(later, trainer->stage().store(), progress, comm, saving, background);
       } else if (report.step == 8) {
         pending->finish();
@@ -65,6 +88,8 @@ void expect_the_same_file(const io::Config& config, int ranks, const TempDir& di
     made.run();
   });
   EXPECT_TRUE(content(now) == content(later));
+  EXPECT_TRUE(content(now) == content(hidden));
+  EXPECT_EQ(disk.missed, ranks - 1);
   EXPECT_GT(io::CheckpointReader(later).names().size(), 4U);
 }
 
