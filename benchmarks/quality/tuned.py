@@ -41,7 +41,7 @@ def random(density=0.1, **more):
     return {"pruning.method": "random", "pruning.scope": "layer", "pruning.sparsity": round(1 - density, 4), **more}
 
 
-# "share.X" is pruning.X as a share of the steps; "times.X" multiplies a number of the setting.
+# "share.X" is pruning.X as a share of the steps; "times.X" multiplies a number of the setting; "ranks" are replicas.
 CASES = {
     "dense": {},
     "random": random(),
@@ -72,6 +72,7 @@ CASES = {
     "random-no-master": random(**{"train.dtype": "bf16", "train.master_copy": False}),
     "random-bf16": random(**{"train.dtype": "bf16"}),
     "random-async-4": random(**{"parallel.schedule": "async", "parallel.delay_stages": 4}),
+    "random-4-bit-gradients": random(**{"ranks": 2, "parallel.codec": "maxmin:4"}),
 }
 
 
@@ -91,9 +92,14 @@ def settings_of(run, text):
     for key, value in case.items():
         if key.startswith("share."):
             out["pruning." + key.removeprefix("share.")] = int(value * out["train.steps"])
-        elif not key.startswith("times."):
+        elif not key.startswith("times.") and key != "ranks":
             out[key] = value
     return out
+
+
+def command_of(run):
+    ranks = CASES[run["case"]].get("ranks", 1)
+    return [*([str(runs.ROOT / "scripts/mpirun.sh"), str(ranks)] if ranks > 1 else []), runs.PROGRAM]
 
 
 class Runs:
@@ -107,7 +113,7 @@ class Runs:
     def loss(self, *values):
         run = dict(zip(KEYS, values))
         if values not in self.known:
-            with runs.trained([runs.PROGRAM], settings_of(run, self.text)) as directory:
+            with runs.trained(command_of(run), settings_of(run, self.text)) as directory:
                 run |= {"val_loss": None, "step_ms": None}
                 if directory is not None:
                     rows = [json.loads(line) for line in (directory / "metrics.jsonl").open()]

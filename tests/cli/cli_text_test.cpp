@@ -129,6 +129,32 @@ TEST(CliText, ListingPredictsTheRun) {
   }
 }
 
+/// Data of kind "tokens" do not name their tokenizer: other token files than the teacher's are a
+/// note.
+TEST(CliText, ATeacherIsListedAndItsTokenFilesAreCompared) {
+  const Workplace here;
+  expect_code(here.run("data tokenize text.txt -o a.bin --kind chars"), 0);
+  here.shell("cp a.bin same.bin && cp a.bin b.bin && head -c 100 a.bin >>b.bin");
+  const auto with = [](const std::string& data) {
+    return fmt::format(" --set data.kind=tokens --set 'data.train=[\"{}\"]'", data);
+  };
+  expect_code(here.run("train c.toml --out teacher --steps 5" + with("a.bin")), 0);
+  const std::string train =
+      "train c.toml --steps 3 --set train.teacher=teacher/checkpoints/step-000005.h5";
+  const Ran listed = here.run(train + " --dry-run --json" + with("same.bin"));
+  expect_code(listed, 0);
+  const Ran same = here.run(train + " --out same" + with("same.bin"));
+  expect_code(same, 0);
+  EXPECT_EQ(same.err.find("one tokenizer"), std::string::npos) << same.err;
+  EXPECT_GT(listed.json()["parts"]["teacher"], 0);
+  EXPECT_EQ(listed.json()["dense"]["weight"],
+            here.summary("same")["memory"]["total"]["weight"]["bytes"]);
+  const Ran other = here.run(train + " --out other" + with("b.bin"));
+  expect_code(other, 0);
+  EXPECT_NE(other.err.find("make sure that one tokenizer made both"), std::string::npos)
+      << other.err;
+}
+
 TEST(CliText, EveryConfigOfTheProjectCanBeListed) {
   const Workplace here;
   int count = 0;

@@ -103,6 +103,22 @@ std::string note_of(const TeacherFile& teacher, const io::TrainConfig& train) {
       1 - train.teacher_weight, train.teacher_weight, train.teacher_temperature);
 }
 
+/// Token files do not name their tokenizer: all that can be compared are the files. Empty: the
+/// teacher learned from the files of this run, or its data have no tokens.
+std::string token_note(const TeacherFile& teacher, const Manifest& manifest,
+                       const io::Config& config) {
+  if (config.data.kind != "tokens" || teacher.manifest.empty()) {
+    return "";
+  }
+  const Manifest of_teacher = manifest_of(teacher.manifest, teacher.path.string());
+  return of_teacher.train_data == manifest.train_data
+             ? ""
+             : fmt::format(
+                   "train.teacher was trained on other token files ({} instead of {}): make sure "
+                   "that one tokenizer made both",
+                   of_teacher.train_data, manifest.train_data);
+}
+
 /// The inputs of a plan, kept until the stage is built.
 struct Opened {
   WeightSource files;
@@ -375,6 +391,9 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   });
   if (opened.teacher) {
     run.note(note_of(*opened.teacher, config.train));
+    if (const std::string text = token_note(*opened.teacher, run.manifest, config); !text.empty()) {
+      run.note(text);
+    }
   }
   choose_auto_storages(opened, run);
   agree_on_copies(run);

@@ -94,6 +94,9 @@ std::optional<TeacherFile> open_teacher(const io::Config& config) {
   if (const auto found = meta.extra.find("vocabulary"); found != meta.extra.end()) {
     file.characters = io::Vocabulary::from_text(found->second);
   }
+  if (const auto found = meta.extra.find("manifest"); found != meta.extra.end()) {
+    file.manifest = found->second;
+  }
   file.problem = model::network_of(file.config.model)
                      .problem_of(file.config.model, [&](const std::string& parameter) {
                        check(reader.has(parameter),

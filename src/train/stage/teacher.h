@@ -26,6 +26,7 @@ struct TeacherFile {
   model::ProblemShape problem;  ///< its classes and features
   io::Vocabulary characters;    ///< empty: not text, or unknown
   InitialMasks start;           ///< its masks
+  std::string manifest{};       ///< of the run that trained it, JSON; empty: unknown
 };
 
 /// Throws Failure if `train.teacher` is set, and the file is missing, is no checkpoint, or lies in
