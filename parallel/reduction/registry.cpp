@@ -50,11 +50,13 @@ constexpr ReductionEntry kSra{.name = "sra",
 constexpr ReductionEntry kMpi{.name = "mpi",
                               .help = "MPI's all-reduce, without codecs",
                               .takes_codecs = false,
+                              .in_rank_order = false,
                               .make = make_with_sra_halves<MpiReduction>};
 constexpr ReductionEntry kNccl{.name = "nccl",
                                .help = "NCCL's all-reduce between GPUs, without codecs",
                                .takes_codecs = false,
-                               .on_device = true};
+                               .on_device = true,
+                               .in_rank_order = false};
 
 }  // namespace
 

@@ -22,6 +22,8 @@ struct ReductionEntry {
   bool takes_codecs = true;
   /// Sums between GPUs (device/reduction.h).
   bool on_device = false;
+  /// Adds the ranks' elements in an order that does not depend on their place in the array.
+  bool in_rank_order = true;
 
   // Workspace, for workspace_bytes:
 

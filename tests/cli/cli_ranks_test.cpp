@@ -78,7 +78,7 @@ TEST(CliRanks, ErrorsComeOnceAndEndAllRanks) {
   }
 }
 
-TEST(CliRanks, ARankThatDoesNotSeeTheDiskSavesThroughRankZero) {
+TEST(CliRanks, ARankThatDoesNotSeeTheDiskSavesAndResumesThroughRankZero) {
   const Workplace here;
   here.shell("mkdir run");
   here.write("hidden.sh",
@@ -97,6 +97,12 @@ TEST(CliRanks, ARankThatDoesNotSeeTheDiskSavesThroughRankZero) {
     const std::string shared = here.read(kLast);
     here.shell("rm -rf run; mkdir run");
     expect_code(here.shell(ranks + "sh hidden.sh " + train), 0);
+    EXPECT_EQ(here.read(kLast), shared) << settings;
+    here.shell("rm -rf run; mkdir run");
+    expect_code(here.shell(ranks + "sh hidden.sh " + train + " --steps 10"), 0);
+    const Ran resumed = here.shell(ranks + "sh hidden.sh " + train + " --resume auto");
+    expect_code(resumed, 0);
+    EXPECT_NE(resumed.err.find("1 rank(s) do not see"), std::string::npos) << resumed.err;
     EXPECT_EQ(here.read(kLast), shared) << settings;
   }
 }

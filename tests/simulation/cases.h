@@ -17,6 +17,7 @@ struct Case {
   io::Config config;
   int ranks = 1;
   int ranks_a_node = 0;
+  bool shares_disk = true;  ///< else only rank 0's machine sees the run directory
   TimedChoice timed = TimedChoice::none;
 };
 /// A pure function of `number`; the run's data and results are in `dir`. The settings may be

@@ -26,6 +26,10 @@ int SimulatedDisk::open(const std::filesystem::path& path, int flags) {
     return open();  // once a process, whatever the number of runs
   }
   const bool creates = (flags & O_CREAT) != 0;
+  if (!finds_file(path, creates)) {
+    errno = ENOENT;
+    return -1;
+  }
   return unless_it_fails(creates ? Target::write : Target::read, creates, open);
 }
 

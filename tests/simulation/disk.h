@@ -8,6 +8,9 @@ namespace espalier::simulation {
 /// Called before the calling rank reads or changes a file. Returns the errno with which it must
 /// fail; 0: none. `fills`: the change needs space. Of other threads than ranks it does nothing.
 int touch_disk(Target target, bool fills = false);
+/// Whether the calling rank's machine has a file that exists (Options::local_folder). `creates`: it
+/// has it from now on.
+bool finds_file(const std::filesystem::path& path, bool creates);
 
 /// The system's calls, which the world of the calling rank may delay or fail.
 class SimulatedDisk final : public io::FileSystem {

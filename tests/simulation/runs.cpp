@@ -120,7 +120,8 @@ std::string broken_promise(const Report& report, const Case& run, const std::vec
 /// All that a person needs to understand a failure.
 std::string story(uint64_t number, const Case& run, const std::vector<Fault>& faults,
                   const Report& report) {
-  std::string text = fmt::format("{} ranks, {} a machine\n{}faults:\n", run.ranks, run.ranks_a_node,
+  std::string text = fmt::format("{} ranks, {} a machine, run directory {}\n{}faults:\n", run.ranks,
+                                 run.ranks_a_node, run.shares_disk ? "shared" : "of rank 0",
                                  config::to_toml(run.config));
   for (const Fault& fault : faults) {
     text += fmt::format("  {}\n", describe(fault));
@@ -148,6 +149,7 @@ Report train(const Case& run, const RunOptions& options) {
                    .ranks_a_node = run.ranks_a_node,
                    .faults = options.faults,
                    .disk_seconds = options.disk_seconds,
+                   .local_folder = run.shares_disk ? "" : run.config.run.out,
                    .notices_arrive = options.notices_arrive,
                    .most_seconds = options.most_seconds},
                   [&](parallel::Communicator& comm) {

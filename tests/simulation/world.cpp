@@ -212,6 +212,17 @@ int World::disk(int rank, Target target, bool fills) {
   return error;
 }
 
+bool World::finds_file(int rank, const std::string& path, bool creates) {
+  const int machine = machine_of(rank);
+  if (machine == 0 || options_.local_folder.empty() || !path.starts_with(options_.local_folder)) {
+    return true;
+  }
+  if (creates) {
+    files_.emplace(machine, path);
+  }
+  return files_.contains({machine, path});
+}
+
 void World::sleep(int rank, double until, bool wakes) {
   Rank& me = ranks_[rank];
   if (wakes && std::exchange(me.event, false)) {
@@ -306,7 +317,7 @@ void World::run(int rank, const std::function<void(Communicator&)>& body) {
     Membership members{.rank = rank, .world = {}, .node = {}};
     for (int r = 0; r < options_.ranks; ++r) {
       members.world.push_back(r);
-      members.node.push_back(options_.ranks_a_node > 0 ? r / options_.ranks_a_node : 0);
+      members.node.push_back(machine_of(r));
     }
     const auto comm = make_communicator(*this, std::move(members));
     try {
@@ -426,6 +437,10 @@ std::string describe(const Fault& fault) {
   return fmt::format("{} of rank {} at {} {}, {:g} s", name_of(fault.kind), fault.rank,
                      kTargets.at(static_cast<size_t>(target_of(fault.kind))), fault.at,
                      fault.seconds);
+}
+
+bool finds_file(const std::filesystem::path& path, bool creates) {
+  return t_place.world == nullptr || t_place.world->finds_file(t_place.rank, path, creates);
 }
 
 Report simulate(const Options& options, const std::function<void(Communicator&)>& body) {

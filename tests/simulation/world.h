@@ -61,6 +61,9 @@ struct Options {
   int ranks_a_node = 0;  ///< 0: one machine
   std::vector<Fault> faults{};
   double disk_seconds = 0;  ///< of each read and each change of a file
+  /// A folder of rank 0's machine: ranks of other machines find there only files that they made.
+  /// Empty: all machines share all folders.
+  std::string local_folder{};
   /// Whether the notice of a failed rank (Communicator::poison) reaches the others.
   bool notices_arrive = true;
   /// A run beyond these is a hang.

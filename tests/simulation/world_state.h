@@ -110,6 +110,7 @@ class World {
   /// Before a rank reads or changes a file. Returns the errno with which it must fail; 0: none.
   /// `fills`: the change needs space. Does not throw, because C code may call it.
   int disk(int rank, Target target, bool fills);
+  bool finds_file(int rank, const std::string& path, bool creates);
   void end_of_start(int rank) { ranks_[rank].start = ranks_[rank].counts; }
   bool stop_requested(int rank) const { return ranks_[rank].stop; }
   /// Time also passes in loops that only look at the clock.
@@ -167,6 +168,9 @@ class World {
   void notify(int rank) { ranks_[rank].event = true; }
   void tell_gone(int rank);
   void hang();
+  int machine_of(int rank) const {
+    return options_.ranks_a_node > 0 ? rank / options_.ranks_a_node : 0;
+  }
   double some_latency() { return latency_ * static_cast<double>(1 + draw_.between(0, 9)); }
 
   const Options options_;
@@ -184,6 +188,7 @@ class World {
   std::map<std::pair<int, Key>, double> last_arrival_;       ///< by receiver and key
   std::map<std::pair<int, int>, double> last_arrival_pair_;  ///< by sender and receiver
   std::set<std::pair<int, int>> cut_;
+  std::set<std::pair<int, std::string>> files_;  ///< of other machines in local_folder
   std::vector<bool> happened_;
   double fault_end_ = 0;
   std::vector<int> fault_ranks_;

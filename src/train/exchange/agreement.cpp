@@ -36,6 +36,18 @@ void agree(parallel::Communicator& comm, const std::optional<Failure>& failure) 
   }
 }
 
+void agree_on_any(parallel::Communicator& comm, std::optional<Failure> failure) {
+  const std::string mine =
+      failure ? fmt::format("{}{}", failure->retryable() ? 'R' : 'F', failure->what()) : "";
+  for (const auto& text : parallel::gather(comm, std::as_bytes(std::span(mine)))) {
+    if (!failure && !text.empty()) {
+      const std::string_view all(reinterpret_cast<const char*>(text.data()), text.size());
+      failure.emplace(std::string(all.substr(1)), all[0] == 'R');
+    }
+  }
+  agree(comm, failure);
+}
+
 void compare_facts(std::span<const Fact> facts, parallel::Communicator& comm) {
   std::vector<uint64_t> digests;
   for (const Fact& fact : facts) {

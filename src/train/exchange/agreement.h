@@ -28,6 +28,9 @@ std::string broadcast_text(parallel::Communicator& comm, std::string text);
 /// Collective. Throws rank 0's failure as SharedFailure on all ranks, if it has one.
 void agree(parallel::Communicator& comm, const std::optional<Failure>& failure);
 
+/// Collective. Throws, on all ranks, the failure of the first rank that has one.
+void agree_on_any(parallel::Communicator& comm, std::optional<Failure> failure);
+
 /// A text that must be the same on all ranks.
 struct Fact {
   std::string name{};  ///< plural: "kernels"

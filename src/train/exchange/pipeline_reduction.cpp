@@ -24,7 +24,8 @@ PipelineReduction::PipelineReduction(const Layout& layout, Ranks& ranks, Stage& 
   const parallel::Schedule& schedule = layout.schedule;
   if (stage.tied_head_on_other_stage()) {
     const int first = schedule.rank_of(0);
-    peer_ = comm_.rank() == first ? schedule.rank_of(schedule.stages() - 1) : first;
+    is_first_ = comm_.rank() == first;
+    peer_ = is_first_ ? schedule.rank_of(schedule.stages() - 1) : first;
     const Tensor mine = share_of(stage);
     theirs_ = stage.store().arena().allocate(Memory::communication, "tied gradient", mine.dtype,
                                              mine.shape);
@@ -38,7 +39,7 @@ PipelineReduction::PipelineReduction(const Layout& layout, Ranks& ranks, Stage& 
 }
 
 void PipelineReduction::reduce_tied() {
-  if (!theirs_.tensor()) {
+  if (!ties_two_ranks()) {
     return;
   }
   const Tensor mine = share_of(stage_);
@@ -65,6 +66,41 @@ void PipelineReduction::exchange_through_host(const Tensor& mine) {
   comm_.wait(receive);
   comm_.wait(send);
   received.write();
+}
+
+void PipelineReduction::copy_tied_values() {
+  if (!ties_two_ranks()) {
+    return;
+  }
+  sparse::Store& store = stage_.store();
+  const Tensor values = store.part(store.value(), store.find(stage_.tied_parameter()));
+  link_ ? copy_on_device(values) : copy_through_host(values);
+}
+
+void PipelineReduction::copy_on_device(const Tensor& values) {
+  link_->follow_compute();
+  link_->group("copying tied embeddings", [&] {
+    if (is_first_) {
+      link_->send(peer_, parallel::flat_bytes(values));
+    } else {
+      link_->receive(peer_, parallel::flat_bytes(values));
+    }
+  });
+  link_->trace("tied embeddings");
+  link_->lead_compute();
+}
+
+void PipelineReduction::copy_through_host(const Tensor& values) {
+  const Mirror mirror(stage_.stream(), values);
+  if (is_first_) {
+    parallel::Request send =
+        comm_.isend(peer_, kTiedTag, parallel::flat_bytes(mirror.read().host()));
+    comm_.wait(send);
+    return;
+  }
+  parallel::Request receive = comm_.irecv(peer_, kTiedTag, parallel::flat_bytes(mirror.host()));
+  comm_.wait(receive);
+  mirror.write();
 }
 
 void PipelineReduction::reduce_counts(const Tensor& counts) {

@@ -495,16 +495,8 @@ void CheckpointSave::share_failure() {
     const parallel::Busy busy(comm_);
     background_.cancel();
   }
-  const std::string mine =
-      failure_ ? fmt::format("{}{}", failure_->retryable() ? 'R' : 'F', failure_->what()) : "";
-  for (const auto& text : parallel::gather(comm_, std::as_bytes(std::span(mine)))) {
-    if (!failure_ && !text.empty()) {
-      const std::string_view all(reinterpret_cast<const char*>(text.data()), text.size());
-      failure_.emplace(std::string(all.substr(1)), all[0] == 'R');
-    }
-  }
   writer_.reset();
-  agree(comm_, failure_);
+  agree_on_any(comm_, failure_);
 }
 
 void save(const std::filesystem::path& path, sparse::Store& store, const RunProgress& progress,

@@ -1,5 +1,6 @@
 #include "src/train/run/data_parallel.h"
 
+#include "parallel/reduction/registry.h"
 #include "parallel/transport/collectives.h"
 #include "sparse/store/value_copy.h"
 #include "src/core/rng.h"
@@ -132,8 +133,28 @@ optim::PendingUpdate DataParallel::update(int64_t step, double lr) {
   optim::PendingUpdate pending =
       shards_ ? sharded_update(step, lr)
               : stage_.update(step, lr, {.sum = norm_reduction(), .stepped = {}});
+  if (ends_may_differ()) {
+    stages_.copy_tied_values();
+  }
   record_state(step + 1);
   return pending;
+}
+
+/// Whether the sums of tied embeddings over replicas may differ between the first and the last
+/// stage, where their elements have other places in the flat array. The tied parameter has no lossy
+/// codec, but in 16 bits its sum is rounded like the others: with errors of earlier steps, or by
+/// random numbers of the element's place. The same on all ranks.
+bool DataParallel::ends_may_differ() const {
+  const io::ParallelConfig& parallel = config_.parallel;
+  const int replicas = ranks_.data().size();
+  const bool by_place =
+      parallel.error_feedback ||
+      (parallel.rounding == "stochastic" && has_lossy_gradient_codec(config_));
+  const bool rounds = stage_.store().gradient().dtype != DType::fp32 && by_place;
+  const bool in_rank_order =
+      parallel.reduction == "auto" ||
+      find(parallel::reductions(), "reduction", parallel.reduction).in_rank_order;
+  return replicas > 1 && (rounds || (replicas > 2 && !in_rank_order));
 }
 
 void DataParallel::record_state(int64_t step) {

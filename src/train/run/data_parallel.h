@@ -72,6 +72,7 @@ class DataParallel {
   void start_gather();
   optim::PendingUpdate sharded_update(int64_t step, double lr);
   optim::GradientNorm::Sum norm_reduction();
+  bool ends_may_differ() const;
 
   const io::Config& config_;
   int64_t step_ = 0;

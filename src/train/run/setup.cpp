@@ -12,6 +12,7 @@
 #include "src/train/exchange/agreement.h"
 #include "src/train/exchange/low_rank_codec.h"
 #include "src/train/memory/storage_choice.h"
+#include "src/train/run/received_checkpoint.h"
 #include "src/train/run/snapshot.h"
 
 namespace espalier::train {
@@ -360,7 +361,12 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   compare_program(run.manifest, comm);
   compare_settings(config, comm);
   run.directory = std::make_unique<RunDirectory>(config.run.out, options.resume, comm);
-  Opened opened{.files = {.resume = run.directory->resume_file(), .init = options.init}};
+  const ReceivedCheckpoint received(run.directory->resume_file(), comm);
+  if (received.copies() > 0) {
+    run.note(fmt::format("{} rank(s) do not see {}: rank 0 sent them its content",
+                         received.copies(), run.directory->resume_file()->string()));
+  }
+  Opened opened{.files = {.resume = received.file(), .init = options.init}};
   on_first_rank_first(comm, [&] {
     check_teacher_file(config);
     add_inputs(config, run.manifest);
