@@ -181,6 +181,11 @@ int World::disk(int rank, Target target, bool fills) {
   }
   const bool writes = target == Target::write;
   const int64_t number = ++(writes ? me.counts.writes : me.counts.reads);
+  if (me.busy == 0 && options_.ranks > 1) {  // a slow disk would lose the rank
+    violations_.push_back(fmt::format("rank {} {} outside of a Busy ({} {})", rank,
+                                      writes ? "changes a file" : "reads a file",
+                                      writes ? "write" : "read", number));
+  }
   // Reads are many: they take time only where the options say so.
   double seconds = options_.disk_seconds;
   if (writes) {

@@ -101,7 +101,8 @@ struct Report {
   double fault_end = 0;
   std::vector<std::string> faults{};  ///< those that happened, in order
   std::vector<int> fault_ranks{};     ///< their ranks
-  /// A rank changed a message while it was sent, or did something else that no rank may do.
+  /// What no rank may do: change a message while it is sent; use a file outside of a Busy, where a
+  /// slow disk would lose it.
   std::vector<std::string> violations{};
   std::vector<std::string> waits{};   ///< of a hang: for each rank, what it waits for
   std::vector<std::string> recent{};  ///< the last events

@@ -83,6 +83,7 @@ AdaPrec::AdaPrec(const io::Config& config, parallel::Communicator& comm, sparse:
                  Callbacks callbacks, int64_t resumed_step)
     : config_(config), comm_(comm), store_(store), callbacks_(std::move(callbacks)) {
   if (comm_.rank() == 0) {
+    const parallel::Busy busy(comm_);
     log_.emplace(std::filesystem::path(config.run.out) / "adaprec.jsonl", resumed_step);
   }
 }
@@ -155,6 +156,7 @@ std::string AdaPrec::round(int64_t step) {
         .value_now = value_now,
         .step_now = step + 1,  // points count from 1: shapes take logarithms of x
         .phase_steps = std::min(config_.parallel.codec_every, config_.train.steps - step)};
+    const parallel::Busy busy(comm_);
     const PrecisionChoice choice = choose_precision(round);
     log_->write(choice_record(round, choice));
     log_->sync();

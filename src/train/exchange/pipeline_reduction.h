@@ -54,7 +54,7 @@ class PipelineReduction {
 
   parallel::Communicator& comm_;
   Stage& stage_;
-  int peer_ = 0;   ///< holds the other share
+  int peer_ = 0;  ///< holds the other share
   bool is_first_ = false;
   Buffer theirs_;  ///< the other share; empty: there is none
   std::optional<parallel::NcclLink> link_;

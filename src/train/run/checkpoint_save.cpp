@@ -494,8 +494,8 @@ void CheckpointSave::share_failure() {
   {
     const parallel::Busy busy(comm_);
     background_.cancel();
+    writer_.reset();  // HDF5 writes when it closes a file
   }
-  writer_.reset();
   agree_on_any(comm_, failure_);
 }
 

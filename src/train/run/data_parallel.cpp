@@ -147,9 +147,8 @@ optim::PendingUpdate DataParallel::update(int64_t step, double lr) {
 bool DataParallel::ends_may_differ() const {
   const io::ParallelConfig& parallel = config_.parallel;
   const int replicas = ranks_.data().size();
-  const bool by_place =
-      parallel.error_feedback ||
-      (parallel.rounding == "stochastic" && has_lossy_gradient_codec(config_));
+  const bool by_place = parallel.error_feedback ||
+                        (parallel.rounding == "stochastic" && has_lossy_gradient_codec(config_));
   const bool rounds = stage_.store().gradient().dtype != DType::fp32 && by_place;
   const bool in_rank_order =
       parallel.reduction == "auto" ||

@@ -37,7 +37,7 @@ fs::path copy_name(const fs::path& file, int rank) {
 
 ReceivedCheckpoint::ReceivedCheckpoint(const std::optional<fs::path>& file,
                                        parallel::Communicator& comm)
-    : file_(file) {
+    : file_(file), copy_{comm} {
   if (!file_ || comm.size() == 1) {
     return;
   }
@@ -56,6 +56,7 @@ ReceivedCheckpoint::ReceivedCheckpoint(const std::optional<fs::path>& file,
 
 ReceivedCheckpoint::Copy::~Copy() {
   if (!path.empty()) {
+    const parallel::Busy busy(comm);
     io::file_system().unlink(path);  // in vain: the next receiver on this machine removes it
   }
 }

@@ -32,6 +32,7 @@ class ReceivedCheckpoint {
  private:
   /// Removes the copy, also where the constructor throws.
   struct Copy {
+    parallel::Communicator& comm;
     std::filesystem::path path{};  ///< empty: this rank has none
     ~Copy();
   };
