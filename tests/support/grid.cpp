@@ -24,11 +24,14 @@ Outcome run_grid(const io::Config& config, int ranks, const train::TrainerOption
         if (comm.rank() == 0) {
           all.losses = losses;
         }
-        for (const auto& [name, values] : part.values) {
-          const auto known = all.values.find(name);
-          EXPECT_TRUE(known == all.values.end() || known->second == values)
-              << name << " differs between ranks";
+        for (const auto of : {&Outcome::weights, &Outcome::values}) {
+          for (const auto& [name, values] : part.*of) {
+            const auto known = (all.*of).find(name);
+            EXPECT_TRUE(known == (all.*of).end() || known->second == values)
+                << name << " differs between ranks";
+          }
         }
+        all.weights.insert(part.weights.begin(), part.weights.end());
         all.values.insert(part.values.begin(), part.values.end());
         all.moments.insert(part.moments.begin(), part.moments.end());
         all.positions.insert(part.positions.begin(), part.positions.end());

@@ -86,6 +86,10 @@ Outcome outcome_of(train::Trainer& trainer) {
   sparse::Store& store = trainer.stage().store();
   for (const sparse::Parameter& parameter : store.parameters()) {
     const std::string& name = parameter.spec.name;
+    outcome.weights[name] = store.values(parameter);
+    if (parameter.spec.borrowed) {
+      continue;
+    }
     outcome.values[name] = store.master(parameter);
     for (int which = 0; which < store.options().moments; ++which) {
       const std::vector<float> moment = store.moment(parameter, which);

@@ -45,6 +45,8 @@ io::Config tiny_config(const TempDir& dir);
 struct Outcome {
   std::vector<double> losses;
   double val_loss = 0;
+  std::map<std::string, std::vector<float>> weights;  ///< packed values that kernels read
+  // Without borrowed parameters:
   std::map<std::string, std::vector<float>> values;  ///< packed master copies
   std::map<std::string, std::vector<float>> moments;
   std::map<std::string, std::vector<int32_t>> positions;

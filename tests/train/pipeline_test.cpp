@@ -122,6 +122,42 @@ TEST(Pipeline, TiedEmbeddings) {
   }
 }
 
+/// Sums that depend on an element's place in the flat array, which is another one in each stage:
+/// run_grid compares both stages' copies of the tied parameter, and a resumed run has one for both.
+TEST(Pipeline, TiedEmbeddingsStayTheSameOnBothStages) {
+  const auto errors_in_16_bits = [](io::Config& config) {
+    config.train.dtype = "bf16";
+    config.parallel.codec.fallback = "maxmin:4";
+    config.parallel.rounding = "stochastic";
+    config.parallel.error_feedback = true;
+  };
+  const auto sharded = [](io::Config& config) {
+    config.train.dtype = "bf16";
+    config.parallel.codec.fallback = "maxmin:4";
+    config.parallel.rounding = "stochastic";
+    config.parallel.zero = 1;
+  };
+  const auto ring = [](io::Config& config) { config.parallel.reduction = "ring"; };
+  for (const auto& [name, apply, ranks] :
+       std::vector<std::tuple<std::string, void (*)(io::Config&), int>>{
+           {"errors in 16 bits", errors_in_16_bits, 4},
+           {"sharded", sharded, 4},
+           {"ring", ring, 6}}) {
+    SCOPED_TRACE(name);
+    const TempDir dir;
+    io::Config config = over(config_for(dir), "1f1b", 2);
+    config.model.tie_embeddings = true;
+    config.train.global_batch = 12;
+    apply(config);
+    const Outcome whole = run_grid(config, ranks);
+    config.run.out += "-in-parts";
+    run_grid(config, ranks, {.stop_after = 6});
+    Outcome resumed = run_grid(config, ranks, {.resume = "auto"});
+    resumed.losses = whole.losses;
+    expect_equal(resumed, whole);
+  }
+}
+
 TEST(Pipeline, ResumesOnAnyGrid) {
   const TempDir dir;
   io::Config config = config_for(dir);
