@@ -208,31 +208,48 @@ class Sweep {
     if (arguments_.seeds > 1 || axes_.empty()) {
       name += fmt::format("{}seed={}", name.empty() ? "" : ",", point.seed);
     }
-    point.directory = out_ / name;
+    point.directory = unused_directory(name);
     point.config.run.out = point.directory.string();
     config::validate(point.config);
     points_.push_back(std::move(point));
   }
 
+  /// OUT/NAME, with a number where an earlier point has the name: '_' stands for many characters.
+  fs::path unused_directory(const std::string& name) const {
+    fs::path directory = out_ / name;
+    for (int number = 2; std::ranges::find(points_, directory, &Point::directory) != points_.end();
+         ++number) {
+      directory = out_ / fmt::format("{}-{}", name, number);
+    }
+    return directory;
+  }
+
   static bool finished(const Point& point) {
-    std::error_code missing;
-    return fs::exists(point.directory / "summary.json", missing) &&
+    return io::path_exists(point.directory / "summary.json") && holds_run_of(point) &&
            report::read_run(point.directory).complete();
   }
 
-  /// A directory of the sweep must hold a run of the same config, or none. The number of threads,
-  /// which follows from --jobs, changes no result.
-  static void check_directory(const Point& point) {
+  /// Whether the directory's run was started with this config. The number of threads, which follows
+  /// from --jobs, changes no result.
+  static bool holds_run_of(const Point& point) {
     const fs::path file = point.directory / kConfig;
     if (!io::path_exists(file)) {
+      return false;
+    }
+    io::Config found = config::load(file);
+    found.run.threads = point.config.run.threads;
+    return config::to_toml(found) == config::to_toml(point.config);
+  }
+
+  /// A directory of the sweep must hold a run of the same config, or none.
+  static void check_directory(const Point& point) {
+    if (!io::path_exists(point.directory / kConfig)) {
       check(!io::path_exists(point.directory / "metrics.jsonl"),
             "{} holds a run that is not of a sweep; choose another directory with --out",
             point.directory.string());
       return;
     }
-    io::Config found = config::load(file);
-    found.run.threads = point.config.run.threads;
-    check(config::to_toml(found) == config::to_toml(point.config),
+    check(holds_run_of(point),
           "{} holds a run of another config; choose another directory with --out, or remove it",
           point.directory.string());
   }

@@ -63,6 +63,34 @@ TEST(CliSweep, SeedsAreRunsOfTheirOwn) {
   EXPECT_NE(losses[0], losses[1]);
 }
 
+TEST(CliSweep, ValuesOfTheSameFileNameAreRunsOfTheirOwn) {
+  const Workplace here;
+  here.shell("cp text.txt d_1.txt; tac text.txt >'d 1.txt'; printf more >>'d 1.txt'");
+  const std::string sweep =
+      "sweep c.toml --out s --set train.steps=2 --set pruning.at_step=1 "
+      "--over 'data.train=[\"d_1.txt\"],[\"d 1.txt\"]' --jobs 1 ";
+  const Ran ran = here.run(sweep + "--json");
+  expect_code(ran, 0);
+  EXPECT_THAT(folders(here), ElementsAre("train=__d_1.txt__", "train=__d_1.txt__-2"));
+  EXPECT_NE(ran.json()["sweep"][0]["losses"], ran.json()["sweep"][1]["losses"]);
+  EXPECT_THAT(here.read("s/train=__d_1.txt__-2/sweep.toml"), HasSubstr("d 1.txt"));
+  EXPECT_EQ(here.run(sweep + "--json").json(), ran.json());
+  // In another order the names would be those of the other runs.
+  expect_error(here.run("sweep c.toml --out s --set train.steps=2 --set pruning.at_step=1 "
+                        "--over 'data.train=[\"d 1.txt\"],[\"d_1.txt\"]'"),
+               1, "another config");
+}
+
+TEST(CliSweep, AResultWithoutItsConfigIsNotTaken) {
+  const Workplace here;
+  const std::string sweep = kShort + "--over optimizer.lr=1e-3 --json";
+  here.shell("mkdir -p s/lr=1e-3");
+  here.write("s/lr=1e-3/summary.json", R"({"finished": true, "final_val_loss": 0.125})");
+  const Ran ran = here.run(sweep);
+  expect_code(ran, 0);
+  EXPECT_NE(ran.json()["sweep"][0]["losses"][0], 0.125);
+}
+
 TEST(CliSweep, GoesOnWhereItStopped) {
   const Workplace here;
   const std::string sweep =
