@@ -29,6 +29,7 @@
 #include "src/core/error.h"
 #include "src/report/report.h"
 #include "src/report/run_data.h"
+#include "src/train/run/manifest.h"
 
 namespace espalier::cli {
 namespace {
@@ -241,7 +242,7 @@ class Sweep {
     return config::to_toml(found) == config::to_toml(point.config);
   }
 
-  /// A directory of the sweep must hold a run of the same config, or none.
+  /// A directory of the sweep must hold a run of the same config and data, or none.
   static void check_directory(const Point& point) {
     if (!io::path_exists(point.directory / kConfig)) {
       check(!io::path_exists(point.directory / "metrics.jsonl"),
@@ -252,6 +253,7 @@ class Sweep {
     check(holds_run_of(point),
           "{} holds a run of another config; choose another directory with --out, or remove it",
           point.directory.string());
+    train::check_inputs(point.directory, point.config);
   }
 
   static void note(const std::string& text) { Progress(true, 0, false).note(text); }

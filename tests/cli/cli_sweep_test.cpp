@@ -91,6 +91,19 @@ TEST(CliSweep, AResultWithoutItsConfigIsNotTaken) {
   EXPECT_NE(ran.json()["sweep"][0]["losses"][0], 0.125);
 }
 
+TEST(CliSweep, DoesNotGoOnWithOtherData) {
+  const Workplace here;
+  const std::string sweep = kShort + "--over optimizer.lr=1e-3 --json";
+  const Ran first = here.run(sweep);
+  expect_code(first, 0);
+  here.shell("cp text.txt text; printf x >>text.txt");
+  const Ran other = here.run(sweep);
+  expect_error(other, 1, "s/lr=1e-3 is of a run with other data: data.train had 12");
+  EXPECT_THAT(other.err, HasSubstr("--out"));
+  here.shell("mv text text.txt");
+  EXPECT_EQ(here.run(sweep).json(), first.json());
+}
+
 TEST(CliSweep, GoesOnWhereItStopped) {
   const Workplace here;
   const std::string sweep =
