@@ -3,7 +3,9 @@
 //
 // Each run has a directory, OUT/lr=0.001,seed=1, where its console output is log.txt. The same
 // command again continues: finished runs are not repeated, others resume from their checkpoints.
+// After a stop signal the runs save and end; a second one ends runs that hang.
 // optimizer.min_lr keeps its ratio to a swept optimizer.lr unless it is swept itself.
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <sstream>
 #include <thread>
 
@@ -48,8 +51,9 @@ struct SweepArguments {
   bool json = false;
 };
 
-volatile std::sig_atomic_t g_sweep_end = 0;
-extern "C" void request_sweep_end(int /*signal*/) { g_sweep_end = 1; }
+/// Number of stop signals received.
+volatile std::sig_atomic_t g_sweep_requests = 0;
+extern "C" void request_sweep_end(int /*signal*/) { g_sweep_requests = g_sweep_requests + 1; }
 
 /// In the directory of a run: the config that it was started with.
 constexpr const char* kConfig = "sweep.toml";
@@ -157,9 +161,10 @@ class Sweep {
     for (const Point& point : points_) {
       check_directory(point);
     }
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // for end_descendants
     install_stop_handler(request_sweep_end);
     train_all();
-    if (g_sweep_end > 0) {
+    if (g_sweep_requests > 0) {
       note("stopped by a signal; the same command continues");
       return kStopped;
     }
@@ -283,9 +288,9 @@ class Sweep {
     std::map<pid_t, size_t> running;
     size_t next = 0;
     size_t done = 0;
-    bool stopping = false;
+    int passed_on = 0;  // stop signals
     while (next < points_.size() || !running.empty()) {
-      while (g_sweep_end == 0 && next < points_.size() &&
+      while (g_sweep_requests == 0 && next < points_.size() &&
              running.size() < static_cast<size_t>(jobs_)) {
         const size_t number = next++;
         if (finished(points_[number])) {
@@ -295,12 +300,18 @@ class Sweep {
           running.emplace(start(points_[number]), number);
         }
       }
-      if (g_sweep_end != 0 && running.empty()) {
+      if (g_sweep_requests > 0 && running.empty()) {
         return;
       }
-      if (g_sweep_end != 0 && !stopping) {
-        stopping = true;
-        for (const auto& [pid, number] : running) {
+      if (g_sweep_requests > passed_on) {
+        const auto pids = std::views::keys(running);
+        if (passed_on > 0) {
+          end_processes(std::vector<pid_t>(pids.begin(), pids.end()));
+          end_descendants();
+          return;
+        }
+        passed_on = g_sweep_requests;
+        for (const pid_t pid : pids) {
           ::kill(pid, SIGUSR1);  // saves, then ends
         }
       }
@@ -314,7 +325,7 @@ class Sweep {
       const size_t number = found->second;
       running.erase(found);
       const int code = code_of(status);
-      if (!stopping) {
+      if (passed_on == 0) {
         results_[number] = result_of(points_[number], code);
         note(fmt::format("{} of {}: {}: {}", ++done, points_.size(),
                          points_[number].directory.filename().string(), text_of(results_[number])));

@@ -123,6 +123,23 @@ TEST(CliSweep, GoesOnWhereItStopped) {
   EXPECT_EQ(here.summary("alone")["final_val_loss"], ran.json()["sweep"][1]["losses"][0]);
 }
 
+TEST(CliSweep, FurtherSignalsEndARunThatHangs) {
+  const Workplace here;
+  Job job(here, ESPALIER_PROGRAM
+          " sweep c.toml --out s --set train.steps=1000000 --over optimizer.lr=1e-3");
+  ASSERT_TRUE(wait_for([&] { return fs::exists(here / "s/lr=1e-3/checkpoints"); }, 60));
+  const std::vector<pid_t> runs = job.ranks();
+  ASSERT_EQ(runs.size(), 1U);
+  kill(runs[0], SIGSTOP);
+  const auto ended = [&] {
+    kill(job.pid(), SIGTERM);
+    return job.wait(0.2).has_value();
+  };
+  ASSERT_TRUE(wait_for(ended, 8)) << job.errors();
+  EXPECT_EQ(job.wait(0), 4) << job.errors();
+  expect_gone(runs);
+}
+
 TEST(CliSweep, AFailedRunIsNoOptimum) {
   const Workplace here;
   const Ran ran = here.run(kShort + "--over optimizer.lr=1e-3,1e38 --json");
