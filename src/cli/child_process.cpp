@@ -85,4 +85,10 @@ void end_descendants() {
 
 int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
+std::string ending_text(int code) {
+  return code > 128    ? fmt::format("ended by signal {}", code - 128)
+         : code == 127 ? "the command was not found"
+                       : fmt::format("exit code {}", code);
+}
+
 }  // namespace espalier::cli

@@ -27,4 +27,7 @@ void end_descendants();
 /// Of a status of waitpid: the exit code, or 128 + signal.
 int code_of(int status);
 
+/// Such a code in words.
+std::string ending_text(int code);
+
 }  // namespace espalier::cli

@@ -314,12 +314,6 @@ class Supervisor {
     return {};
   }
 
-  static std::string ending_text(int code) {
-    return code > 128    ? fmt::format("ended by signal {}", code - 128)
-           : code == 127 ? "the command was not found"
-                         : fmt::format("exit code {}", code);
-  }
-
   static std::optional<Outcome> read_outcome(const fs::path& file) {
     std::error_code missing;
     if (!fs::exists(file, missing)) {

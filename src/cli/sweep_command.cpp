@@ -121,7 +121,7 @@ struct Point {
 struct Result {
   std::optional<double> loss;  ///< last validation loss
   std::optional<double> tokens_per_s;
-  std::string error;  ///< of a run that failed
+  std::string error;  ///< of a run without a loss
 };
 
 class Sweep {
@@ -289,15 +289,24 @@ class Sweep {
     size_t next = 0;
     size_t done = 0;
     int passed_on = 0;  // stop signals
+    const auto end_of = [&](size_t number, Result result) {
+      results_[number] = std::move(result);
+      note(fmt::format("{} of {}: {}: {}", ++done, points_.size(),
+                       points_[number].directory.filename().string(), text_of(results_[number])));
+    };
     while (next < points_.size() || !running.empty()) {
       while (g_sweep_requests == 0 && next < points_.size() &&
              running.size() < static_cast<size_t>(jobs_)) {
         const size_t number = next++;
         if (finished(points_[number])) {
-          results_[number] = result_of(points_[number], 0);
+          results_[number] = result_of(points_[number], kDone);
           ++done;
-        } else {
+          continue;
+        }
+        try {
           running.emplace(start(points_[number]), number);
+        } catch (const Failure& failure) {  // the other runs go on
+          end_of(number, {.error = failure.what()});
         }
       }
       if (g_sweep_requests > 0 && running.empty()) {
@@ -324,23 +333,21 @@ class Sweep {
       }
       const size_t number = found->second;
       running.erase(found);
-      const int code = code_of(status);
       if (passed_on == 0) {
-        results_[number] = result_of(points_[number], code);
-        note(fmt::format("{} of {}: {}: {}", ++done, points_.size(),
-                         points_[number].directory.filename().string(), text_of(results_[number])));
+        end_of(number, result_of(points_[number], code_of(status)));
       }
     }
   }
 
   static Result result_of(const Point& point, int code) {
     if (code != kDone) {
-      return {.error = fmt::format("exit code {}, see {}", code,
+      return {.error = fmt::format("{}, see {}", ending_text(code),
                                    (point.directory / "log.txt").string())};
     }
     const report::RunData run = report::read_run(point.directory);
     return {.loss = report::number_at(run.summary, "final_val_loss"),
-            .tokens_per_s = report::number_at(run.summary, "tokens_per_s")};
+            .tokens_per_s = report::number_at(run.summary, "tokens_per_s"),
+            .error = "its summary.json has no final_val_loss"};
   }
 
   static std::string text_of(const Result& result) {

@@ -150,6 +150,20 @@ TEST(CliSweep, AFailedRunIsNoOptimum) {
   EXPECT_THAT(here.read("s/lr=1e38/log.txt"), HasSubstr("diverged"));
 }
 
+TEST(CliSweep, ARunThatCannotStartIsAFailedOne) {
+  const Workplace here;
+  here.shell("mkdir s && ln -s nowhere s/lr=2e-3");
+  const Ran ran = here.run(kShort + "--over optimizer.lr=1e-3,2e-3,3e-3 --json");
+  expect_code(ran, 0);
+  EXPECT_EQ(ran.json()["sweep"][0]["failed"], 0);
+  EXPECT_EQ(ran.json()["sweep"][1]["failed"], 1);
+  EXPECT_EQ(ran.json()["sweep"][2]["failed"], 0);
+  EXPECT_THAT(ran.err, HasSubstr("lr=2e-3: failed, s/lr=2e-3/sweep.toml"));
+  const Ran nothing = here.run("sweep c.toml --out t --over optimizer.lr=1e-3 --launcher nothing");
+  expect_code(nothing, 1);
+  EXPECT_THAT(nothing.err, HasSubstr("lr=1e-3: failed, the command was not found"));
+}
+
 TEST(CliSweep, BadInputTrainsNothing) {
   const Workplace here;
   for (const auto& [options, code, words] : std::vector<std::tuple<std::string, int, std::string>>{
