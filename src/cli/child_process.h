@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,18 @@ namespace espalier::cli {
 /// can be started.
 pid_t start_process(const std::vector<std::string>& command, const std::filesystem::path& log = {});
 
+/// Ends children: a launcher passes SIGTERM on to its ranks, and a stopped process must go on for
+/// that. SIGKILL follows after 10 s. Their statuses are left for waitpid.
+void end_processes(std::span<const pid_t> children);
+
+/// Kills and reaps all children. Ranks whose launcher was killed are among them if this process is
+/// a subreaper.
+void end_descendants();
+
 /// Of a status of waitpid: the exit code, or 128 + signal.
 int code_of(int status);
+
+/// Such a code in words.
+std::string ending_text(int code);
 
 }  // namespace espalier::cli

@@ -21,7 +21,6 @@
 #include <cmath>
 #include <csignal>
 #include <ctime>
-#include <fstream>
 #include <thread>
 
 #include "io/checkpoint/checkpoint.h"
@@ -53,7 +52,6 @@ struct SuperviseArguments {
 };
 
 constexpr double kLongestPause = 300;  // s
-constexpr double kGrace = 10;          // s, from a request to end until SIGKILL
 constexpr std::chrono::milliseconds kTick(20);
 
 /// Number of stop signals received.
@@ -155,39 +153,15 @@ class Attempt {
       ::kill(pid_, number);
     }
   }
-  /// Ends it: a launcher passes SIGTERM on to its ranks; a stopped process must go on for that.
   void end() {
-    signal(SIGTERM);
-    signal(SIGCONT);
-    for (const double begin = now_seconds(); !code() && now_seconds() - begin < kGrace;) {
-      std::this_thread::sleep_for(kTick);
-    }
-    signal(SIGKILL);
-    while (!code()) {
-      std::this_thread::sleep_for(kTick);
+    if (!code_) {
+      end_processes({&pid_, 1});
+      code();
     }
     end_descendants();
   }
 
  private:
-  /// Ranks whose launcher was killed: they become children of this process (a subreaper).
-  static void end_descendants() {
-    while (true) {
-      std::ifstream list("/proc/thread-self/children");
-      std::vector<pid_t> children;
-      for (pid_t child = 0; list >> child;) {
-        children.push_back(child);
-        ::kill(child, SIGKILL);
-      }
-      if (children.empty()) {
-        return;
-      }
-      for (const pid_t child : children) {
-        ::waitpid(child, nullptr, 0);
-      }
-    }
-  }
-
   pid_t pid_;
   std::optional<int> code_;
 };
@@ -236,7 +210,7 @@ class Supervisor {
     }
     io::make_folder_of(log_);
     ::setenv("ESPALIER_OUTCOME", fs::absolute(outcome_).c_str(), 1);
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // for end_descendants
     install_stop_handler(request_end);
     for (int failures = 0;;) {
       const int64_t before = newest_step(run_);
@@ -338,12 +312,6 @@ class Supervisor {
       return code == kBug ? kBug : kRetry;
     }
     return {};
-  }
-
-  static std::string ending_text(int code) {
-    return code > 128    ? fmt::format("ended by signal {}", code - 128)
-           : code == 127 ? "the command was not found"
-                         : fmt::format("exit code {}", code);
   }
 
   static std::optional<Outcome> read_outcome(const fs::path& file) {

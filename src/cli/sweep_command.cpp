@@ -3,7 +3,9 @@
 //
 // Each run has a directory, OUT/lr=0.001,seed=1, where its console output is log.txt. The same
 // command again continues: finished runs are not repeated, others resume from their checkpoints.
+// After a stop signal the runs save and end; a second one ends runs that hang.
 // optimizer.min_lr keeps its ratio to a swept optimizer.lr unless it is swept itself.
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <sstream>
 #include <thread>
 
@@ -29,6 +32,7 @@
 #include "src/core/error.h"
 #include "src/report/report.h"
 #include "src/report/run_data.h"
+#include "src/train/run/manifest.h"
 
 namespace espalier::cli {
 namespace {
@@ -47,8 +51,9 @@ struct SweepArguments {
   bool json = false;
 };
 
-volatile std::sig_atomic_t g_sweep_end = 0;
-extern "C" void request_sweep_end(int /*signal*/) { g_sweep_end = 1; }
+/// Number of stop signals received.
+volatile std::sig_atomic_t g_sweep_requests = 0;
+extern "C" void request_sweep_end(int /*signal*/) { g_sweep_requests = g_sweep_requests + 1; }
 
 /// In the directory of a run: the config that it was started with.
 constexpr const char* kConfig = "sweep.toml";
@@ -116,7 +121,7 @@ struct Point {
 struct Result {
   std::optional<double> loss;  ///< last validation loss
   std::optional<double> tokens_per_s;
-  std::string error;  ///< of a run that failed
+  std::string error;  ///< of a run without a loss
 };
 
 class Sweep {
@@ -156,9 +161,10 @@ class Sweep {
     for (const Point& point : points_) {
       check_directory(point);
     }
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // for end_descendants
     install_stop_handler(request_sweep_end);
     train_all();
-    if (g_sweep_end > 0) {
+    if (g_sweep_requests > 0) {
       note("stopped by a signal; the same command continues");
       return kStopped;
     }
@@ -208,33 +214,51 @@ class Sweep {
     if (arguments_.seeds > 1 || axes_.empty()) {
       name += fmt::format("{}seed={}", name.empty() ? "" : ",", point.seed);
     }
-    point.directory = out_ / name;
+    point.directory = unused_directory(name);
     point.config.run.out = point.directory.string();
     config::validate(point.config);
     points_.push_back(std::move(point));
   }
 
+  /// OUT/NAME, with a number where an earlier point has the name: '_' stands for many characters.
+  fs::path unused_directory(const std::string& name) const {
+    fs::path directory = out_ / name;
+    for (int number = 2; std::ranges::find(points_, directory, &Point::directory) != points_.end();
+         ++number) {
+      directory = out_ / fmt::format("{}-{}", name, number);
+    }
+    return directory;
+  }
+
   static bool finished(const Point& point) {
-    std::error_code missing;
-    return fs::exists(point.directory / "summary.json", missing) &&
+    return io::path_exists(point.directory / "summary.json") && holds_run_of(point) &&
            report::read_run(point.directory).complete();
   }
 
-  /// A directory of the sweep must hold a run of the same config, or none. The number of threads,
-  /// which follows from --jobs, changes no result.
-  static void check_directory(const Point& point) {
+  /// Whether the directory's run was started with this config. The number of threads, which follows
+  /// from --jobs, changes no result.
+  static bool holds_run_of(const Point& point) {
     const fs::path file = point.directory / kConfig;
     if (!io::path_exists(file)) {
+      return false;
+    }
+    io::Config found = config::load(file);
+    found.run.threads = point.config.run.threads;
+    return config::to_toml(found) == config::to_toml(point.config);
+  }
+
+  /// A directory of the sweep must hold a run of the same config and data, or none.
+  static void check_directory(const Point& point) {
+    if (!io::path_exists(point.directory / kConfig)) {
       check(!io::path_exists(point.directory / "metrics.jsonl"),
             "{} holds a run that is not of a sweep; choose another directory with --out",
             point.directory.string());
       return;
     }
-    io::Config found = config::load(file);
-    found.run.threads = point.config.run.threads;
-    check(config::to_toml(found) == config::to_toml(point.config),
+    check(holds_run_of(point),
           "{} holds a run of another config; choose another directory with --out, or remove it",
           point.directory.string());
+    train::check_inputs(point.directory, point.config);
   }
 
   static void note(const std::string& text) { Progress(true, 0, false).note(text); }
@@ -264,24 +288,39 @@ class Sweep {
     std::map<pid_t, size_t> running;
     size_t next = 0;
     size_t done = 0;
-    bool stopping = false;
+    int passed_on = 0;  // stop signals
+    const auto end_of = [&](size_t number, Result result) {
+      results_[number] = std::move(result);
+      note(fmt::format("{} of {}: {}: {}", ++done, points_.size(),
+                       points_[number].directory.filename().string(), text_of(results_[number])));
+    };
     while (next < points_.size() || !running.empty()) {
-      while (g_sweep_end == 0 && next < points_.size() &&
+      while (g_sweep_requests == 0 && next < points_.size() &&
              running.size() < static_cast<size_t>(jobs_)) {
         const size_t number = next++;
         if (finished(points_[number])) {
-          results_[number] = result_of(points_[number], 0);
+          results_[number] = result_of(points_[number], kDone);
           ++done;
-        } else {
+          continue;
+        }
+        try {
           running.emplace(start(points_[number]), number);
+        } catch (const Failure& failure) {  // the other runs go on
+          end_of(number, {.error = failure.what()});
         }
       }
-      if (g_sweep_end != 0 && running.empty()) {
+      if (g_sweep_requests > 0 && running.empty()) {
         return;
       }
-      if (g_sweep_end != 0 && !stopping) {
-        stopping = true;
-        for (const auto& [pid, number] : running) {
+      if (g_sweep_requests > passed_on) {
+        const auto pids = std::views::keys(running);
+        if (passed_on > 0) {
+          end_processes(std::vector<pid_t>(pids.begin(), pids.end()));
+          end_descendants();
+          return;
+        }
+        passed_on = g_sweep_requests;
+        for (const pid_t pid : pids) {
           ::kill(pid, SIGUSR1);  // saves, then ends
         }
       }
@@ -294,23 +333,21 @@ class Sweep {
       }
       const size_t number = found->second;
       running.erase(found);
-      const int code = code_of(status);
-      if (!stopping) {
-        results_[number] = result_of(points_[number], code);
-        note(fmt::format("{} of {}: {}: {}", ++done, points_.size(),
-                         points_[number].directory.filename().string(), text_of(results_[number])));
+      if (passed_on == 0) {
+        end_of(number, result_of(points_[number], code_of(status)));
       }
     }
   }
 
   static Result result_of(const Point& point, int code) {
     if (code != kDone) {
-      return {.error = fmt::format("exit code {}, see {}", code,
+      return {.error = fmt::format("{}, see {}", ending_text(code),
                                    (point.directory / "log.txt").string())};
     }
     const report::RunData run = report::read_run(point.directory);
     return {.loss = report::number_at(run.summary, "final_val_loss"),
-            .tokens_per_s = report::number_at(run.summary, "tokens_per_s")};
+            .tokens_per_s = report::number_at(run.summary, "tokens_per_s"),
+            .error = "its summary.json has no final_val_loss"};
   }
 
   static std::string text_of(const Result& result) {

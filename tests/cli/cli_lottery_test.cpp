@@ -90,6 +90,36 @@ TEST(CliLottery, AnInterruptedLotteryContinues) {
   EXPECT_EQ(third.err.find("round"), std::string::npos) << third.err;
 }
 
+TEST(CliLottery, DoesNotGoOnWithOtherData) {
+  const Workplace here;
+  expect_code(here.run(kLottery + "--out tickets"), 0);
+  fs::remove_all(here / "tickets/round-2");
+  here.shell("cp text.txt text; printf x >>text.txt");
+  const Ran other = here.run(kLottery + "--out tickets");
+  expect_error(other, 1, "tickets/rewind is of a run with other data: data.train had 12");
+  EXPECT_NE(other.err.find("--out"), std::string::npos) << other.err;
+  EXPECT_FALSE(fs::exists(here / "tickets/round-2"));
+  // Each run is compared: the first may be of a version of the program without manifests.
+  fs::remove(here / "tickets/rewind/manifest.json");
+  expect_error(here.run(kLottery + "--out tickets"), 1, "tickets/round-0 is of a run with other");
+  here.shell("mv text text.txt");
+  expect_code(here.run(kLottery + "--out tickets"), 0);
+}
+
+TEST(CliLottery, ADamagedSummaryIsNotFinished) {
+  const Workplace here;
+  const Ran whole = here.run(kLottery + "--out tickets");
+  expect_code(whole, 0);
+  for (const std::string damaged : {R"({"finished":"yes"})", "{"}) {
+    SCOPED_TRACE(damaged);
+    here.write("tickets/round-1/summary.json", damaged);
+    here.write("tickets/rewind/summary.json", R"({"steps":"5"})");
+    const Ran again = here.run(kLottery + "--out tickets");
+    expect_code(again, 0);
+    EXPECT_EQ(again.out, whole.out);
+  }
+}
+
 TEST(CliLottery, RanksMakeTheSameTickets) {
   const Workplace here;
   expect_code(here.run(kLottery + "--out one"), 0);

@@ -39,11 +39,13 @@ TEST(CliSurvival, ABranchKeepsItsNewestCheckpointAndSetsTheOthersAside) {
   expect_code(on, 0);
   EXPECT_THAT(on.err, HasSubstr("step-000007.h5 at step 7"));
   EXPECT_THAT(on.err, Not(HasSubstr("set aside")));
-  // The branch that was given up can be taken up again.
-  const Ran back = here.run("train c.toml --resume run/checkpoints/set-aside-1/step-000015.h5");
-  expect_code(back, 0);
-  EXPECT_THAT(back.err, HasSubstr("set-aside-2"));
-  EXPECT_EQ(here.curve("run", "loss").size(), 20U);
+  // Its steps are no longer in metrics.jsonl: the branch that was given up goes on elsewhere.
+  const std::string aside = "run/checkpoints/set-aside-1/step-000015.h5";
+  const std::string metrics = here.read("run/metrics.jsonl");
+  expect_error(here.run("train c.toml --resume " + aside), 1, "name another directory with --out");
+  EXPECT_TRUE(here.read("run/metrics.jsonl") == metrics);
+  expect_code(here.run("train c.toml --out other --resume " + aside), 0);
+  EXPECT_EQ(here.curve("other", "loss").size(), 5U);
 }
 
 TEST(CliSurvival, ResumeTakesTheNewestIntactCheckpoint) {

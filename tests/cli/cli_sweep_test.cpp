@@ -63,6 +63,47 @@ TEST(CliSweep, SeedsAreRunsOfTheirOwn) {
   EXPECT_NE(losses[0], losses[1]);
 }
 
+TEST(CliSweep, ValuesOfTheSameFileNameAreRunsOfTheirOwn) {
+  const Workplace here;
+  here.shell("cp text.txt d_1.txt; tac text.txt >'d 1.txt'; printf more >>'d 1.txt'");
+  const std::string sweep =
+      "sweep c.toml --out s --set train.steps=2 --set pruning.at_step=1 "
+      "--over 'data.train=[\"d_1.txt\"],[\"d 1.txt\"]' --jobs 1 ";
+  const Ran ran = here.run(sweep + "--json");
+  expect_code(ran, 0);
+  EXPECT_THAT(folders(here), ElementsAre("train=__d_1.txt__", "train=__d_1.txt__-2"));
+  EXPECT_NE(ran.json()["sweep"][0]["losses"], ran.json()["sweep"][1]["losses"]);
+  EXPECT_THAT(here.read("s/train=__d_1.txt__-2/sweep.toml"), HasSubstr("d 1.txt"));
+  EXPECT_EQ(here.run(sweep + "--json").json(), ran.json());
+  // In another order the names would be those of the other runs.
+  expect_error(here.run("sweep c.toml --out s --set train.steps=2 --set pruning.at_step=1 "
+                        "--over 'data.train=[\"d 1.txt\"],[\"d_1.txt\"]'"),
+               1, "another config");
+}
+
+TEST(CliSweep, AResultWithoutItsConfigIsNotTaken) {
+  const Workplace here;
+  const std::string sweep = kShort + "--over optimizer.lr=1e-3 --json";
+  here.shell("mkdir -p s/lr=1e-3");
+  here.write("s/lr=1e-3/summary.json", R"({"finished": true, "final_val_loss": 0.125})");
+  const Ran ran = here.run(sweep);
+  expect_code(ran, 0);
+  EXPECT_NE(ran.json()["sweep"][0]["losses"][0], 0.125);
+}
+
+TEST(CliSweep, DoesNotGoOnWithOtherData) {
+  const Workplace here;
+  const std::string sweep = kShort + "--over optimizer.lr=1e-3 --json";
+  const Ran first = here.run(sweep);
+  expect_code(first, 0);
+  here.shell("cp text.txt text; printf x >>text.txt");
+  const Ran other = here.run(sweep);
+  expect_error(other, 1, "s/lr=1e-3 is of a run with other data: data.train had 12");
+  EXPECT_THAT(other.err, HasSubstr("--out"));
+  here.shell("mv text text.txt");
+  EXPECT_EQ(here.run(sweep).json(), first.json());
+}
+
 TEST(CliSweep, GoesOnWhereItStopped) {
   const Workplace here;
   const std::string sweep =
@@ -82,6 +123,23 @@ TEST(CliSweep, GoesOnWhereItStopped) {
   EXPECT_EQ(here.summary("alone")["final_val_loss"], ran.json()["sweep"][1]["losses"][0]);
 }
 
+TEST(CliSweep, FurtherSignalsEndARunThatHangs) {
+  const Workplace here;
+  Job job(here, ESPALIER_PROGRAM
+          " sweep c.toml --out s --set train.steps=1000000 --over optimizer.lr=1e-3");
+  ASSERT_TRUE(wait_for([&] { return fs::exists(here / "s/lr=1e-3/checkpoints"); }, 60));
+  const std::vector<pid_t> runs = job.ranks();
+  ASSERT_EQ(runs.size(), 1U);
+  kill(runs[0], SIGSTOP);
+  const auto ended = [&] {
+    kill(job.pid(), SIGTERM);
+    return job.wait(0.2).has_value();
+  };
+  ASSERT_TRUE(wait_for(ended, 8)) << job.errors();
+  EXPECT_EQ(job.wait(0), 4) << job.errors();
+  expect_gone(runs);
+}
+
 TEST(CliSweep, AFailedRunIsNoOptimum) {
   const Workplace here;
   const Ran ran = here.run(kShort + "--over optimizer.lr=1e-3,1e38 --json");
@@ -90,6 +148,20 @@ TEST(CliSweep, AFailedRunIsNoOptimum) {
   EXPECT_FALSE(ran.json()["sweep"][1]["best"].get<bool>());
   EXPECT_THAT(ran.err, HasSubstr("log.txt"));
   EXPECT_THAT(here.read("s/lr=1e38/log.txt"), HasSubstr("diverged"));
+}
+
+TEST(CliSweep, ARunThatCannotStartIsAFailedOne) {
+  const Workplace here;
+  here.shell("mkdir s && ln -s nowhere s/lr=2e-3");
+  const Ran ran = here.run(kShort + "--over optimizer.lr=1e-3,2e-3,3e-3 --json");
+  expect_code(ran, 0);
+  EXPECT_EQ(ran.json()["sweep"][0]["failed"], 0);
+  EXPECT_EQ(ran.json()["sweep"][1]["failed"], 1);
+  EXPECT_EQ(ran.json()["sweep"][2]["failed"], 0);
+  EXPECT_THAT(ran.err, HasSubstr("lr=2e-3: failed, s/lr=2e-3/sweep.toml"));
+  const Ran nothing = here.run("sweep c.toml --out t --over optimizer.lr=1e-3 --launcher nothing");
+  expect_code(nothing, 1);
+  EXPECT_THAT(nothing.err, HasSubstr("lr=1e-3: failed, the command was not found"));
 }
 
 TEST(CliSweep, BadInputTrainsNothing) {

@@ -11,12 +11,14 @@
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
 #include "io/run/metrics.h"
+#include "io/run/parse_json.h"
 #include "parallel/transport/collectives.h"
 #include "sparse/index/file_index.h"
 #include "src/config/dump.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/masks/mask_files.h"
 #include "src/train/masks/pruner.h"
+#include "src/train/run/manifest.h"
 #include "src/train/run/snapshot.h"
 
 namespace espalier::train {
@@ -87,17 +89,18 @@ void write_pruned(const std::filesystem::path& from, const std::vector<sparse::M
   writer.commit();
 }
 
-/// Whether the run has trained to `step` (0: to its end).
+/// Whether the run has trained to `step` (0: to its end). A damaged summary does not say so.
 bool reached(const fs::path& directory, int64_t step) {
   const fs::path file = directory / "summary.json";
   if (!io::path_exists(file)) {
     return false;
   }
-  const auto summary = nlohmann::json::parse(io::read_text(file, "summary.json"), nullptr, false);
+  const auto summary = io::parse_json(io::read_text(file, "summary.json"));
   if (!summary.is_object()) {
     return false;
   }
-  return step == 0 ? summary.value("finished", false) : summary.value("steps", int64_t{0}) >= step;
+  const auto value = summary.value(step == 0 ? "finished" : "steps", nlohmann::json());
+  return step == 0 ? value == true : value.is_number_integer() && value >= step;
 }
 
 }  // namespace
@@ -177,6 +180,7 @@ void Lottery::claim_directory() const {
           "{} holds rounds of another config, --rounds or --rewind; choose another directory "
           "with --out, or remove it",
           out_.string());
+    check_inputs(out_ / "rewind", config_of_run(out_ / "rewind"));
     return;
   }
   check(!io::path_exists(out_ / "metrics.jsonl"),
@@ -196,6 +200,10 @@ bool Lottery::train_to(parallel::Communicator& comm, const fs::path& directory,
 /// Writes the checkpoint from which the round starts, unless it has one.
 void Lottery::begin(int64_t round) const {
   const fs::path directory = round_directory(round);
+  // A round's first checkpoint has no manifest that its training could check.
+  for (const fs::path& run : {out_ / "rewind", directory}) {
+    check_inputs(run, config_of_run(run));
+  }
   if (!io::checkpoints_in(directory / "checkpoints").empty()) {
     return;
   }

@@ -7,6 +7,8 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/data/fingerprint.h"
+#include "io/files/folders.h"
+#include "io/files/raw_file.h"
 #include "parallel/transport/mpi_communicator.h"
 #include "pruning/registry.h"
 #include "src/config/dump.h"
@@ -131,16 +133,20 @@ void compare_content(std::string_view key, std::string_view name, const std::str
   }
 }
 
+SilentDifferences different_inputs(const Manifest& was, const Manifest& is) {
+  SilentDifferences found;
+  compare_content("data", "data.train", was.train_data, is.train_data, found);
+  compare_content("data", "data.validation", was.validation_data, is.validation_data, found);
+  compare_content("masks", "pruning.file", was.mask_file, is.mask_file, found);
+  compare_content("teacher", "train.teacher", was.teacher, is.teacher, found);
+  return found;
+}
+
 SilentDifferences silent_differences(const SavedRun& before, const Manifest& manifest,
                                      const std::vector<Changed>& settings) {
   SilentDifferences found;
   if (before.manifest != nullptr) {
-    const Manifest& was = *before.manifest;
-    compare_content("data", "data.train", was.train_data, manifest.train_data, found);
-    compare_content("data", "data.validation", was.validation_data, manifest.validation_data,
-                    found);
-    compare_content("masks", "pruning.file", was.mask_file, manifest.mask_file, found);
-    compare_content("teacher", "train.teacher", was.teacher, manifest.teacher, found);
+    found = different_inputs(*before.manifest, manifest);
   }
   for (const Changed& setting : settings) {
     if (const std::string_view change = acceptable_change_of(setting); !change.empty()) {
@@ -291,6 +297,24 @@ std::vector<std::string> check_resume(const SavedRun& before, const io::Config& 
                                 fmt::join(found, "; ")));
   }
   return notes;
+}
+
+void check_inputs(const std::filesystem::path& directory, const io::Config& config) {
+  const std::filesystem::path file = directory / "manifest.json";
+  if (!io::path_exists(file)) {
+    return;
+  }
+  const Manifest was = manifest_of(io::read_text(file, "manifest"), file.string());
+  Manifest is;
+  add_inputs(config, is);
+  const SilentDifferences found = different_inputs(was, is);
+  if (!found.empty()) {
+    const auto& [key, differences] = *found.begin();
+    fail(
+        "{} is of a run with other {}: {}; restore what changed, or choose another directory with "
+        "--out",
+        directory.string(), key, fmt::join(differences, "; "));
+  }
 }
 
 bool timings_are_valid(const SavedRun& before, const io::Config& config, const Manifest& manifest,

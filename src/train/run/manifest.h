@@ -3,6 +3,7 @@
 // timing. Checkpoints and summary.json hold it as JSON (docs/formats.md).
 //
 //   start    compare_program, compare_inputs: ranks that differ are named before the first step
+//   repeat   check_inputs: the same command again, for several runs, continues with the same files
 //   resume   check_resume: a difference that changes results silently is a Failure, unless the user
 //            accepts it; other differences are notes
 //            timings_are_valid: whether choices by timing are restored instead of timed again
@@ -84,6 +85,10 @@ struct SavedRun {
 std::vector<std::string> check_resume(const SavedRun& before, const io::Config& config,
                                       const Manifest& manifest,
                                       std::span<const std::string> accepted);
+
+/// Throws Failure if the run in `directory` read other files than `config` names now: the command's
+/// results would be those of different inputs. A directory without manifest.json has no run yet.
+void check_inputs(const std::filesystem::path& directory, const io::Config& config);
 
 /// Whether storages or codecs chosen by timing hold for this run, too: settings, kernels and for
 /// codecs ranks are those of the checkpoint.

@@ -111,12 +111,13 @@ void RunDirectory::resume_from(const fs::path& file) {
   const fs::path from = error ? "" : fs::weakly_canonical(file, error).parent_path();
   check_system(!error, error.value(), "--resume {}: {}; check the path", file.string(),
                error.message());
-  const bool inside = std::ranges::mismatch(own, from).in1 == own.end();
+  // Not one below it: metrics.jsonl no longer has the steps of a branch that was set aside.
+  const bool continues = from == own;
   // As with "auto", a run that ended before it saved anything is replaced.
-  replaces_ = !inside && holds_run() && !holds_results();
-  check(inside || replaces_ || !holds_run(),
-        "{} holds a run already, and {} is not one of its checkpoints: name another directory with "
-        "--out",
+  replaces_ = !continues && holds_run() && !holds_results();
+  check(continues || replaces_ || !holds_run(),
+        "{} holds a run already, and {} is not one of its checkpoints (those set aside are of "
+        "branches that it gave up): name another directory with --out",
         root_.string(), file.string());
   resume_file_ = file;
 }

@@ -21,8 +21,8 @@ class RunDirectory {
   ///   "none"  fresh; `begin` removes an earlier run
   ///   "auto"  the newest intact checkpoint in the directory; fresh if there is none; Failure if
   ///           all are damaged
-  ///   FILE    that checkpoint; Failure if the directory holds another run, unless that one ended
-  ///           before it saved a checkpoint: it is replaced
+  ///   FILE    that checkpoint; Failure if the directory holds another run, or another branch of
+  ///           it, unless that one ended before it saved a checkpoint: it is replaced
   RunDirectory(const std::filesystem::path& root, const std::string& resume,
                parallel::Communicator& comm);
 
