@@ -3,7 +3,8 @@
 // Each attempt runs in its own process group. After it ends (exit_code.h, docs/errors.md):
 //
 //   stop   success, stopped by a signal, wrong usage, or a permanent failure that a rank reported
-//   retry  anything else (lost peer, disk, device, crash, kill, launcher error), --resume auto
+//   retry  anything else (lost peer, disk, device, crash, kill, launcher error); with --resume auto
+//          once an attempt has begun its run in the directory, until then with the command's own
 //
 // Pause: --pause seconds, doubled (up to 300 s) for each further attempt without a new checkpoint.
 // After --attempts of those in a row the supervisor gives up. An attempt whose metrics, checkpoints
@@ -22,7 +23,9 @@
 #include <csignal>
 #include <ctime>
 #include <fstream>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/files/folders.h"
@@ -105,7 +108,7 @@ Command resumed(Command command) {
   return command;
 }
 
-/// Whether the command starts from a checkpoint of another run, which it needs until it has saved.
+/// Whether the command names the checkpoint that it starts from.
 bool resumes_file(const Command& command) {
   const std::string resume = parse_train(command).resume;
   return !resume.empty() && resume != "auto" && resume != "none";
@@ -192,17 +195,27 @@ class Attempt {
   std::optional<int> code_;
 };
 
-/// When a file of the run directory last changed.
-fs::file_time_type last_change(const fs::path& run) {
-  auto last = fs::file_time_type::min();
-  for (const fs::path& path : {run / "metrics.jsonl", run / "checkpoints", run / "summary.json"}) {
-    std::error_code missing;
-    const auto time = fs::last_write_time(path, missing);
-    if (!missing) {
-      last = std::max(last, time);
-    }
+/// A file and when it was written; a missing one has the earliest time.
+using Version = std::pair<fs::path, fs::file_time_type>;
+Version version_of(const fs::path& file) {
+  std::error_code missing;
+  return {file, fs::last_write_time(file, missing)};
+}
+
+/// Changes while a run makes progress. Each time counts for itself: with a clock that was set back
+/// an old one may be the latest.
+std::array<Version, 3> progress_of(const fs::path& run) {
+  return {version_of(run / "metrics.jsonl"), version_of(run / "checkpoints"),
+          version_of(run / "summary.json")};
+}
+
+/// The manifest and the checkpoints of the directory.
+std::set<Version> versions_in(const fs::path& run) {
+  std::set<Version> versions{version_of(run / "manifest.json")};
+  for (const fs::path& file : io::checkpoints_in(run / "checkpoints")) {
+    versions.insert(version_of(file));
   }
-  return last;
+  return versions;
 }
 
 int64_t newest_step(const fs::path& run) {
@@ -238,6 +251,7 @@ class Supervisor {
     ::setenv("ESPALIER_OUTCOME", fs::absolute(outcome_).c_str(), 1);
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     install_stop_handler(request_end);
+    before_ = versions_in(run_);
     for (int failures = 0;;) {
       const int64_t before = newest_step(run_);
       const End end = attempt();
@@ -246,7 +260,7 @@ class Supervisor {
       if (result) {
         return *result;
       }
-      if (newest_step(run_) >= 0 || !resumes_file(command_)) {
+      if (has_begun()) {
         command_ = resumed(command_);
       }
       if (arguments_.fewer_ranks && failures > 1) {
@@ -267,6 +281,17 @@ class Supervisor {
     std::optional<Outcome> outcome;  ///< as reported by a rank
   };
 
+  /// Whether `--resume auto` continues what an attempt began, not what was there before. A command
+  /// that names its checkpoint needs it until the run has saved another; any other run has replaced
+  /// what was there when it writes its manifest.
+  bool has_begun() const {
+    if (!resumes_file(command_)) {
+      return !before_.contains(version_of(run_ / "manifest.json"));
+    }
+    const auto all = io::checkpoints_in(run_ / "checkpoints");
+    return !all.empty() && !before_.contains(version_of(all.back()));
+  }
+
   End attempt() {
     std::error_code missing;
     fs::remove(outcome_, missing);
@@ -277,7 +302,7 @@ class Supervisor {
     int passed_on = 0;
     double stop_requested_at = 0;
     double quiet_since = now_seconds();
-    auto changed = last_change(run_);
+    auto progress = progress_of(run_);
     double last_look = quiet_since;
     while (!attempt.code()) {
       std::this_thread::sleep_for(kTick);
@@ -290,8 +315,8 @@ class Supervisor {
         stop_requested_at = now;
         passed_on = g_requests;
       }
-      if (const auto latest = last_change(run_); latest != changed) {
-        changed = latest;
+      if (const auto latest = progress_of(run_); latest != progress) {
+        progress = latest;
         quiet_since = now;
       }
       end.stalled = now - std::max(quiet_since, stop_requested_at) > arguments_.stall;
@@ -399,6 +424,7 @@ class Supervisor {
   Command command_;
   io::Config config_;
   fs::path run_, log_, outcome_;
+  std::set<Version> before_;  ///< in the directory when the supervisor started
   int number_ = 0;
 };
 

@@ -24,18 +24,34 @@ std::string supervise(const std::string& options, const std::string& command) {
   return fmt::format("{} supervise --pause 0.05 {} -- {}", ESPALIER_PROGRAM, options, command);
 }
 
-/// One key of the "end" lines in supervise.jsonl.
-std::vector<std::string> ends(const Workplace& here, const std::string& key) {
-  std::vector<std::string> values;
+/// The lines of supervise.jsonl with this event.
+std::vector<nlohmann::json> events(const Workplace& here, const std::string& event) {
+  std::vector<nlohmann::json> found;
   std::istringstream lines(here.read("run/supervise.jsonl"));
   for (std::string line; std::getline(lines, line);) {
-    const auto object = nlohmann::json::parse(line);
-    if (object["event"] == "end") {
-      values.push_back(object[key].is_string() ? object[key].get<std::string>()
-                                               : object[key].dump());
+    if (auto object = nlohmann::json::parse(line); object["event"] == event) {
+      found.push_back(std::move(object));
     }
   }
+  return found;
+}
+
+/// One key of the "end" lines.
+std::vector<std::string> ends(const Workplace& here, const std::string& key) {
+  std::vector<std::string> values;
+  for (const auto& line : events(here, "end")) {
+    values.push_back(line[key].is_string() ? line[key].get<std::string>() : line[key].dump());
+  }
   return values;
+}
+
+/// The last word of each attempt's command.
+std::vector<std::string> last_words(const Workplace& here) {
+  std::vector<std::string> words;
+  for (const auto& line : events(here, "start")) {
+    words.push_back(line["command"].back().get<std::string>());
+  }
+  return words;
 }
 
 bool has_checkpoint(const Workplace& here, int step) {
@@ -135,18 +151,39 @@ TEST(CliSupervise, ARunThatContinuesAnotherStartsFromItsFileUntilItHasSaved) {
       here.shell("timeout 120 " + supervise("", "sh launcher.sh " + kTrain + "--resume " + file));
   expect_code(ran, 0);
   EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "retry", "retry", "end")) << ran.err;
-  std::vector<std::string> from;
-  std::istringstream lines(here.read("run/supervise.jsonl"));
-  for (std::string line; std::getline(lines, line);) {
-    const auto object = nlohmann::json::parse(line);
-    if (object["event"] == "start") {
-      from.push_back(object["command"].back().get<std::string>());
-    }
-  }
-  EXPECT_THAT(from, ElementsAre(file, file, file, "auto"));
+  EXPECT_THAT(last_words(here), ElementsAre(file, file, file, "auto"));
   EXPECT_EQ(here.curve("run", "loss"), losses);
   const bool equal = here.read(kLast) == bits;
   EXPECT_TRUE(equal) << "last checkpoint";
+}
+
+TEST(CliSupervise, AnOldRunIsContinuedOnlyAsTheCommandSays) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  // 1: the launcher fails. 2: the run fails at once, where a third attempt follows.
+  here.write("launcher.sh",
+             "echo x >>attempts; n=$(wc -l <attempts)\n"
+             "[ $n = 1 ] && exit 1\n"
+             "[ $n = 2 ] && [ -e fails ] && { \"$@\" --steps 2 >/dev/null; exit 1; }\n"
+             "exec \"$@\"");
+  const auto supervised = [&](const std::string& resume) {
+    here.shell("rm -f attempts run/supervise.jsonl");
+    return here.shell(supervise("", "sh launcher.sh " + kTrain + resume));
+  };
+  const Ran refused = supervised("");
+  expect_code(refused, 1);
+  EXPECT_THAT(refused.err, HasSubstr("run holds a run already"));
+
+  const std::string file = "run/checkpoints/step-000010.h5";
+  const Ran from_file = supervised("--resume " + file);
+  expect_code(from_file, 0);
+  EXPECT_THAT(from_file.err, HasSubstr("resumed from " + file));
+  EXPECT_THAT(last_words(here), ElementsAre(file, file));
+
+  here.shell("touch fails");
+  expect_code(supervised("--set optimizer.lr=0.1 --resume none"), 0);
+  EXPECT_THAT(last_words(here), ElementsAre("none", "none", "auto"));
+  EXPECT_THAT(here.read("run/config.toml"), HasSubstr("lr = 0.1\n"));
 }
 
 TEST(CliSupervise, AJobThatDoesNothingIsEnded) {
@@ -159,6 +196,15 @@ TEST(CliSupervise, AJobThatDoesNothingIsEnded) {
   EXPECT_EQ(*code, 0) << job.errors();
   EXPECT_THAT(job.errors(), HasSubstr("it wrote nothing for 4 s"));
   EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "end"));
+}
+
+TEST(CliSupervise, AClockThatWasSetBackHidesNoProgress) {
+  const Workplace here;
+  here.write("writes.sh",
+             "mkdir -p run/checkpoints; touch -d 2100-01-01 run/checkpoints\n"
+             "for i in 1 2 3 4 5 6; do echo >>run/metrics.jsonl; sleep 0.3; done");
+  expect_code(here.shell(supervise("--stall 1", "sh writes.sh " + kTrain)), 0);
+  EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
 }
 
 TEST(CliSupervise, ASignalSavesTheRunAndEndsIt) {
