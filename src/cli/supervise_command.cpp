@@ -9,7 +9,8 @@
 // Pause: --pause seconds, doubled (up to 300 s) for each further attempt without a new checkpoint.
 // After --attempts of those in a row the supervisor gives up. An attempt whose metrics, checkpoints
 // and summary do not change for --stall seconds is ended, and retried. A stop signal ends the
-// attempt, or the pause, and the supervisor with exit code 4.
+// attempt, or the pause, and the supervisor: with exit code 4 unless the run succeeded or a rank
+// reported an error. A second one does not wait for the run to save.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -23,6 +24,7 @@
 #include <csignal>
 #include <ctime>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <thread>
 #include <utility>
@@ -56,7 +58,9 @@ struct SuperviseArguments {
 };
 
 constexpr double kLongestPause = 300;  // s
-constexpr double kGrace = 10;          // s, from a request to end until SIGKILL
+constexpr double kGrace = 10;          // s, from SIGTERM until SIGKILL
+/// Saves a run, and reaches all ranks: mpirun ends them a second after its own SIGTERM.
+constexpr int kRequest = SIGUSR1;
 constexpr std::chrono::milliseconds kTick(20);
 
 /// Number of stop signals received.
@@ -144,55 +148,78 @@ class Attempt {
   Attempt& operator=(const Attempt&) = delete;
   ~Attempt() { end_descendants(); }
 
-  pid_t pid() const { return pid_; }
-  /// Its exit code, or 128 + signal, when it has ended.
-  std::optional<int> code() {
+  /// How it ended (of waitpid), when it has.
+  std::optional<int> status() {
     int status = 0;
-    if (!code_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
-      code_ = code_of(status);
+    if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+      status_ = status;
+      if (requested_at_ && WIFSIGNALED(status) && WTERMSIG(status) == kRequest) {
+        hand_over();
+      }
     }
-    return code_;
+    return status_;
   }
-  void signal(int number) const {
-    if (!code_) {
-      ::kill(pid_, number);
+  /// Asks the run to save and to end. Called until it has ended: a launcher drops the request while
+  /// it starts. A run takes further ones for the same.
+  void request_stop() {
+    constexpr double kRepeat = 1;  // s
+    if (const double now = now_seconds(); !requested_at_ || now - *requested_at_ >= kRepeat) {
+      requested_at_ = now;
+      signal(kRequest);
     }
   }
   /// Ends it: a launcher passes SIGTERM on to its ranks; a stopped process must go on for that.
   void end() {
+    requested_at_.reset();
     signal(SIGTERM);
     signal(SIGCONT);
-    for (const double begin = now_seconds(); !code() && now_seconds() - begin < kGrace;) {
+    for (const double begin = now_seconds(); !status() && now_seconds() - begin < kGrace;) {
       std::this_thread::sleep_for(kTick);
     }
     signal(SIGKILL);
-    while (!code()) {
+    while (!status()) {
       std::this_thread::sleep_for(kTick);
     }
     end_descendants();
   }
 
  private:
-  /// Ranks whose launcher was killed: they become children of this process (a subreaper).
+  void signal(int number) const {
+    if (!status_) {
+      ::kill(pid_, number);
+    }
+  }
+  /// Also descendants whose parent has ended: this process is their subreaper.
+  static std::vector<pid_t> children() {
+    std::ifstream list("/proc/thread-self/children");
+    return {std::istream_iterator<pid_t>(list), {}};
+  }
+  /// A script dies of the request that a launcher or a run obeys. What it started gets the request
+  /// then; a process of it takes its place.
+  void hand_over() {
+    for (const pid_t child : children()) {
+      if (::waitpid(child, nullptr, WNOHANG) == 0) {  // it lives
+        ::kill(child, kRequest);
+        pid_ = child;
+        status_.reset();
+      }
+    }
+  }
+  /// Such as ranks whose launcher was killed.
   static void end_descendants() {
-    while (true) {
-      std::ifstream list("/proc/thread-self/children");
-      std::vector<pid_t> children;
-      for (pid_t child = 0; list >> child;) {
-        children.push_back(child);
+    for (auto left = children(); !left.empty(); left = children()) {
+      for (const pid_t child : left) {
         ::kill(child, SIGKILL);
       }
-      if (children.empty()) {
-        return;
-      }
-      for (const pid_t child : children) {
+      for (const pid_t child : left) {
         ::waitpid(child, nullptr, 0);
       }
     }
   }
 
   pid_t pid_;
-  std::optional<int> code_;
+  std::optional<double> requested_at_;  ///< the latest time
+  std::optional<int> status_;
 };
 
 /// A file and when it was written; a missing one has the earliest time.
@@ -276,7 +303,7 @@ class Supervisor {
 
  private:
   struct End {
-    int code = 0;
+    int status = 0;  ///< of waitpid
     bool stalled = false;
     std::optional<Outcome> outcome;  ///< as reported by a rank
   };
@@ -304,16 +331,21 @@ class Supervisor {
     double quiet_since = now_seconds();
     auto progress = progress_of(run_);
     double last_look = quiet_since;
-    while (!attempt.code()) {
+    while (!attempt.status()) {
       std::this_thread::sleep_for(kTick);
       const double now = now_seconds();
       quiet_since += std::max(0.0, now - last_look - 1);  // this process was suspended
       last_look = now;
       if (g_requests > passed_on) {
-        // SIGUSR1 reaches the ranks: mpirun ends them a second after its own SIGTERM.
-        passed_on == 0 ? attempt.signal(SIGUSR1) : attempt.end();
+        if (passed_on > 0) {
+          attempt.end();
+          continue;
+        }
         stop_requested_at = now;
         passed_on = g_requests;
+      }
+      if (passed_on > 0) {
+        attempt.request_stop();
       }
       if (const auto latest = progress_of(run_); latest != progress) {
         progress = latest;
@@ -324,35 +356,38 @@ class Supervisor {
         attempt.end();
       }
     }
-    end.code = *attempt.code();
+    end.status = *attempt.status();
     end.outcome = read_outcome(outcome_);
     return end;
   }
 
   /// The supervisor's exit code if this end is the last one.
   std::optional<int> decide(const End& end, int failures) {
-    const int code = end.outcome ? end.outcome->code : end.code;
+    const int code = end.outcome ? end.outcome->code : code_of(end.status);
     // A launcher's own error has the code of a fatal one, but no rank reported it.
     const bool fatal = code == kUsage || (code == kFailed && end.outcome);
     const bool stopped = code == kStopped && !end.stalled;  // else the supervisor stopped it
-    const bool again = code != kDone && !stopped && !fatal && g_requests == 0;
+    const bool failed = code != kDone && !stopped && !fatal;
+    const bool again = failed && g_requests == 0;
     const bool gives_up = again && failures >= arguments_.attempts;
     const std::string why = end.stalled
                                 ? fmt::format("it wrote nothing for {:g} s", arguments_.stall)
                             : end.outcome ? end.outcome->message
-                                          : ending_text(end.code);
+                                          : ending_text(end.status);
     write({{"event", "end"},
-           {"exit", end.code},
+           {"exit", code_of(end.status)},
            {"error", code == kDone ? "" : why},
            {"newest_step", newest_step(run_)},
            {"action", gives_up ? "give up"
                       : again  ? "retry"
                                : "end"}});
-    if (code == kDone || (!again && !fatal)) {
-      return code;
-    }
     if (fatal) {
       note(fmt::format("attempt {} failed, and a retry would fail, too: {}", number_, why));
+    } else if (failed && !again) {
+      note(fmt::format("stopped by a signal; attempt {} ended before it saved: {}", number_, why));
+      return end.outcome ? code : kStopped;
+    }
+    if (!again) {
       return code;
     }
     note(fmt::format("attempt {} failed at checkpoint step {}: {}", number_, newest_step(run_),
@@ -365,10 +400,10 @@ class Supervisor {
     return {};
   }
 
-  static std::string ending_text(int code) {
-    return code > 128    ? fmt::format("ended by signal {}", code - 128)
-           : code == 127 ? "the command was not found"
-                         : fmt::format("exit code {}", code);
+  static std::string ending_text(int status) {
+    return WIFSIGNALED(status)          ? fmt::format("ended by signal {}", WTERMSIG(status))
+           : WEXITSTATUS(status) == 127 ? "the command was not found"
+                                        : fmt::format("exit code {}", WEXITSTATUS(status));
   }
 
   static std::optional<Outcome> read_outcome(const fs::path& file) {

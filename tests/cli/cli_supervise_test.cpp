@@ -207,11 +207,13 @@ TEST(CliSupervise, AClockThatWasSetBackHidesNoProgress) {
   EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
 }
 
-TEST(CliSupervise, ASignalSavesTheRunAndEndsIt) {
+/// A signal to the supervisor saves the run, which `wrapper` starts.
+void expect_saved(const std::string& wrapper) {
   const Workplace here;
-  Job job(here, supervise("", ranks_command(2,
-                                            "train c.toml --set train.steps=1000000 "
-                                            "--set train.checkpoint_every=0")));
+  here.write("script.sh", "\"$@\"\nexit $?");
+  Job job(here, supervise("", wrapper + ranks_command(2,
+                                                      "train c.toml --set train.steps=1000000 "
+                                                      "--set train.checkpoint_every=0")));
   ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
   const std::vector<pid_t> ranks = job.ranks();
   kill(job.pid(), SIGTERM);
@@ -220,6 +222,31 @@ TEST(CliSupervise, ASignalSavesTheRunAndEndsIt) {
   EXPECT_EQ(*code, 4) << job.errors();
   expect_gone(ranks);
   EXPECT_TRUE(has_checkpoint(here, static_cast<int>(here.curve("run", "loss").size())));
+}
+
+TEST(CliSupervise, ASignalSavesTheRunAndEndsIt) { expect_saved(""); }
+
+// A shell dies of the signal at once; so does the second one, which gets it after the first.
+TEST(CliSupervise, ASignalSavesTheRunOfAScript) { expect_saved("sh script.sh sh script.sh "); }
+
+TEST(CliSupervise, ASignalDuringTheStartIsAStop) {
+  const Workplace here;
+  // A launcher that starts drops the first request.
+  here.write("starts.sh", "trap : USR1; touch started; sleep 0.5; trap - USR1; exec sleep 60");
+  Job job(here, supervise("", "sh starts.sh " + kTrain));
+  ASSERT_TRUE(wait_for([&] { return std::filesystem::exists(here / "started"); }, 60));
+  kill(job.pid(), SIGTERM);
+  const std::optional<int> code = job.wait(30);
+  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
+  EXPECT_EQ(*code, 4) << job.errors();
+  EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
+}
+
+TEST(CliSupervise, AnExitCodeIsNotCalledASignal) {
+  const Workplace here;
+  here.write("ends.sh", "[ -e tried ] && kill -9 $$; touch tried; exit 132");
+  expect_code(here.shell(supervise("--attempts 2", "sh ends.sh " + kTrain)), 5);
+  EXPECT_THAT(ends(here, "error"), ElementsAre("exit code 132", "ended by signal 9"));
 }
 
 TEST(CliSupervise, AKilledSupervisorLeavesNoProcess) {
