@@ -32,7 +32,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
-#include "io/run/metrics.h"
+#include "io/run/parse_json.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
@@ -266,8 +266,7 @@ class Supervisor {
         command_(arguments.command),
         config_(config_of(parse_train(command_))),
         run_(config_.run.out),
-        log_(run_ / "supervise.jsonl"),
-        outcome_(run_ / "outcome.json") {}
+        log_(run_ / "supervise.jsonl") {}
 
   int run() {
     if (arguments_.fewer_ranks && ranks_in(command_) == command_.end()) {
@@ -275,7 +274,6 @@ class Supervisor {
           "--fewer-ranks finds no number of ranks in the command: add -n N before espalier");
     }
     io::make_folder_of(log_);
-    ::setenv("ESPALIER_OUTCOME", fs::absolute(outcome_).c_str(), 1);
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     install_stop_handler(request_end);
     before_ = versions_in(run_);
@@ -320,9 +318,10 @@ class Supervisor {
   }
 
   End attempt() {
-    std::error_code missing;
-    fs::remove(outcome_, missing);
     ++number_;
+    const fs::path outcome =
+        fs::absolute(io::temporary_name(run_ / fmt::format("outcome-{}.json", number_)));
+    ::setenv("ESPALIER_OUTCOME", outcome.c_str(), 1);
     write({{"event", "start"}, {"command", command_}, {"newest_step", newest_step(run_)}});
     Attempt attempt(command_);
     End end;
@@ -357,7 +356,11 @@ class Supervisor {
       }
     }
     end.status = *attempt.status();
-    end.outcome = read_outcome(outcome_);
+    if (const int code = code_of(end.status); code != kDone && code != kStopped) {
+      end.outcome = outcome_in(outcome);
+    }
+    std::error_code missing;
+    fs::remove(outcome, missing);
     return end;
   }
 
@@ -406,17 +409,19 @@ class Supervisor {
                                         : fmt::format("exit code {}", WEXITSTATUS(status));
   }
 
-  static std::optional<Outcome> read_outcome(const fs::path& file) {
-    std::error_code missing;
-    if (!fs::exists(file, missing)) {
-      return {};
+  /// Of a rank; none if it reported none, or the file is damaged.
+  static std::optional<Outcome> outcome_in(const fs::path& file) {
+    try {
+      const auto json = io::parse_json(io::read_text(file, "outcome", io::kMaxConfig));
+      const int code = json.at("exit").get<int>();
+      if (code >= kFailed && code <= kRetry) {
+        return Outcome{.code = static_cast<ExitCode>(code),
+                       .message = json.at("error").get<std::string>()};
+      }
+    } catch (const Failure&) {
+    } catch (const nlohmann::json::exception&) {
     }
-    const auto json = nlohmann::json::parse(io::read_text(file, "outcome"), nullptr, false);
-    if (!json.is_object() || !json.contains("exit") || !json["exit"].is_number_integer()) {
-      return {};
-    }
-    return Outcome{.code = static_cast<ExitCode>(json["exit"].get<int>()),
-                   .message = json.value("error", "")};
+    return {};
   }
 
   void reduce_ranks() {
@@ -458,7 +463,7 @@ class Supervisor {
   SuperviseArguments arguments_;
   Command command_;
   io::Config config_;
-  fs::path run_, log_, outcome_;
+  fs::path run_, log_;
   std::set<Version> before_;  ///< in the directory when the supervisor started
   int number_ = 0;
 };

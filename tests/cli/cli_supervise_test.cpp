@@ -249,6 +249,26 @@ TEST(CliSupervise, AnExitCodeIsNotCalledASignal) {
   EXPECT_THAT(ends(here, "error"), ElementsAre("exit code 132", "ended by signal 9"));
 }
 
+// 1: a damaged outcome. 2: one of an attempt that succeeds.
+TEST(CliSupervise, OnlyAWholeOutcomeOfAFailedAttemptCounts) {
+  const Workplace here;
+  here.write("reports.sh",
+             "echo \"$ESPALIER_OUTCOME\" >>names; mkdir -p run/outcome.json/folder\n"
+             "if [ $(wc -l <names) = 1 ]; then\n"
+             "echo '{\"exit\":5,\"error\":7}' >$ESPALIER_OUTCOME; exit 1\n"
+             "else echo '{\"exit\":1,\"error\":\"x\"}' >$ESPALIER_OUTCOME; fi");
+  const Ran ran = here.shell(supervise("", "sh reports.sh " + kTrain));
+  expect_code(ran, 0);
+  EXPECT_THAT(ends(here, "error"), ElementsAre("exit code 1", "")) << ran.err;
+  std::istringstream names(here.read("names"));
+  std::string first;
+  std::string second;
+  names >> first >> second;
+  EXPECT_NE(first, second) << "a straggler of the first attempt could report for the second";
+  EXPECT_FALSE(std::filesystem::exists(first));
+  EXPECT_FALSE(std::filesystem::exists(second));
+}
+
 TEST(CliSupervise, AKilledSupervisorLeavesNoProcess) {
   const Workplace here;
   Job job(here, supervise("", ranks_command(2, "train c.toml --set train.steps=1000000")));
