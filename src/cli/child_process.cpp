@@ -2,16 +2,33 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
-#include <system_error>
 
+#include "io/files/file_system.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {
+
+int open_log(const std::filesystem::path& log) {
+  int file = -1;
+  const int error = io::error_of([&] {
+    return file = ::open(log.c_str(),
+                         O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+  });
+  check_system(error == 0, error, "{} cannot be opened: {}; if it is a link, remove it",
+               log.string(), io::cause_of(error));
+  struct stat status {};
+  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(file);
+    throw Failure(fmt::format("{} is not an ordinary file; remove it", log.string()));
+  }
+  return file;
+}
 
 pid_t start_process(const std::vector<std::string>& command, const std::filesystem::path& log) {
   std::vector<char*> arguments;
@@ -19,9 +36,14 @@ pid_t start_process(const std::vector<std::string>& command, const std::filesyst
     arguments.push_back(const_cast<char*>(text.c_str()));
   }
   arguments.push_back(nullptr);
+  const int output = log.empty() ? -1 : open_log(log);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  check(pid >= 0, "no process can be started: {}", std::generic_category().message(errno));
+  const int error = errno;
+  if (pid != 0 && output >= 0) {
+    ::close(output);
+  }
+  check(pid >= 0, "no process can be started: {}", io::cause_of(error));
   if (pid > 0) {
     return pid;
   }
@@ -29,8 +51,7 @@ pid_t start_process(const std::vector<std::string>& command, const std::filesyst
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   const int none = ::open("/dev/null", O_RDONLY);
   ::dup2(none, STDIN_FILENO);
-  if (!log.empty()) {
-    const int output = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
+  if (output >= 0) {
     ::dup2(output, STDOUT_FILENO);
     ::dup2(output, STDERR_FILENO);
   }

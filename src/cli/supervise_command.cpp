@@ -11,7 +11,6 @@
 // and summary do not change for --stall seconds is ended, and retried. A stop signal ends the
 // attempt, or the pause, and the supervisor: with exit code 4 unless the run succeeded or a rank
 // reported an error. A second one does not wait for the run to save.
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,6 +29,7 @@
 #include <utility>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/files/file_system.h"
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
 #include "io/run/parse_json.h"
@@ -443,20 +443,20 @@ class Supervisor {
 
   void note(const std::string& text) const { Progress(true, 0, false).note("supervise: " + text); }
 
-  /// One line of supervise.jsonl, on the disk when this returns. A full disk loses the line only.
+  /// One line of supervise.jsonl, on the disk when this returns. An error loses the line only.
   void write(nlohmann::ordered_json line) const {
     nlohmann::ordered_json all{{"time", time_text()}, {"attempt", number_}};
     all.update(line);
     const std::string text =
         all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-    const int file =
-        ::open(log_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (file < 0 || ::write(file, text.data(), text.size()) < 0 || ::fsync(file) != 0) {
-      note(fmt::format("{} cannot be written: {}", log_.string(),
-                       std::generic_category().message(errno)));
-    }
-    if (file >= 0) {
+    try {
+      const int file = open_log(log_);
+      const bool written = ::write(file, text.data(), text.size()) >= 0 && ::fsync(file) == 0;
+      const int error = errno;
       ::close(file);
+      check_system(written, error, "{} cannot be written: {}", log_.string(), io::cause_of(error));
+    } catch (const Failure& failure) {
+      note(failure.what());
     }
   }
 

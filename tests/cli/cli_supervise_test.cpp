@@ -269,6 +269,14 @@ TEST(CliSupervise, OnlyAWholeOutcomeOfAFailedAttemptCounts) {
   EXPECT_FALSE(std::filesystem::exists(second));
 }
 
+TEST(CliSupervise, APipeInThePlaceOfItsLogIsNotWaitedFor) {
+  const Workplace here;
+  here.shell("mkdir run; mkfifo run/supervise.jsonl");
+  const Ran ran = here.shell("timeout 30 " + supervise("", kTrain));
+  expect_code(ran, 0);
+  EXPECT_THAT(ran.err, HasSubstr("run/supervise.jsonl is not an ordinary file"));
+}
+
 TEST(CliSupervise, AKilledSupervisorLeavesNoProcess) {
   const Workplace here;
   Job job(here, supervise("", ranks_command(2, "train c.toml --set train.steps=1000000")));
