@@ -269,6 +269,9 @@ class Supervisor {
         log_(run_ / "supervise.jsonl") {}
 
   int run() {
+    if (std::isnan(arguments_.pause) || std::isnan(arguments_.stall)) {
+      throw Usage("--pause and --stall take a number of seconds, not nan");
+    }
     if (arguments_.fewer_ranks && ranks_in(command_) == command_.end()) {
       throw Usage(
           "--fewer-ranks finds no number of ranks in the command: add -n N before espalier");

@@ -113,6 +113,8 @@ TEST(CliSupervise, AnErrorThatARetryMeetsAgainEndsIt) {
   EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
   expect_error(here.shell(supervise("", "true")), 2, "has no `espalier train");
   expect_error(here.shell(supervise("", kTrain + "--trane")), 2, "--trane");
+  expect_error(here.shell(supervise("--stall nan", kTrain)), 2, "--stall");
+  expect_error(here.shell(supervise("--pause nan", kTrain)), 2, "--pause");
 }
 
 TEST(CliSupervise, ALauncherThatFailsIsTriedAgainUntilItIsGivenUp) {
