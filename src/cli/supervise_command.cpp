@@ -153,24 +153,23 @@ class Attempt {
     int status = 0;
     if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
       status_ = status;
-      if (requested_at_ && WIFSIGNALED(status) && WTERMSIG(status) == kRequest) {
+      if (requests_ > 0 && WIFSIGNALED(status) && WTERMSIG(status) == kRequest) {
         hand_over();
       }
     }
     return status_;
   }
   /// Asks the run to save and to end. Called until it has ended: a launcher drops the request while
-  /// it starts. A run takes further ones for the same.
+  /// it starts, and a run that has it already ignores the next (after 1, 3, 7 … s).
   void request_stop() {
-    constexpr double kRepeat = 1;  // s
-    if (const double now = now_seconds(); !requested_at_ || now - *requested_at_ >= kRepeat) {
-      requested_at_ = now;
+    if (const double now = now_seconds(); now >= next_request_) {
+      next_request_ = now + std::ldexp(1.0, requests_++);
       signal(kRequest);
     }
   }
   /// Ends it: a launcher passes SIGTERM on to its ranks; a stopped process must go on for that.
   void end() {
-    requested_at_.reset();
+    requests_ = 0;
     signal(SIGTERM);
     signal(SIGCONT);
     for (const double begin = now_seconds(); !status() && now_seconds() - begin < kGrace;) {
@@ -218,7 +217,8 @@ class Attempt {
   }
 
   pid_t pid_;
-  std::optional<double> requested_at_;  ///< the latest time
+  int requests_ = 0;
+  double next_request_ = 0;
   std::optional<int> status_;
 };
 
