@@ -1,7 +1,7 @@
 #pragma once
-// The operations by which a training reads and changes its files (supervise.jsonl and outcome.json
-// are not its own; data files are mapped). All go through one object, so that tests can record
-// them, let one fail, and rebuild the states that a crash may leave on the disk
+// The operations by which a training reads and changes its files (those of `supervise` are not its
+// own; data files are mapped). All go through one object, so that tests can record them, let one
+// fail, and rebuild the states that a crash may leave on the disk
 // (tests/io/crash_consistency_test.cpp).
 #include <sys/types.h>
 

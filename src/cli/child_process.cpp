@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,13 +10,30 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
-#include <system_error>
+#include <iterator>
 #include <thread>
 
+#include "io/files/file_system.h"
 #include "src/core/error.h"
 #include "src/core/trace.h"
 
 namespace espalier::cli {
+
+int open_log(const std::filesystem::path& log) {
+  int file = -1;
+  const int error = io::error_of([&] {
+    return file = ::open(log.c_str(),
+                         O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+  });
+  check_system(error == 0, error, "{} cannot be opened: {}; if it is a link, remove it",
+               log.string(), io::cause_of(error));
+  struct stat status {};
+  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(file);
+    throw Failure(fmt::format("{} is not an ordinary file; remove it", log.string()));
+  }
+  return file;
+}
 
 pid_t start_process(const std::vector<std::string>& command, const std::filesystem::path& log) {
   std::vector<char*> arguments;
@@ -23,9 +41,14 @@ pid_t start_process(const std::vector<std::string>& command, const std::filesyst
     arguments.push_back(const_cast<char*>(text.c_str()));
   }
   arguments.push_back(nullptr);
+  const int output = log.empty() ? -1 : open_log(log);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  check(pid >= 0, "no process can be started: {}", std::generic_category().message(errno));
+  const int error = errno;
+  if (pid != 0 && output >= 0) {
+    ::close(output);
+  }
+  check(pid >= 0, "no process can be started: {}", io::cause_of(error));
   if (pid > 0) {
     return pid;
   }
@@ -33,8 +56,7 @@ pid_t start_process(const std::vector<std::string>& command, const std::filesyst
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   const int none = ::open("/dev/null", O_RDONLY);
   ::dup2(none, STDIN_FILENO);
-  if (!log.empty()) {
-    const int output = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
+  if (output >= 0) {
     ::dup2(output, STDOUT_FILENO);
     ::dup2(output, STDERR_FILENO);
   }
@@ -66,18 +88,17 @@ void end_processes(std::span<const pid_t> children) {
   }
 }
 
+std::vector<pid_t> child_processes() {
+  std::ifstream list("/proc/thread-self/children");
+  return {std::istream_iterator<pid_t>(list), {}};
+}
+
 void end_descendants() {
-  while (true) {
-    std::ifstream list("/proc/thread-self/children");
-    std::vector<pid_t> children;
-    for (pid_t child = 0; list >> child;) {
-      children.push_back(child);
+  for (auto left = child_processes(); !left.empty(); left = child_processes()) {
+    for (const pid_t child : left) {
       ::kill(child, SIGKILL);
     }
-    if (children.empty()) {
-      return;
-    }
-    for (const pid_t child : children) {
+    for (const pid_t child : left) {
       ::waitpid(child, nullptr, 0);
     }
   }
@@ -85,10 +106,10 @@ void end_descendants() {
 
 int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
-std::string ending_text(int code) {
-  return code > 128    ? fmt::format("ended by signal {}", code - 128)
-         : code == 127 ? "the command was not found"
-                       : fmt::format("exit code {}", code);
+std::string ending_text(int status) {
+  return WIFSIGNALED(status)          ? fmt::format("ended by signal {}", WTERMSIG(status))
+         : WEXITSTATUS(status) == 127 ? "the command was not found"
+                                      : fmt::format("exit code {}", WEXITSTATUS(status));
 }
 
 }  // namespace espalier::cli

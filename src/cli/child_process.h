@@ -9,25 +9,32 @@
 
 namespace espalier::cli {
 
+/// Opens a log to append to it; makes it if it is missing. Throws Failure if it is a link or no
+/// ordinary file: the opening of a pipe would wait for its reader.
+int open_log(const std::filesystem::path& log);
+
 /// Starts a command (found by PATH) in a process group of its own, so that Ctrl-C of the terminal
 /// does not reach it, with an empty standard input. It gets SIGTERM when this process ends.
 /// Standard output and error are appended to `log`; empty: they are those of this process. Exit
 /// code 127: the command was not found; 126: it cannot be executed. Throws Failure if no process
-/// can be started.
+/// can be started, or from `open_log`.
 pid_t start_process(const std::vector<std::string>& command, const std::filesystem::path& log = {});
 
 /// Ends children: a launcher passes SIGTERM on to its ranks, and a stopped process must go on for
 /// that. SIGKILL follows after 10 s. Their statuses are left for waitpid.
 void end_processes(std::span<const pid_t> children);
 
-/// Kills and reaps all children. Ranks whose launcher was killed are among them if this process is
-/// a subreaper.
+/// The children of this thread. If the process is a subreaper, also descendants whose parent has
+/// ended, such as ranks whose launcher was killed.
+std::vector<pid_t> child_processes();
+
+/// Kills and reaps them all.
 void end_descendants();
 
 /// Of a status of waitpid: the exit code, or 128 + signal.
 int code_of(int status);
 
-/// Such a code in words.
-std::string ending_text(int code);
+/// Such a status in words.
+std::string ending_text(int status);
 
 }  // namespace espalier::cli

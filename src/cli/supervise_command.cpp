@@ -3,13 +3,14 @@
 // Each attempt runs in its own process group. After it ends (exit_code.h, docs/errors.md):
 //
 //   stop   success, stopped by a signal, wrong usage, or a permanent failure that a rank reported
-//   retry  anything else (lost peer, disk, device, crash, kill, launcher error), --resume auto
+//   retry  anything else (lost peer, disk, device, crash, kill, launcher error); with --resume auto
+//          once an attempt has begun its run in the directory, until then with the command's own
 //
 // Pause: --pause seconds, doubled (up to 300 s) for each further attempt without a new checkpoint.
 // After --attempts of those in a row the supervisor gives up. An attempt whose metrics, checkpoints
 // and summary do not change for --stall seconds is ended, and retried. A stop signal ends the
-// attempt, or the pause, and the supervisor with exit code 4.
-#include <fcntl.h>
+// attempt, or the pause, and the supervisor: with exit code 4 unless the run succeeded or a rank
+// reported an error. A second one does not wait for the run to save.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,12 +22,15 @@
 #include <cmath>
 #include <csignal>
 #include <ctime>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/files/file_system.h"
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
-#include "io/run/metrics.h"
+#include "io/run/parse_json.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
@@ -52,6 +56,8 @@ struct SuperviseArguments {
 };
 
 constexpr double kLongestPause = 300;  // s
+/// Saves a run, and reaches all ranks: mpirun ends them a second after its own SIGTERM.
+constexpr int kRequest = SIGUSR1;
 constexpr std::chrono::milliseconds kTick(20);
 
 /// Number of stop signals received.
@@ -103,7 +109,7 @@ Command resumed(Command command) {
   return command;
 }
 
-/// Whether the command starts from a checkpoint of another run, which it needs until it has saved.
+/// Whether the command names the checkpoint that it starts from.
 bool resumes_file(const Command& command) {
   const std::string resume = parse_train(command).resume;
   return !resume.empty() && resume != "auto" && resume != "none";
@@ -139,44 +145,79 @@ class Attempt {
   Attempt& operator=(const Attempt&) = delete;
   ~Attempt() { end_descendants(); }
 
-  pid_t pid() const { return pid_; }
-  /// Its exit code, or 128 + signal, when it has ended.
-  std::optional<int> code() {
+  /// How it ended (of waitpid), when it has.
+  std::optional<int> status() {
     int status = 0;
-    if (!code_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
-      code_ = code_of(status);
+    if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+      status_ = status;
+      if (requests_ > 0 && WIFSIGNALED(status) && WTERMSIG(status) == kRequest) {
+        hand_over();
+      }
     }
-    return code_;
+    return status_;
   }
-  void signal(int number) const {
-    if (!code_) {
-      ::kill(pid_, number);
+  /// Asks the run to save and to end. Called until it has ended: a launcher drops the request while
+  /// it starts, and a run that has it already ignores the next (after 1, 3, 7 … s).
+  void request_stop() {
+    if (const double now = now_seconds(); now >= next_request_) {
+      next_request_ = now + std::ldexp(1.0, requests_++);
+      signal(kRequest);
     }
   }
   void end() {
-    if (!code_) {
+    requests_ = 0;
+    if (!status_) {
       end_processes({&pid_, 1});
-      code();
+      status();
     }
     end_descendants();
   }
 
  private:
-  pid_t pid_;
-  std::optional<int> code_;
-};
-
-/// When a file of the run directory last changed.
-fs::file_time_type last_change(const fs::path& run) {
-  auto last = fs::file_time_type::min();
-  for (const fs::path& path : {run / "metrics.jsonl", run / "checkpoints", run / "summary.json"}) {
-    std::error_code missing;
-    const auto time = fs::last_write_time(path, missing);
-    if (!missing) {
-      last = std::max(last, time);
+  void signal(int number) const {
+    if (!status_) {
+      ::kill(pid_, number);
     }
   }
-  return last;
+  /// A script dies of the request that a launcher or a run obeys. What it started gets the request
+  /// then; a process of it takes its place.
+  void hand_over() {
+    for (const pid_t child : child_processes()) {
+      if (::waitpid(child, nullptr, WNOHANG) == 0) {  // it lives
+        ::kill(child, kRequest);
+        pid_ = child;
+        status_.reset();
+      }
+    }
+  }
+
+  pid_t pid_;
+  int requests_ = 0;
+  double next_request_ = 0;
+  std::optional<int> status_;
+};
+
+/// A file and when it was written; a missing one has the earliest time.
+using Version = std::pair<fs::path, fs::file_time_type>;
+Version version_of(const fs::path& file) {
+  std::error_code missing;
+  return {file, fs::last_write_time(file, missing)};
+}
+
+/// Changes while a run makes progress. Each time counts for itself: with a clock that was set back
+/// an old one may be the latest.
+std::array<Version, 3> progress_of(const fs::path& run) {
+  return {version_of(run / "metrics.jsonl"), version_of(run / "checkpoints"),
+          version_of(run / "summary.json")};
+}
+
+/// The manifest and the checkpoints of the directory.
+std::set<Version> versions_in(const fs::path& run) {
+  std::set<Version> versions{version_of(run / "manifest.json")};
+  for (const fs::path& file : io::checkpoints_in(run / "checkpoints")) {
+    versions.insert(version_of(file));
+  }
+  return versions;
 }
 
 int64_t newest_step(const fs::path& run) {
@@ -200,18 +241,20 @@ class Supervisor {
         command_(arguments.command),
         config_(config_of(parse_train(command_))),
         run_(config_.run.out),
-        log_(run_ / "supervise.jsonl"),
-        outcome_(run_ / "outcome.json") {}
+        log_(run_ / "supervise.jsonl") {}
 
   int run() {
+    if (std::isnan(arguments_.pause) || std::isnan(arguments_.stall)) {
+      throw Usage("--pause and --stall take a number of seconds, not nan");
+    }
     if (arguments_.fewer_ranks && ranks_in(command_) == command_.end()) {
       throw Usage(
           "--fewer-ranks finds no number of ranks in the command: add -n N before espalier");
     }
     io::make_folder_of(log_);
-    ::setenv("ESPALIER_OUTCOME", fs::absolute(outcome_).c_str(), 1);
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // for end_descendants
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // for child_processes
     install_stop_handler(request_end);
+    before_ = versions_in(run_);
     for (int failures = 0;;) {
       const int64_t before = newest_step(run_);
       const End end = attempt();
@@ -220,7 +263,7 @@ class Supervisor {
       if (result) {
         return *result;
       }
-      if (newest_step(run_) >= 0 || !resumes_file(command_)) {
+      if (has_begun()) {
         command_ = resumed(command_);
       }
       if (arguments_.fewer_ranks && failures > 1) {
@@ -236,36 +279,53 @@ class Supervisor {
 
  private:
   struct End {
-    int code = 0;
+    int status = 0;  ///< of waitpid
     bool stalled = false;
     std::optional<Outcome> outcome;  ///< as reported by a rank
   };
 
+  /// Whether `--resume auto` continues what an attempt began, not what was there before. A command
+  /// that names its checkpoint needs it until the run has saved another; any other run has replaced
+  /// what was there when it writes its manifest.
+  bool has_begun() const {
+    if (!resumes_file(command_)) {
+      return !before_.contains(version_of(run_ / "manifest.json"));
+    }
+    const auto all = io::checkpoints_in(run_ / "checkpoints");
+    return !all.empty() && !before_.contains(version_of(all.back()));
+  }
+
   End attempt() {
-    std::error_code missing;
-    fs::remove(outcome_, missing);
     ++number_;
+    const fs::path outcome =
+        fs::absolute(io::temporary_name(run_ / fmt::format("outcome-{}.json", number_)));
+    ::setenv("ESPALIER_OUTCOME", outcome.c_str(), 1);
     write({{"event", "start"}, {"command", command_}, {"newest_step", newest_step(run_)}});
     Attempt attempt(command_);
     End end;
     int passed_on = 0;
     double stop_requested_at = 0;
     double quiet_since = now_seconds();
-    auto changed = last_change(run_);
+    auto progress = progress_of(run_);
     double last_look = quiet_since;
-    while (!attempt.code()) {
+    while (!attempt.status()) {
       std::this_thread::sleep_for(kTick);
       const double now = now_seconds();
       quiet_since += std::max(0.0, now - last_look - 1);  // this process was suspended
       last_look = now;
       if (g_requests > passed_on) {
-        // SIGUSR1 reaches the ranks: mpirun ends them a second after its own SIGTERM.
-        passed_on == 0 ? attempt.signal(SIGUSR1) : attempt.end();
+        if (passed_on > 0) {
+          attempt.end();
+          continue;
+        }
         stop_requested_at = now;
         passed_on = g_requests;
       }
-      if (const auto latest = last_change(run_); latest != changed) {
-        changed = latest;
+      if (passed_on > 0) {
+        attempt.request_stop();
+      }
+      if (const auto latest = progress_of(run_); latest != progress) {
+        progress = latest;
         quiet_since = now;
       }
       end.stalled = now - std::max(quiet_since, stop_requested_at) > arguments_.stall;
@@ -273,35 +333,42 @@ class Supervisor {
         attempt.end();
       }
     }
-    end.code = *attempt.code();
-    end.outcome = read_outcome(outcome_);
+    end.status = *attempt.status();
+    if (const int code = code_of(end.status); code != kDone && code != kStopped) {
+      end.outcome = outcome_in(outcome);
+    }
+    std::error_code missing;
+    fs::remove(outcome, missing);
     return end;
   }
 
   /// The supervisor's exit code if this end is the last one.
   std::optional<int> decide(const End& end, int failures) {
-    const int code = end.outcome ? end.outcome->code : end.code;
+    const int code = end.outcome ? end.outcome->code : code_of(end.status);
     // A launcher's own error has the code of a fatal one, but no rank reported it.
     const bool fatal = code == kUsage || (code == kFailed && end.outcome);
     const bool stopped = code == kStopped && !end.stalled;  // else the supervisor stopped it
-    const bool again = code != kDone && !stopped && !fatal && g_requests == 0;
+    const bool failed = code != kDone && !stopped && !fatal;
+    const bool again = failed && g_requests == 0;
     const bool gives_up = again && failures >= arguments_.attempts;
     const std::string why = end.stalled
                                 ? fmt::format("it wrote nothing for {:g} s", arguments_.stall)
                             : end.outcome ? end.outcome->message
-                                          : ending_text(end.code);
+                                          : ending_text(end.status);
     write({{"event", "end"},
-           {"exit", end.code},
+           {"exit", code_of(end.status)},
            {"error", code == kDone ? "" : why},
            {"newest_step", newest_step(run_)},
            {"action", gives_up ? "give up"
                       : again  ? "retry"
                                : "end"}});
-    if (code == kDone || (!again && !fatal)) {
-      return code;
-    }
     if (fatal) {
       note(fmt::format("attempt {} failed, and a retry would fail, too: {}", number_, why));
+    } else if (failed && !again) {
+      note(fmt::format("stopped by a signal; attempt {} ended before it saved: {}", number_, why));
+      return end.outcome ? code : kStopped;
+    }
+    if (!again) {
       return code;
     }
     note(fmt::format("attempt {} failed at checkpoint step {}: {}", number_, newest_step(run_),
@@ -314,17 +381,19 @@ class Supervisor {
     return {};
   }
 
-  static std::optional<Outcome> read_outcome(const fs::path& file) {
-    std::error_code missing;
-    if (!fs::exists(file, missing)) {
-      return {};
+  /// Of a rank; none if it reported none, or the file is damaged.
+  static std::optional<Outcome> outcome_in(const fs::path& file) {
+    try {
+      const auto json = io::parse_json(io::read_text(file, "outcome", io::kMaxConfig));
+      const int code = json.at("exit").get<int>();
+      if (code >= kFailed && code <= kRetry) {
+        return Outcome{.code = static_cast<ExitCode>(code),
+                       .message = json.at("error").get<std::string>()};
+      }
+    } catch (const Failure&) {
+    } catch (const nlohmann::json::exception&) {
     }
-    const auto json = nlohmann::json::parse(io::read_text(file, "outcome"), nullptr, false);
-    if (!json.is_object() || !json.contains("exit") || !json["exit"].is_number_integer()) {
-      return {};
-    }
-    return Outcome{.code = static_cast<ExitCode>(json["exit"].get<int>()),
-                   .message = json.value("error", "")};
+    return {};
   }
 
   void reduce_ranks() {
@@ -346,27 +415,28 @@ class Supervisor {
 
   void note(const std::string& text) const { Progress(true, 0, false).note("supervise: " + text); }
 
-  /// One line of supervise.jsonl, on the disk when this returns. A full disk loses the line only.
+  /// One line of supervise.jsonl, on the disk when this returns. An error loses the line only.
   void write(nlohmann::ordered_json line) const {
     nlohmann::ordered_json all{{"time", time_text()}, {"attempt", number_}};
     all.update(line);
     const std::string text =
         all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-    const int file =
-        ::open(log_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (file < 0 || ::write(file, text.data(), text.size()) < 0 || ::fsync(file) != 0) {
-      note(fmt::format("{} cannot be written: {}", log_.string(),
-                       std::generic_category().message(errno)));
-    }
-    if (file >= 0) {
+    try {
+      const int file = open_log(log_);
+      const bool written = ::write(file, text.data(), text.size()) >= 0 && ::fsync(file) == 0;
+      const int error = errno;
       ::close(file);
+      check_system(written, error, "{} cannot be written: {}", log_.string(), io::cause_of(error));
+    } catch (const Failure& failure) {
+      note(failure.what());
     }
   }
 
   SuperviseArguments arguments_;
   Command command_;
   io::Config config_;
-  fs::path run_, log_, outcome_;
+  fs::path run_, log_;
+  std::set<Version> before_;  ///< in the directory when the supervisor started
   int number_ = 0;
 };
 

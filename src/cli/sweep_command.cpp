@@ -299,7 +299,7 @@ class Sweep {
              running.size() < static_cast<size_t>(jobs_)) {
         const size_t number = next++;
         if (finished(points_[number])) {
-          results_[number] = result_of(points_[number], kDone);
+          results_[number] = result_of(points_[number], 0);
           ++done;
           continue;
         }
@@ -334,14 +334,15 @@ class Sweep {
       const size_t number = found->second;
       running.erase(found);
       if (passed_on == 0) {
-        end_of(number, result_of(points_[number], code_of(status)));
+        end_of(number, result_of(points_[number], status));
       }
     }
   }
 
-  static Result result_of(const Point& point, int code) {
-    if (code != kDone) {
-      return {.error = fmt::format("{}, see {}", ending_text(code),
+  /// `status`: of waitpid.
+  static Result result_of(const Point& point, int status) {
+    if (code_of(status) != kDone) {
+      return {.error = fmt::format("{}, see {}", ending_text(status),
                                    (point.directory / "log.txt").string())};
     }
     const report::RunData run = report::read_run(point.directory);

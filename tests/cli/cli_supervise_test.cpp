@@ -24,18 +24,34 @@ std::string supervise(const std::string& options, const std::string& command) {
   return fmt::format("{} supervise --pause 0.05 {} -- {}", ESPALIER_PROGRAM, options, command);
 }
 
-/// One key of the "end" lines in supervise.jsonl.
-std::vector<std::string> ends(const Workplace& here, const std::string& key) {
-  std::vector<std::string> values;
+/// The lines of supervise.jsonl with this event.
+std::vector<nlohmann::json> events(const Workplace& here, const std::string& event) {
+  std::vector<nlohmann::json> found;
   std::istringstream lines(here.read("run/supervise.jsonl"));
   for (std::string line; std::getline(lines, line);) {
-    const auto object = nlohmann::json::parse(line);
-    if (object["event"] == "end") {
-      values.push_back(object[key].is_string() ? object[key].get<std::string>()
-                                               : object[key].dump());
+    if (auto object = nlohmann::json::parse(line); object["event"] == event) {
+      found.push_back(std::move(object));
     }
   }
+  return found;
+}
+
+/// One key of the "end" lines.
+std::vector<std::string> ends(const Workplace& here, const std::string& key) {
+  std::vector<std::string> values;
+  for (const auto& line : events(here, "end")) {
+    values.push_back(line[key].is_string() ? line[key].get<std::string>() : line[key].dump());
+  }
   return values;
+}
+
+/// The last word of each attempt's command.
+std::vector<std::string> last_words(const Workplace& here) {
+  std::vector<std::string> words;
+  for (const auto& line : events(here, "start")) {
+    words.push_back(line["command"].back().get<std::string>());
+  }
+  return words;
 }
 
 bool has_checkpoint(const Workplace& here, int step) {
@@ -97,6 +113,8 @@ TEST(CliSupervise, AnErrorThatARetryMeetsAgainEndsIt) {
   EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
   expect_error(here.shell(supervise("", "true")), 2, "has no `espalier train");
   expect_error(here.shell(supervise("", kTrain + "--trane")), 2, "--trane");
+  expect_error(here.shell(supervise("--stall nan", kTrain)), 2, "--stall");
+  expect_error(here.shell(supervise("--pause nan", kTrain)), 2, "--pause");
 }
 
 TEST(CliSupervise, ALauncherThatFailsIsTriedAgainUntilItIsGivenUp) {
@@ -135,18 +153,39 @@ TEST(CliSupervise, ARunThatContinuesAnotherStartsFromItsFileUntilItHasSaved) {
       here.shell("timeout 120 " + supervise("", "sh launcher.sh " + kTrain + "--resume " + file));
   expect_code(ran, 0);
   EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "retry", "retry", "end")) << ran.err;
-  std::vector<std::string> from;
-  std::istringstream lines(here.read("run/supervise.jsonl"));
-  for (std::string line; std::getline(lines, line);) {
-    const auto object = nlohmann::json::parse(line);
-    if (object["event"] == "start") {
-      from.push_back(object["command"].back().get<std::string>());
-    }
-  }
-  EXPECT_THAT(from, ElementsAre(file, file, file, "auto"));
+  EXPECT_THAT(last_words(here), ElementsAre(file, file, file, "auto"));
   EXPECT_EQ(here.curve("run", "loss"), losses);
   const bool equal = here.read(kLast) == bits;
   EXPECT_TRUE(equal) << "last checkpoint";
+}
+
+TEST(CliSupervise, AnOldRunIsContinuedOnlyAsTheCommandSays) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  // 1: the launcher fails. 2: the run fails at once, where a third attempt follows.
+  here.write("launcher.sh",
+             "echo x >>attempts; n=$(wc -l <attempts)\n"
+             "[ $n = 1 ] && exit 1\n"
+             "[ $n = 2 ] && [ -e fails ] && { \"$@\" --steps 2 >/dev/null; exit 1; }\n"
+             "exec \"$@\"");
+  const auto supervised = [&](const std::string& resume) {
+    here.shell("rm -f attempts run/supervise.jsonl");
+    return here.shell(supervise("", "sh launcher.sh " + kTrain + resume));
+  };
+  const Ran refused = supervised("");
+  expect_code(refused, 1);
+  EXPECT_THAT(refused.err, HasSubstr("run holds a run already"));
+
+  const std::string file = "run/checkpoints/step-000010.h5";
+  const Ran from_file = supervised("--resume " + file);
+  expect_code(from_file, 0);
+  EXPECT_THAT(from_file.err, HasSubstr("resumed from " + file));
+  EXPECT_THAT(last_words(here), ElementsAre(file, file));
+
+  here.shell("touch fails");
+  expect_code(supervised("--set optimizer.lr=0.1 --resume none"), 0);
+  EXPECT_THAT(last_words(here), ElementsAre("none", "none", "auto"));
+  EXPECT_THAT(here.read("run/config.toml"), HasSubstr("lr = 0.1\n"));
 }
 
 TEST(CliSupervise, AJobThatDoesNothingIsEnded) {
@@ -161,11 +200,22 @@ TEST(CliSupervise, AJobThatDoesNothingIsEnded) {
   EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "end"));
 }
 
-TEST(CliSupervise, ASignalSavesTheRunAndEndsIt) {
+TEST(CliSupervise, AClockThatWasSetBackHidesNoProgress) {
   const Workplace here;
-  Job job(here, supervise("", ranks_command(2,
-                                            "train c.toml --set train.steps=1000000 "
-                                            "--set train.checkpoint_every=0")));
+  here.write("writes.sh",
+             "mkdir -p run/checkpoints; touch -d 2100-01-01 run/checkpoints\n"
+             "for i in 1 2 3 4 5 6; do echo >>run/metrics.jsonl; sleep 0.3; done");
+  expect_code(here.shell(supervise("--stall 1", "sh writes.sh " + kTrain)), 0);
+  EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
+}
+
+/// A signal to the supervisor saves the run, which `wrapper` starts.
+void expect_saved(const std::string& wrapper) {
+  const Workplace here;
+  here.write("script.sh", "\"$@\"\nexit $?");
+  Job job(here, supervise("", wrapper + ranks_command(2,
+                                                      "train c.toml --set train.steps=1000000 "
+                                                      "--set train.checkpoint_every=0")));
   ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
   const std::vector<pid_t> ranks = job.ranks();
   kill(job.pid(), SIGTERM);
@@ -174,6 +224,59 @@ TEST(CliSupervise, ASignalSavesTheRunAndEndsIt) {
   EXPECT_EQ(*code, 4) << job.errors();
   expect_gone(ranks);
   EXPECT_TRUE(has_checkpoint(here, static_cast<int>(here.curve("run", "loss").size())));
+}
+
+TEST(CliSupervise, ASignalSavesTheRunAndEndsIt) { expect_saved(""); }
+
+// A shell dies of the signal at once; so does the second one, which gets it after the first.
+TEST(CliSupervise, ASignalSavesTheRunOfAScript) { expect_saved("sh script.sh sh script.sh "); }
+
+TEST(CliSupervise, ASignalDuringTheStartIsAStop) {
+  const Workplace here;
+  // A launcher that starts drops the first request.
+  here.write("starts.sh", "trap : USR1; touch started; sleep 0.5; trap - USR1; exec sleep 60");
+  Job job(here, supervise("", "sh starts.sh " + kTrain));
+  ASSERT_TRUE(wait_for([&] { return std::filesystem::exists(here / "started"); }, 60));
+  kill(job.pid(), SIGTERM);
+  const std::optional<int> code = job.wait(30);
+  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
+  EXPECT_EQ(*code, 4) << job.errors();
+  EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
+}
+
+TEST(CliSupervise, AnExitCodeIsNotCalledASignal) {
+  const Workplace here;
+  here.write("ends.sh", "[ -e tried ] && kill -9 $$; touch tried; exit 132");
+  expect_code(here.shell(supervise("--attempts 2", "sh ends.sh " + kTrain)), 5);
+  EXPECT_THAT(ends(here, "error"), ElementsAre("exit code 132", "ended by signal 9"));
+}
+
+// 1: a damaged outcome. 2: one of an attempt that succeeds.
+TEST(CliSupervise, OnlyAWholeOutcomeOfAFailedAttemptCounts) {
+  const Workplace here;
+  here.write("reports.sh",
+             "echo \"$ESPALIER_OUTCOME\" >>names; mkdir -p run/outcome.json/folder\n"
+             "if [ $(wc -l <names) = 1 ]; then\n"
+             "echo '{\"exit\":5,\"error\":7}' >$ESPALIER_OUTCOME; exit 1\n"
+             "else echo '{\"exit\":1,\"error\":\"x\"}' >$ESPALIER_OUTCOME; fi");
+  const Ran ran = here.shell(supervise("", "sh reports.sh " + kTrain));
+  expect_code(ran, 0);
+  EXPECT_THAT(ends(here, "error"), ElementsAre("exit code 1", "")) << ran.err;
+  std::istringstream names(here.read("names"));
+  std::string first;
+  std::string second;
+  names >> first >> second;
+  EXPECT_NE(first, second) << "a straggler of the first attempt could report for the second";
+  EXPECT_FALSE(std::filesystem::exists(first));
+  EXPECT_FALSE(std::filesystem::exists(second));
+}
+
+TEST(CliSupervise, APipeInThePlaceOfItsLogIsNotWaitedFor) {
+  const Workplace here;
+  here.shell("mkdir run; mkfifo run/supervise.jsonl");
+  const Ran ran = here.shell("timeout 30 " + supervise("", kTrain));
+  expect_code(ran, 0);
+  EXPECT_THAT(ran.err, HasSubstr("run/supervise.jsonl is not an ordinary file"));
 }
 
 TEST(CliSupervise, AKilledSupervisorLeavesNoProcess) {

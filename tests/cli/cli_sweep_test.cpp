@@ -182,5 +182,12 @@ TEST(CliSweep, BadInputTrainsNothing) {
   expect_error(here.run("sweep c.toml --out s --over optimizer.lr=1e-3"), 1, "another config");
 }
 
+TEST(CliSweep, APipeInThePlaceOfALogIsNotWaitedFor) {
+  const Workplace here;
+  here.shell("mkdir -p s/lr=1; mkfifo s/lr=1/log.txt");
+  expect_error(here.run(kShort + "--over optimizer.lr=1"), 1,
+               "s/lr=1/log.txt is not an ordinary file");
+}
+
 }  // namespace
 }  // namespace espalier::cli_sweep_test
