@@ -194,6 +194,26 @@ TEST(CliErrors, ADivergedRunStopsAndKeepsTheLastGoodCheckpoint) {
   EXPECT_EQ(here.curve("run", "loss").size(), 20U);
 }
 
+TEST(CliErrors, AnOutputReplacesNeitherItsInputNorACheckpointOfARun) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 2"), 0);
+  const std::string in = "run/checkpoints/step-000002.h5";
+  const std::string checkpoint = here.read(in);
+  here.shell("ln " + in + " hard.h5; ln -s " + in + " soft.h5; mkdir -p other/checkpoints");
+  for (const std::string command :
+       {"export ", "prune --method magnitude --sparsity 0.5 ", "import --config c.toml "}) {
+    for (const std::string& out : {in, std::string("hard.h5"), std::string("soft.h5")}) {
+      expect_error(here.run(command + in + " -o " + out), 1, out + " is the input");
+    }
+    const std::string later = "run/../run/checkpoints/step-000003.h5";
+    expect_error(here.run(command + in + " -o " + later), 1, later + " would be a checkpoint");
+    EXPECT_FALSE(std::filesystem::exists(here / later));
+  }
+  EXPECT_EQ(here.read(in), checkpoint);
+  expect_code(here.run("export " + in + " -o run/checkpoints/plain.h5"), 0);
+  expect_code(here.run("export " + in + " -o other/checkpoints/step-000003.h5"), 0);
+}
+
 TEST(CliErrors, OutputsThatCannotBeWritten) {
   const Workplace here;
   expect_code(here.run("train c.toml --steps 1"), 0);
