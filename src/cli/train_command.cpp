@@ -19,6 +19,7 @@
 #include "src/cli/stop_signals.h"
 #include "src/cli/train_arguments.h"
 #include "src/config/parse.h"
+#include "src/config/schema.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/run/trainer.h"
 
@@ -178,8 +179,10 @@ io::Config config_of(const TrainArguments& arguments) {
   io::Config config = config::load(arguments.config, arguments.overrides);
   if (arguments.out) {
     config.run.out = *arguments.out;
+    config::check_limits(*config::find_field("run", "out"), config, "--out");
     config::validate(config);
   }
+  config::check_prunes_in_time(config);
   return config;
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "parallel/transport/collectives.h"
+#include "src/config/schema.h"
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/exchange/low_rank_codec.h"
@@ -175,7 +176,9 @@ void open(const io::Config& config, const TrainerOptions& options, Opened& opene
   stream.allow_tf32(config.train.tf32);
   stream.set_deterministic(config.run.deterministic);
   opened.layers = model::make_layers(config.model, run.source->problem());
-  opened.start = initial_masks(config, model::parameters_of(opened.layers), opened.files,
+  const std::vector<sparse::ParameterSpec> network = model::parameters_of(opened.layers);
+  config::check_patterns(config, network);
+  opened.start = initial_masks(config, network, opened.files,
                                config.parallel.pipeline == 1 ? stream.threads() : 1);
   if (config.parallel.pipeline > 0) {  // fail before expensive work
     const auto stages = static_cast<int>(config.parallel.pipeline);
