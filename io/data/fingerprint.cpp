@@ -57,14 +57,14 @@ void add_range(Hash& hash, std::span<const MappedFile> files, uint64_t begin, ui
 
 }  // namespace
 
-std::string fingerprint(std::span<const std::string> files) {
+std::string fingerprint(std::span<const std::string> files, std::string_view what) {
   if (files.empty()) {
     return "";
   }
   std::vector<MappedFile> mapped;
   uint64_t total = 0;
   for (const std::string& file : files) {
-    mapped.emplace_back(file);
+    mapped.emplace_back(file, what);
     total += mapped.back().bytes().size();
   }
   Hash hash;

@@ -2,13 +2,14 @@
 // Identity of the content of files, whatever their names.
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace espalier::io {
 
 /// "12000 bytes, xxHash64 0123456789abcdef": the size of all files, and a hash of their content in
 /// the given order (docs/formats.md). Up to 64 MiB every byte counts; of more, the sizes of the
 /// files and 64 evenly spaced blocks of 64 KiB, so that the time does not grow with the size. Empty
-/// without files. Throws Failure if a file cannot be read.
-std::string fingerprint(std::span<const std::string> files);
+/// without files. Throws Failure, which begins with `what`, if a file cannot be read.
+std::string fingerprint(std::span<const std::string> files, std::string_view what = "data file");
 
 }  // namespace espalier::io

@@ -13,11 +13,11 @@
 
 namespace espalier::io {
 
-MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
+MappedFile::MappedFile(std::filesystem::path path, std::string_view what) : path_(std::move(path)) {
   int file = -1;
   int error = error_of([&] { return file = file_system().open(path_, O_RDONLY | O_NONBLOCK); });
   check_system(error == 0, error,
-               "data file {} cannot be opened: {}; paths are relative to the working directory",
+               "{} {} cannot be opened: {}; paths are relative to the working directory", what,
                path_.string(), cause_of(error));
   struct stat status {};
   const bool ordinary = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
@@ -26,10 +26,10 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
       ordinary && size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
   error = errno;
   file_system().close(file);
-  check(ordinary, "data file {} is not an ordinary file; name a file, not a folder, pipe or device",
+  check(ordinary, "{} {} is not an ordinary file; name a file, not a folder, pipe or device", what,
         path_.string());
-  check(size > 0, "data file {} is empty", path_.string());
-  check_system(memory != MAP_FAILED, error, "data file {} cannot be mapped: {}", path_.string(),
+  check(size > 0, "{} {} is empty", what, path_.string());
+  check_system(memory != MAP_FAILED, error, "{} {} cannot be mapped: {}", what, path_.string(),
                cause_of(error));
   bytes_ = {static_cast<const uint8_t*>(memory), size};
 }

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string_view>
 
 namespace espalier::io {
 
 class MappedFile {
  public:
-  explicit MappedFile(std::filesystem::path path);
+  /// `what` begins the messages.
+  explicit MappedFile(std::filesystem::path path, std::string_view what = "data file");
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&&) = delete;
   ~MappedFile();
