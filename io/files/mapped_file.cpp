@@ -6,12 +6,34 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
+#include <mutex>
+#include <string>
 #include <utility>
 
 #include "io/files/file_system.h"
 #include "src/core/error.h"
 
 namespace espalier::io {
+
+namespace {
+
+/// All mapped files, by their first byte.
+struct Mappings {
+  struct Mapping {
+    size_t size = 0;
+    std::string file{};
+  };
+  std::mutex lock;
+  std::map<const uint8_t*, Mapping> by_begin;
+};
+
+Mappings& mappings() {
+  static Mappings& all = *new Mappings;  // never destroyed: threads read files while a process ends
+  return all;
+}
+
+}  // namespace
 
 MappedFile::MappedFile(std::filesystem::path path, std::string_view what) : path_(std::move(path)) {
   int file = -1;
@@ -32,6 +54,8 @@ MappedFile::MappedFile(std::filesystem::path path, std::string_view what) : path
   check_system(memory != MAP_FAILED, error, "{} {} cannot be mapped: {}", what, path_.string(),
                cause_of(error));
   bytes_ = {static_cast<const uint8_t*>(memory), size};
+  const std::lock_guard held(mappings().lock);
+  mappings().by_begin[bytes_.data()] = {size, path_.string()};
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -39,8 +63,21 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) {
+    const std::lock_guard held(mappings().lock);  // until no other mapping can have this address
+    mappings().by_begin.erase(bytes_.data());
     ::munmap(const_cast<uint8_t*>(bytes_.data()), bytes_.size());
   }
+}
+
+std::string mapped_file_at(const void* address) {
+  const auto* byte = static_cast<const uint8_t*>(address);
+  const std::lock_guard held(mappings().lock);
+  auto after = mappings().by_begin.upper_bound(byte);
+  if (after == mappings().by_begin.begin()) {
+    return "";
+  }
+  const auto& [begin, mapping] = *--after;
+  return byte < begin + mapping.size ? mapping.file : "";
 }
 
 }  // namespace espalier::io

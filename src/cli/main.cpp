@@ -4,9 +4,11 @@
 #include <cstdlib>
 #include <exception>
 
+#include "parallel/transport/mpi_communicator.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/exit_code.h"
+#include "src/cli/stop_signals.h"
 #include "src/core/error.h"
 
 namespace {
@@ -80,6 +82,9 @@ int run(int argc, char** argv) {
   }
   if (!chosen) {
     throw Usage("a subcommand is required, for example train (espalier --help lists them)");
+  }
+  if (!parallel::launched_by_mpi()) {
+    cli::explain_lost_data();
   }
   return chosen();
 }

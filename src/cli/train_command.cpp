@@ -78,6 +78,7 @@ int run_under_launcher(const io::Config& config, const RankBody& body) {
                             report({.code = kRetry, .message = why});
                             _exit(kRetry);
                           }});
+  explain_lost_data();  // after MPI, which shows the stack of any other SIGBUS
   const auto end_all = [&] {
     const Outcome outcome = outcome_of(std::current_exception());
     const int rank = mpi.world().rank();
