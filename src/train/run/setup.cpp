@@ -186,6 +186,12 @@ void open(const io::Config& config, const TrainerOptions& options, Opened& opene
   }
 }
 
+io::FileStamps stamps_of(const io::DataConfig& data) {
+  std::vector<std::string> files = data.train;
+  files.insert(files.end(), data.validation.begin(), data.validation.end());
+  return io::FileStamps(files);
+}
+
 void build_stage(const Opened& opened, const std::shared_ptr<Shards>& shards, Run& run) {
   const RunPlan& plan = *run.plan;
   InitialMasks mine = masks_of_part(opened.start, plan.parameters);
@@ -339,6 +345,21 @@ void connect(const Opened& opened, std::shared_ptr<Shards> shards, Run& run) {
 
 }  // namespace
 
+void Run::check_data() {
+  const std::string changed = data.changed();
+  if (changed.empty()) {
+    return;
+  }
+  const io::DataConfig& files = config().data;
+  io::FileStamps now = stamps_of(files);
+  check(io::fingerprint(files.train) == manifest.train_data &&
+            io::fingerprint(files.validation) == manifest.validation_data,
+        "data file {} was changed while the run reads it, and nothing was saved since; restore it, "
+        "then --resume auto",
+        changed);
+  data = std::move(now);
+}
+
 void Run::count_totals() {
   const Sparsity mine = pruner->sparsity();
   std::array<double, 4> counts{static_cast<double>(stage->store().total_size()),
@@ -372,6 +393,7 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   Opened opened{.files = {.resume = received.file(), .init = options.init}};
   on_first_rank_first(comm, [&] {
     check_teacher_file(config);
+    run.data = stamps_of(config.data);
     add_inputs(config, run.manifest);
   });
   compare_inputs(run.manifest, opened.files, comm);
