@@ -151,12 +151,10 @@ bool is_excluded(std::string_view name, std::span<const std::string> exclude) {
 
 std::vector<bool> prunable(std::span<const ParameterInfo> parameters,
                            std::span<const std::string> exclude) {
+  std::vector<std::string> names;
+  std::ranges::transform(parameters, std::back_inserter(names), &ParameterInfo::name);
   for (const std::string& pattern : exclude) {
-    const bool used = std::ranges::any_of(parameters, [&pattern](const ParameterInfo& parameter) {
-      return io::glob_match(pattern, parameter.name);
-    });
-    check(used, "pruning: the pattern \"{}\" matches no parameter; names look like \"{}\"", pattern,
-          parameters.empty() ? "" : parameters.front().name);
+    io::check_matches("pruning", pattern, names);
   }
   std::vector<bool> flags;
   flags.reserve(parameters.size());

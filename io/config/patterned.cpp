@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <ranges>
 
+#include "src/core/error.h"
+
 namespace espalier::io {
 
 bool glob_match(std::string_view pattern, std::string_view name) {
@@ -26,6 +28,14 @@ bool glob_match(std::string_view pattern, std::string_view name) {
     }
   }
   return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+void check_matches(std::string_view where, std::string_view pattern,
+                   std::span<const std::string> names) {
+  const bool used = std::ranges::any_of(
+      names, [pattern](const std::string& name) { return glob_match(pattern, name); });
+  check(used, "{}: the pattern \"{}\" matches no parameter; names look like \"{}\"", where, pattern,
+        names.empty() ? "" : names.front());
 }
 
 const std::string& Patterned::for_name(std::string_view parameter) const {

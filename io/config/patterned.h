@@ -3,6 +3,7 @@
 // either a plain value, or an inline table {default = "dense", "blocks.*.mlp.*" = "sparse"}. `*`
 // matches any run of characters (dots too), `?` any one. The last pattern that matches wins.
 #include <algorithm>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,10 @@ namespace espalier::io {
 /// `*` matches any run of characters (also an empty one, and dots), `?` any one character. The
 /// whole name must match. O(pattern × name).
 bool glob_match(std::string_view pattern, std::string_view name);
+
+/// Throws Failure, which begins with `where`, unless `pattern` matches one of the parameters' names.
+void check_matches(std::string_view where, std::string_view pattern,
+                   std::span<const std::string> names);
 
 struct Patterned {
   std::string fallback{};  ///< the value where no pattern matches

@@ -57,14 +57,14 @@ void add_range(Hash& hash, std::span<const MappedFile> files, uint64_t begin, ui
 
 }  // namespace
 
-std::string fingerprint(std::span<const std::string> files) {
+std::string fingerprint(std::span<const std::string> files, std::string_view what) {
   if (files.empty()) {
     return "";
   }
   std::vector<MappedFile> mapped;
   uint64_t total = 0;
   for (const std::string& file : files) {
-    mapped.emplace_back(file);
+    mapped.emplace_back(file, what);
     total += mapped.back().bytes().size();
   }
   Hash hash;
@@ -81,6 +81,27 @@ std::string fingerprint(std::span<const std::string> files) {
     }
   }
   return fmt::format("{} bytes, xxHash64 {:016x}", total, hash.value());
+}
+
+FileStamps::FileStamps(const std::vector<std::string>& files) {
+  for (const std::string& file : files) {
+    if (struct stat now{}; ::stat(file.c_str(), &now) == 0) {
+      found_.emplace_back(file, now);
+    }
+  }
+}
+
+std::string FileStamps::changed() const {
+  for (const auto& [file, then] : found_) {
+    struct stat now {};
+    const bool same_file =
+        ::stat(file.c_str(), &now) == 0 && now.st_dev == then.st_dev && now.st_ino == then.st_ino;
+    if (same_file && (now.st_size != then.st_size || now.st_mtim.tv_sec != then.st_mtim.tv_sec ||
+                      now.st_mtim.tv_nsec != then.st_mtim.tv_nsec)) {
+      return file;
+    }
+  }
+  return "";
 }
 
 }  // namespace espalier::io

@@ -83,6 +83,15 @@ struct Collection {
     }
   }
 
+  /// The files of images: pictures may share a file of labels.
+  std::vector<std::string> image_files() const {
+    std::vector<std::string> files;
+    for (const Idx& file : images) {
+      files.push_back(file.file.path().string());
+    }
+    return files;
+  }
+
   int64_t classes() const {
     int64_t largest = -1;
     for (const Idx& file : labels) {
@@ -109,6 +118,7 @@ ImageDataset ImageDataset::open(const DataConfig& data, Split split) {
   const bool own_files = !data.validation.empty();
   Collection train(data.train);
   Collection validation(data.validation);
+  check_disjoint(train.image_files(), validation.image_files(), data.validation_fraction);
   const int64_t classes = std::max(train.classes(), validation.classes());
   const auto tail =
       static_cast<int64_t>(std::floor(static_cast<double>(train.size) * data.validation_fraction));

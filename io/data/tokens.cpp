@@ -257,19 +257,6 @@ struct TokenDataset::State {
 
 namespace {
 
-/// The same file for training and validation would make the validation loss meaningless.
-void check_disjoint(const DataConfig& data) {
-  for (const std::string& a : data.train) {
-    for (const std::string& b : data.validation) {
-      std::error_code missing;  // then opening it says so
-      check(!std::filesystem::equivalent(a, b, missing) || missing,
-            "{} is in data.train and in data.validation; leave data.validation empty to keep the "
-            "last part of it for validation",
-            a);
-    }
-  }
-}
-
 Vocabulary characters_of(const DataConfig& data) {
   std::array<bool, 256> seen{};
   TokenFiles(data, data.train).mark_bytes(seen);
@@ -285,12 +272,36 @@ Vocabulary characters_of(const DataConfig& data) {
 
 }  // namespace
 
+void check_disjoint(std::span<const std::string> train, std::span<const std::string> validation,
+                    double fraction) {
+  const auto same = [](const std::string& a, const std::string& b) {
+    std::error_code missing;  // then opening it says so
+    return std::filesystem::equivalent(a, b, missing) && !missing;
+  };
+  for (const std::string& a : train) {
+    for (const std::string& b : validation) {
+      check(!same(a, b),
+            "{} is in data.train and in data.validation; leave data.validation empty to keep the "
+            "last part of it for validation",
+            a);
+    }
+  }
+  for (size_t i = 0; i < train.size() && validation.empty() && fraction > 0; ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      check(!same(train[i], train[j]),
+            "{} is in data.train twice, and the last part of data.train is for validation: name it "
+            "once, or name other files in data.validation",
+            train[i]);
+    }
+  }
+}
+
 TokenDataset TokenDataset::open(const DataConfig& data, Split split, const Options& options) {
   check(data.kind != "images",
         "data.kind = \"images\" holds no tokens; set data.kind to \"bytes\", \"chars\" or "
         "\"tokens\"");
   check(!data.train.empty(), "data.train is empty; name at least one file");
-  check_disjoint(data);
+  check_disjoint(data.train, data.validation, data.validation_fraction);
   const bool own_files = !data.validation.empty();
   const bool validation = split == Split::validation;
   auto state = std::make_shared<State>(

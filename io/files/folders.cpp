@@ -113,6 +113,21 @@ void make_folder_of(const fs::path& path) {
   make_folder(folder);
 }
 
+void check_replaceable(const fs::path& path) {
+  struct stat status {};
+  const bool other = ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+  check(!other, "{} is not an ordinary file and is not replaced; name another output file",
+        path.string());
+}
+
+fs::path make_way_for(const fs::path& path) {
+  check_replaceable(path);
+  make_folder_of(path);
+  fs::path temporary = temporary_name(path);
+  remove_file(temporary);
+  return temporary;
+}
+
 void publish(const fs::path& temporary, const fs::path& path) {
   const fs::path folder = folder_of(path);
   const int error = error_of([&] { return file_system().rename(temporary, path); });

@@ -20,6 +20,12 @@ void sync_folder(const std::filesystem::path& folder);
 bool make_folder(const std::filesystem::path& path);
 /// Makes the folder of `path` and those above it.
 void make_folder_of(const std::filesystem::path& path);
+/// Throws Failure if `path` exists and is no ordinary file (nor a link to one): a rename would replace
+/// a device or a pipe.
+void check_replaceable(const std::filesystem::path& path);
+/// The temporary name of a file that will replace `path`: checks the target, makes its folder, and
+/// removes what an earlier process with our PID left.
+std::filesystem::path make_way_for(const std::filesystem::path& path);
 /// Renames `temporary` to `path`, in the same folder.
 void publish(const std::filesystem::path& temporary, const std::filesystem::path& path);
 /// Removes a file, if it exists. After a crash it may exist again until `sync_folder`.

@@ -150,11 +150,7 @@ std::string read_text(const std::filesystem::path& path, std::string_view what, 
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path)
-    : path_(std::move(path)), temporary_(temporary_name(path_)), file_(RawFile::create([this] {
-        make_folder_of(path_);
-        remove_file(temporary_);  // of an earlier process that had our PID
-        return temporary_;
-      }())) {}
+    : path_(std::move(path)), temporary_(make_way_for(path_)), file_(RawFile::create(temporary_)) {}
 
 AtomicFile::~AtomicFile() {
   if (!committed_) {

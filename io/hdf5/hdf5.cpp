@@ -203,9 +203,7 @@ File File::create(const std::filesystem::path& path, std::string label) {
   state->label = std::move(label);
   state->writing = true;
   state->target = path;
-  make_folder_of(path);
-  state->temporary = temporary_name(path);
-  remove_file(state->temporary);  // of an earlier process that had our PID
+  state->temporary = make_way_for(path);
   state->raw = std::make_shared<RawFile>(RawFile::create(state->temporary));
   const Id access(access_through(state->raw));
   const Id creation(ordered_group_list(H5P_FILE_CREATE));

@@ -18,6 +18,7 @@ struct ConvertArguments {
 };
 
 int import_arrays(const ConvertArguments& arguments) {
+  check_output(arguments.out, arguments.in);
   check(
       !io::is_checkpoint(arguments.in),
       "{} is an Espalier checkpoint already: use it unchanged, or run `espalier export` for plain "
@@ -58,6 +59,7 @@ std::vector<float> dense_values(const io::CheckpointReader& reader,
 }
 
 int export_arrays(const ConvertArguments& arguments) {
+  check_output(arguments.out, arguments.in);
   const io::CheckpointReader reader(arguments.in);
   io::PlainWriter writer(arguments.out);
   int64_t count = 0;

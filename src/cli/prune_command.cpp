@@ -191,6 +191,7 @@ pruning::Result masks_for(const PruneArguments& arguments, const Loaded& loaded,
 }
 
 int prune(const PruneArguments& arguments) {
+  check_output(arguments.out, arguments.in);
   Loaded loaded = load(arguments);
   const io::PruningConfig config = settings_from(arguments, loaded.config.pruning);
   sparse::Store& store = *loaded.weights->store;

@@ -1,9 +1,54 @@
 #include "src/cli/stop_signals.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <csignal>
 #include <initializer_list>
 
+#include "io/files/mapped_file.h"
+#include "src/cli/console.h"
+#include "src/cli/exit_code.h"
+
 namespace espalier::cli {
+namespace {
+
+struct sigaction g_before_bus {};  ///< the action for SIGBUS that ours replaced
+
+/// The signal of a failed read comes in the thread that reads, at its own load from the mapping. It
+/// interrupts no function of a library that holds a lock, so this handler may allocate and print.
+extern "C" void end_after_lost_data(int signal, siginfo_t* info, void* /*context*/) {
+  const bool failed_read = info->si_code == BUS_ADRERR;
+  const std::string file = failed_read ? io::mapped_file_at(info->si_addr) : "";
+  if (file.empty()) {
+    sigaction(signal, &g_before_bus, nullptr);
+    if (info->si_code <= 0) {  // sent by a process; a fault repeats itself
+      raise(signal);
+    }
+    return;
+  }
+  static std::atomic_flag ending;
+  while (ending.test_and_set()) {  // another thread ends the process
+    pause();
+  }
+  const Outcome outcome{
+      .code = kFailed,
+      .message = "data file " + file +
+                 " has become shorter, or its disk fails, while it is read; restore the file, then "
+                 "repeat the command (train: with --resume auto)"};
+  print_error(outcome.message);
+  write_outcome(outcome);
+  _exit(outcome.code);
+}
+
+}  // namespace
+
+void explain_lost_data() {
+  struct sigaction action {};
+  action.sa_sigaction = end_after_lost_data;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, &g_before_bus);
+}
 
 void install_stop_handler(void (*handler)(int signal)) {
   struct sigaction action {};

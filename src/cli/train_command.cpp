@@ -19,6 +19,7 @@
 #include "src/cli/stop_signals.h"
 #include "src/cli/train_arguments.h"
 #include "src/config/parse.h"
+#include "src/config/schema.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/run/trainer.h"
 
@@ -77,6 +78,7 @@ int run_under_launcher(const io::Config& config, const RankBody& body) {
                             report({.code = kRetry, .message = why});
                             _exit(kRetry);
                           }});
+  explain_lost_data();  // after MPI, which shows the stack of any other SIGBUS
   const auto end_all = [&] {
     const Outcome outcome = outcome_of(std::current_exception());
     const int rank = mpi.world().rank();
@@ -178,8 +180,10 @@ io::Config config_of(const TrainArguments& arguments) {
   io::Config config = config::load(arguments.config, arguments.overrides);
   if (arguments.out) {
     config.run.out = *arguments.out;
+    config::check_limits(*config::find_field("run", "out"), config, "--out");
     config::validate(config);
   }
+  config::check_prunes_in_time(config);
   return config;
 }
 

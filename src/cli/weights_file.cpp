@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "io/checkpoint/plain_hdf5.h"
+#include "io/files/folders.h"
 #include "sparse/index/file_index.h"
 #include "src/config/parse.h"
 #include "src/train/masks/mask_files.h"
@@ -122,6 +123,24 @@ Inference::Inference(const WeightsFile& file, const train::ProblemShape& problem
             options_for(file, problem, micro_batch)) {
   train::load_weights(file.path, stage.store(),
                       train::prunable_of(stage.store(), file.config.pruning));
+}
+
+void check_output(const fs::path& out, const fs::path& in) {
+  io::check_replaceable(out);
+  std::error_code missing;
+  check(!fs::equivalent(in, out, missing),
+        "{} is the input {}, which would be replaced; name another output file with -o",
+        out.string(), in.string());
+  const fs::path folder = fs::weakly_canonical(fs::absolute(out), missing).parent_path();
+  const fs::path run = folder.parent_path();
+  const bool of_run =
+      folder.filename() == "checkpoints" &&
+      (io::path_exists(run / "manifest.json") || io::path_exists(run / "config.toml"));
+  check(
+      !of_run || !io::checkpoint_step(out),
+      "{} would be a checkpoint of the run {}, but without the optimizer's state: it could not be "
+      "resumed; name another output file with -o",
+      out.string(), run.string());
 }
 
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,

@@ -57,6 +57,11 @@ struct Inference {
   Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch);
 };
 
+/// Called before the work: throws Failure if `out`, which a command makes of `in`, is no place for a
+/// file, is `in` itself (also by links), or would be a checkpoint of a run, which must hold the
+/// optimizer's state.
+void check_output(const fs::path& out, const fs::path& in);
+
 /// Writes a checkpoint of weights and masks without optimizer state, for `train --init`. Values are
 /// fp32; step 0.
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,

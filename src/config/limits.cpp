@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "parallel/wire/codec.h"
 
@@ -34,7 +35,40 @@ void check_codec(const Place& at, const std::string& text) try {
   fail("{}: {}: {}", at.where, at.key, error.what());
 }
 
+/// Control characters as JSON escapes.
+std::string quoted_printable(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+bool is_utf8(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::ignore) ==
+         quoted_printable(text);
+}
+
+bool within(const Limits& limits, double number) {
+  return std::isfinite(number) && number >= limits.at_least && number <= limits.at_most &&
+         number > limits.above && number < limits.below;
+}
+
+/// "out of range; allowed: ...".
+std::string range_text(Limits limits) {
+  limits.choices.clear();
+  return "out of range; allowed: " + describe(limits, false);
+}
+
 }  // namespace
+
+std::string printable(std::string_view text) {
+  const std::string quoted = quoted_printable(text);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+void check_text(const Place& at, std::string_view text) {
+  check(is_utf8(text) && text.find('\0') == std::string_view::npos,
+        "{}: {} = {} has a NUL or bytes that are not UTF-8, which no config can hold; use other "
+        "characters",
+        at.where, at.key, quoted_printable(text));
+}
 
 std::vector<std::string> Limits::names() const {
   std::vector<std::string> found;
@@ -49,6 +83,7 @@ bool Limits::has_choice(std::string_view name) const {
 }
 
 void check_word(const Place& at, const Limits& limits, const std::string& text, bool quoted) {
+  check_text(at, text);
   const std::string name = limits.codec ? text.substr(0, text.find(':')) : text;
   if (limits.choices.empty()) {
     return;
@@ -67,13 +102,15 @@ void check_word(const Place& at, const Limits& limits, const std::string& text, 
 }
 
 void check_number(const Place& at, const Limits& limits, double number, const std::string& text) {
-  const bool within = std::isfinite(number) && number >= limits.at_least &&
-                      number <= limits.at_most && number > limits.above && number < limits.below;
-  Limits range = limits;
-  range.choices.clear();
-  check(within, "{}: {} = {} is out of range; allowed: {}", at.where, at.key, text,
-        describe(range, false));
+  check(within(limits, number), "{}: {} = {} is {}", at.where, at.key, text, range_text(limits));
   check_word(at, limits, text, false);
+}
+
+void check_real(const Place& at, const Limits& limits, double number) {
+  check_number(at, limits, number, fmt::format("{}", number));
+  const auto rounded = static_cast<float>(number);
+  check(within(limits, rounded), "{}: {} = {} is {} in fp32, {}", at.where, at.key, number, rounded,
+        range_text(limits));
 }
 
 std::string describe(const Limits& limits, bool quoted) {

@@ -46,8 +46,16 @@ struct Place {
   std::string key;
   std::string_view where;
 };
+/// Throws Failure unless `text` is UTF-8 without a NUL, which TOML and paths can hold.
+void check_text(const Place& at, std::string_view text);
 void check_word(const Place& at, const Limits& limits, const std::string& text, bool quoted);
 void check_number(const Place& at, const Limits& limits, double number, const std::string& text);
+
+/// A number that kernels read as fp32: its rounded value must be in the range, too.
+void check_real(const Place& at, const Limits& limits, double number);
+
+/// `text` for a message: bytes that are not UTF-8 become U+FFFD.
+std::string printable(std::string_view text);
 
 /// ">= 1 and <= 8", "\"a\", \"b\"", ...; empty if any value is allowed.
 std::string describe(const Limits& limits, bool quoted);

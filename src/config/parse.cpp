@@ -164,7 +164,7 @@ constexpr std::array<Unit, 9> kUnits{{{"", 1},
 }  // namespace
 
 void apply_override(Config& config, std::string_view assignment) {
-  const std::string where = fmt::format("--set {}", assignment);
+  const std::string where = fmt::format("--set {}", printable(assignment));
   const size_t equals = assignment.find('=');
   const std::string_view key = assignment.substr(0, equals);
   const size_t dot = key.find('.');

@@ -19,6 +19,9 @@ io::Config parse(std::string_view text, std::string_view name,
 /// Rules across fields, which the limits of one field cannot express (width divisible by heads,
 /// from_step < to_step, ...). Throws Failure: the cause and the fix.
 void validate(const io::Config& config);
+/// Of a run that starts: throws Failure if it would end before it prunes. `validate` does not: the
+/// checkpoints of such runs can be read.
+void check_prunes_in_time(const io::Config& config);
 /// "section.key=value": a TOML value, or a bare word, which is a string. Checks the field's limits;
 /// does not validate across fields.
 void apply_override(io::Config& config, std::string_view assignment);

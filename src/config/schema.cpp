@@ -9,6 +9,7 @@
 #include "pruning/pruning.h"
 #include "pruning/registry.h"
 #include "sparse/index/registry.h"
+#include "sparse/store/store.h"
 #include "sparse/weight/registry.h"
 #include "src/model/layers/norm.h"
 #include "src/model/networks/registry.h"
@@ -319,7 +320,7 @@ struct Checker {
   Place at;
   void operator()(const bool* value) const { word(*value ? "true" : "false", false); }
   void operator()(const int64_t* value) const { integer(*value); }
-  void operator()(const double* value) const { number(limits, *value); }
+  void operator()(const double* value) const { check_real(at, limits, *value); }
   void operator()(const std::string* value) const { word(*value, true); }
   void operator()(const std::vector<std::string>* values) const {
     std::ranges::for_each(*values, [&](const auto& value) { word(value, true); });
@@ -330,6 +331,7 @@ struct Checker {
   void operator()(const io::Patterned* value) const {
     word(value->fallback, true);
     for (const auto& [glob, text] : value->patterns) {
+      check_text(at, glob);
       word(text, true);
     }
   }
@@ -340,11 +342,7 @@ struct Checker {
   void integer(int64_t value) const {
     Limits of_integers = limits;
     of_integers.at_most = std::isfinite(limits.at_most) ? limits.at_most : INT32_MAX;
-    number(of_integers, value);
-  }
-  template <class Number>
-  void number(const Limits& range, Number value) const {
-    check_number(at, range, static_cast<double>(value), fmt::format("{}", value));
+    check_number(at, of_integers, static_cast<double>(value), fmt::format("{}", value));
   }
 };
 
@@ -401,6 +399,19 @@ std::string suggestion(std::string_view section, std::string_view name) {
     return fmt::format("; did you mean \"{}\"?", near);
   }
   return fmt::format("; known: {}", fmt::join(here.empty() ? sections : here, ", "));
+}
+
+void check_patterns(const Config& config, std::span<const sparse::ParameterSpec> network) {
+  std::vector<std::string> names;
+  std::ranges::transform(network, std::back_inserter(names), &sparse::ParameterSpec::name);
+  for (const Field& field : fields()) {
+    const Slot slot = field.read(config);
+    if (const auto* value = std::get_if<io::Patterned*>(&slot)) {
+      for (const auto& [glob, text] : (*value)->patterns) {
+        io::check_matches(field.key(), glob, names);
+      }
+    }
+  }
 }
 
 void check_limits(const Field& field, const Config& config, std::string_view where) {

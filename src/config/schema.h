@@ -13,6 +13,10 @@
 #include "io/config/config.h"
 #include "src/config/limits.h"
 
+namespace espalier::sparse {
+struct ParameterSpec;
+}
+
 namespace espalier::config {
 
 using io::Config;
@@ -39,6 +43,9 @@ const Field* find_field(std::string_view section, std::string_view name);
 bool is_section(std::string_view name);
 /// For the message about an unknown key: "; did you mean ..." or "; known: ...".
 std::string suggestion(std::string_view section, std::string_view name);
+
+/// Throws Failure if a pattern of a key that may differ by parameter matches none of the network.
+void check_patterns(const Config& config, std::span<const sparse::ParameterSpec> network);
 
 /// Throws Failure unless every value of the field is within its limits; `where` is "FILE:line".
 void check_limits(const Field& field, const Config& config, std::string_view where);

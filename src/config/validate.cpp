@@ -254,4 +254,19 @@ void validate(const Config& config) {
   check(!config.run.out.empty(), "run.out is empty; name a directory for the run");
 }
 
+void check_prunes_in_time(const Config& config) {
+  const io::PruningConfig& pruning = config.pruning;
+  if (!pruning.prunes() || pruning::method_of(pruning).waits) {
+    return;  // a method that waits may prune at any earlier step
+  }
+  const int64_t first = pruning::pruning_schedule_of(pruning).from_step;
+  check(first < config.train.steps,
+        "pruning.{} = {} lies after the last step, train.steps = {}: nothing would be pruned; "
+        "prune earlier, or set pruning.method = \"none\"",
+        first == pruning.at_step     ? "at_step"
+        : first == pruning.from_step ? "from_step"
+                                     : "to_step",
+        first, config.train.steps);
+}
+
 }  // namespace espalier::config

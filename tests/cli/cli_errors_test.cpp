@@ -9,17 +9,26 @@ namespace {
 
 TEST(CliErrors, WrongUsageIsTwo) {
   const Workplace here;
-  for (const auto& [arguments, words] :
-       std::vector<std::pair<std::string, std::string>>{{"", "subcommand"},
-                                                        {"trane c.toml", "trane"},
-                                                        {"train", "config"},
-                                                        {"train c.toml --steps 0", "steps"},
-                                                        {"train c.toml --nonsense", "nonsense"},
-                                                        {"prune a.h5 -o b.h5", "--method"},
-                                                        {"sample a.h5", "--prompt"},
-                                                        {"report", "runs"},
-                                                        {"eval", "file"},
-                                                        {"import a.h5 -o b.h5", "--config"}}) {
+  for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
+           {"", "subcommand"},
+           {"trane c.toml", "trane"},
+           {"train", "config"},
+           {"train c.toml --steps 0", "steps"},
+           {"train c.toml --nonsense", "nonsense"},
+           {"prune a.h5 -o b.h5", "--method"},
+           {"sample a.h5", "--prompt"},
+           {"sample a.h5 --prompt a --temperature nan", "--temperature: nan is not a finite"},
+           {"prune a.h5 -o b.h5 --method magnitude "
+            "--sparsity nan",
+            "--sparsity: nan is not"},
+           {"schedule --latency nan", "nan is not"},
+           {"train c.toml --steps -4", "--steps: -4 is not a number above 0 "},
+           {"sample a.h5 --prompt a --tokens -4", "--tokens: -4 is not a number of at"},
+           {"train c.toml --init ''", "--init: the value is empty"},
+           {"train c.toml --resume=", "--resume"},
+           {"report", "runs"},
+           {"eval", "file"},
+           {"import a.h5 -o b.h5", "--config"}}) {
     expect_error(here.run(arguments), 2, words);
   }
 }
@@ -35,6 +44,15 @@ TEST(CliErrors, MistakesInAConfigAreNamed) {
            {"pruning.sparsity=1.0", "pruning.sparsity = 1"},
            {"pruning.sparsity=-0.1", "pruning.sparsity"},
            {"pruning.exclude='[\"no.such.*\"]'", "no.such.*"},
+           {"sparse.index='{default = \"auto\", \"no.such.*\" = \"bitmap\"}'",
+            "sparse.index: the pat"},
+           {"parallel.codec='{default = \"fp32\", \"no.such.*\" = \"fp16\"}'",
+            "parallel.codec: the pattern \"no.such.*\" matches no parameter"},
+           {"sparse.storage='{default = \"dense\", \"no.such.*\" = \"sparse\"}' --dry-run",
+            "sparse.storage: the pat"},
+           {"pruning.at_step=20", "pruning.at_step = 20 lies after the last step"},
+           {"train.steps=20 --out $(printf 'a\\377')", "--out: run.out = \"a\uFFFD\" has a NUL or"},
+           {"data.train='[\"text.txt\", \"./text.txt\"]'", "./text.txt is in data.train twice"},
            {"train.global_batch=8 --set train.micro_batch=3", "train.micro_batch = 3"},
            {"parallel.codec=maxmin:9", "allowed: 1 .. 8"},
            {"data.kind=images", "model.kind"}}) {
@@ -44,6 +62,7 @@ TEST(CliErrors, MistakesInAConfigAreNamed) {
       expect_error(here.run("train c.toml --set " + setting), 1, words);
     }
   }
+  expect_error(here.run("train c.toml --init none.h5"), 1, "--init none.h5 cannot be opened");
   here.write("typo.toml", "[model]\nlayers = 2\n[train]\nstep = 3\n");
   expect_error(here.run("train typo.toml"), 1, "typo.toml:4");
   here.write("broken.toml", "[model\n");
@@ -192,6 +211,26 @@ TEST(CliErrors, ADivergedRunStopsAndKeepsTheLastGoodCheckpoint) {
   expect_code(here.run("inspect run/checkpoints/step-000005.h5"), 0);
   expect_code(here.run("train c.toml --resume auto --set optimizer.lr=0.001 " + wild), 0);
   EXPECT_EQ(here.curve("run", "loss").size(), 20U);
+}
+
+TEST(CliErrors, AnOutputReplacesNeitherItsInputNorACheckpointOfARun) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 2"), 0);
+  const std::string in = "run/checkpoints/step-000002.h5";
+  const std::string checkpoint = here.read(in);
+  here.shell("ln " + in + " hard.h5; ln -s " + in + " soft.h5; mkdir -p other/checkpoints");
+  for (const std::string command :
+       {"export ", "prune --method magnitude --sparsity 0.5 ", "import --config c.toml "}) {
+    for (const std::string& out : {in, std::string("hard.h5"), std::string("soft.h5")}) {
+      expect_error(here.run(command + in + " -o " + out), 1, out + " is the input");
+    }
+    const std::string later = "run/../run/checkpoints/step-000003.h5";
+    expect_error(here.run(command + in + " -o " + later), 1, later + " would be a checkpoint");
+    EXPECT_FALSE(std::filesystem::exists(here / later));
+  }
+  EXPECT_EQ(here.read(in), checkpoint);
+  expect_code(here.run("export " + in + " -o run/checkpoints/plain.h5"), 0);
+  expect_code(here.run("export " + in + " -o other/checkpoints/step-000003.h5"), 0);
 }
 
 TEST(CliErrors, OutputsThatCannotBeWritten) {

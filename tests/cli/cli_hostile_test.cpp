@@ -96,6 +96,25 @@ TEST(CliHostile, ATruncatedFileIsRefusedAtAnyLength) {
   }
 }
 
+TEST(CliHostile, AnOutputThatIsNoFileIsNotReplaced) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 1 --set model.layers=1 --set model.width=8"), 0);
+  here.shell("mkfifo pipe && ln -s pipe link && echo old >target && ln -s target linked");
+  const std::string in = "run/checkpoints/step-000001.h5";
+  for (const std::string& command :
+       {"export " + in, "prune " + in + " --method magnitude --sparsity 0.5",
+        std::string("data tokenize text.txt"), std::string("report run")}) {
+    for (const std::string name : {"pipe", "link"}) {
+      SCOPED_TRACE(command + " -o " + name);
+      expect_error(here.shell(kAtOnce + command + " -o " + name), 1,
+                   name + " is not an ordinary file");
+      EXPECT_TRUE(fs::is_fifo(here / name));
+    }
+  }
+  expect_code(here.run("export " + in + " -o linked"), 0);
+  EXPECT_EQ(here.read("target"), "old\n");
+}
+
 /// A run whose files are read by `report` only.
 void write_run(const Workplace& here) {
   fs::create_directory(here / "run");

@@ -90,6 +90,42 @@ TEST(CliManifest, IsInCheckpointsAndTheSummary) {
               HasSubstr("kernels            " + manifest["kernels"].get<std::string>()));
 }
 
+/// A long run, and what happens to its data after the first step.
+Ran run_while(const Workplace& here, const std::string& launcher, const std::string& change) {
+  return here.shell("rm -rf run; " + launcher +
+                    " " ESPALIER_PROGRAM
+                    " train c.toml --set train.steps=20000 --set train.eval_every=0 & until [ -s "
+                    "run/metrics.jsonl ]; do sleep 0.01; done; " +
+                    change + "; wait $!");
+}
+
+TEST(CliManifest, DataThatAreOverwrittenEndTheRunBeforeItSaves) {
+  const Workplace here;
+  const std::string overwrite = "printf X | dd conv=notrunc of=text.txt";
+  const Ran changed = run_while(here, "", overwrite);
+  expect_error(changed, 1, "data file text.txt was changed while the run reads it");
+  // The same content, or another file of that name, is no change.
+  here.shell("printf a | dd conv=notrunc of=text.txt");
+  expect_code(run_while(here, "", "touch text.txt; sleep 0.2; kill $!"), 4);
+  expect_code(run_while(here, "", "cp text.txt t; printf x >>t; mv t text.txt; sleep 0.2; kill $!"),
+              4);
+}
+
+TEST(CliManifest, DataThatBecomeShorterAreNamed) {
+  const Workplace here;
+  const std::string text = here.read("text.txt");
+  const std::string message = "data file text.txt has become shorter";
+  expect_error(run_while(here, "", ": >text.txt"), 1, message);
+  here.write("text.txt", text);
+  const Ran ranks =
+      run_while(here, fmt::format("'{}/scripts/mpirun.sh' 2", ESPALIER_SOURCE_DIR), ": >text.txt");
+  expect_code(ranks, 1);
+  EXPECT_THAT(ranks.err, HasSubstr(message));
+  here.write("text.txt", text);
+  const Ran killed = run_while(here, "", "kill -BUS $!");
+  EXPECT_EQ(killed.code, 135) << "as before";
+}
+
 /// Runs two ranks through a script that sees which of them it starts.
 Ran run_unequal(const Workplace& here, const std::string& script, const std::string& arguments) {
   here.write("unequal",

@@ -173,7 +173,8 @@ TEST(CliSurvival, ALockDoesNotOverwriteOtherFiles) {
 
 TEST(CliSurvival, TheRunDirectoryIsTakenLiterally) {
   const Workplace here;
-  expect_error(here.run("train c.toml --out ''"), 1, "run.out is empty");
+  expect_error(here.run("train c.toml --out ''"), 2, "--out: the value is empty");
+  expect_error(here.run("train c.toml --set run.out="), 1, "run.out is empty");
   EXPECT_FALSE(fs::exists(here / "run"));
   expect_code(here.run(R"(train c.toml --steps 1 --out 'a\tb "c"')"), 0);
   EXPECT_TRUE(fs::exists(here / R"(a\tb "c")" / "metrics.jsonl"));

@@ -160,6 +160,47 @@ int64_t set_integer(const Field& field, int64_t value) {
   return list != nullptr ? (*list)->at(0) : *std::get<int64_t*>(slot);
 }
 
+TEST(Config, NumbersAreWithinTheirLimitsInFp32Too) {
+  for (const auto& [setting, why] : std::vector<std::pair<std::string, std::string>>{
+           {"model.dropout=0.99999999", "is 1 in fp32, out of range; allowed: >= 0 and < 1"},
+           {"optimizer.beta2=0.999999999", "is 1 in fp32"},
+           {"optimizer.momentum=0.999999999", "is 1 in fp32"},
+           {"optimizer.epsilon=1e-50", "is 0 in fp32, out of range; allowed: > 0"},
+           {"train.teacher_temperature=1e-50", "is 0 in fp32"},
+           {"optimizer.lr=1e39", "is inf in fp32"},
+           {"optimizer.clip=1e39", "is inf in fp32"}}) {
+    expect_parts(failure_of_override(setting), {setting.substr(0, setting.find('=')), why});
+  }
+  EXPECT_EQ(failure_of_override("optimizer.beta2=0.9999999"), "");
+  EXPECT_EQ(failure_of_override("optimizer.weight_decay=1e-50"), "");
+}
+
+TEST(Config, StringsAreUtf8WithoutNul) {
+  expect_parts(
+      failure_of_override("run.out=a\xff"),
+      {"--set run.out=a\uFFFD: run.out = \"a\uFFFD\" has a NUL or bytes that are not UTF-8"});
+  expect_parts(failure_of_override("data.train=[\"a\\u0000b\"]"),
+               {"data.train = \"a\\u0000b\" has a NUL"});
+  expect_parts(failure_of_toml("[sparse]\nindex = {default = \"auto\", \"a\\u0000*\" = \"auto\"}"),
+               {"run.toml:2: sparse.index = \"a\\u0000*\" has a NUL"});
+  EXPECT_EQ(failure_of_override("run.out=\u00e4\uFFFD"), "");
+}
+
+TEST(Config, ARunPrunesBeforeItEnds) {
+  const auto failure = [](const std::string& pruning) {
+    return failure_of([&] {
+      check_prunes_in_time(parse("[train]\nsteps = 20\n[pruning]\n" + pruning, "run.toml"));
+    });
+  };
+  EXPECT_EQ(failure("method = \"magnitude\"\nat_step = 19"), "");
+  expect_parts(failure("method = \"magnitude\"\nat_step = 20"),
+               {"pruning.at_step = 20 lies after the last step, train.steps = 20"});
+  expect_parts(failure("method = \"magnitude\"\nfrom_step = 30\nto_step = 40"),
+               {"pruning.from_step = 30 lies after"});
+  EXPECT_EQ(failure("method = \"none\"\nat_step = 30"), "");
+  EXPECT_EQ(failure("method = \"early-bird\"\nevery = 2\nto_step = 30"), "");
+}
+
 TEST(Config, EveryIntegerKeepsItsValueOrIsRefusedByName) {
   constexpr int64_t kTwo32 = int64_t{1} << 32;
   int integers = 0;

@@ -35,6 +35,18 @@ class Fingerprint : public ::testing::Test {
   fs::path folder_;
 };
 
+TEST_F(Fingerprint, StampsTellWhichFileWasWrittenInPlace) {
+  const std::string a = file("a", "Espalier");
+  const std::string b = file("b", "Espalier");
+  fs::last_write_time(b, fs::last_write_time(b) - std::chrono::seconds(9));
+  const FileStamps stamps({a, b, (folder_ / "none").string()});
+  EXPECT_EQ(stamps.changed(), "");
+  fs::rename(file("c", "another file"), a);
+  EXPECT_EQ(stamps.changed(), "") << "a reader has the old one open";
+  file("b", "espalier");
+  EXPECT_EQ(stamps.changed(), b);
+}
+
 TEST_F(Fingerprint, IsThatOfTheContent) {
   // Of one file, `xxh64sum FILE` prints the same.
   EXPECT_EQ(of({file("a", "Espalier")}), of({file("b", "Espalier")}));

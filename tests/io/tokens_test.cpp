@@ -45,6 +45,19 @@ class TokensTest : public ::testing::Test {
   fs::path folder_;
 };
 
+TEST_F(TokensTest, TheTailOfFilesThatValidatesIsNotInThemTwice) {
+  DataConfig data{.train = {file("a", "01234"), file("b", "56789")}, .validation = {}};
+  fs::create_symlink(data.train[0], folder_ / "link");
+  data.train.push_back((folder_ / "link").string());
+  const auto open = [&data] { TokenDataset::open(data, Split::train, {.context = 2}); };
+  EXPECT_NE(failure_of(open).find("link is in data.train twice"), std::string::npos);
+  data.validation = {file("c", "01234")};
+  EXPECT_EQ(failure_of(open), "") << "repeated data count twice";
+  data.validation = {};
+  data.validation_fraction = 0;
+  EXPECT_EQ(failure_of(open), "") << "nothing validates";
+}
+
 TEST_F(TokensTest, BytesAreJoinedAndSplitWithoutOverlap) {
   const DataConfig data{.train = {file("a", "01234"), file("b", "56789")},
                         .validation = {},
@@ -206,6 +219,13 @@ TEST_F(TokensTest, ImagesAndLabels) {
   EXPECT_EQ(row, (std::vector<float>{0.0F, 0.4F}));
 
   const auto open = [&] { ImageDataset::open(data, Split::train); };
+  data.train = {images, labels, images, labels};
+  EXPECT_NE(failure_of(open).find("images is in data.train twice"), std::string::npos);
+  data.validation = {images, labels};
+  EXPECT_NE(failure_of(open).find("images is in data.train and in data.val"), std::string::npos);
+  data.validation = {};
+  data.train = {images, labels, file("others", idx(0x803, {3, 1, 2}, "123456")), labels};
+  EXPECT_EQ(failure_of(open), "") << "labels may be shared";
   data.train = {images};
   EXPECT_NE(failure_of(open).find("in pairs"), std::string::npos) << failure_of(open);
   data.train = {images, file("two", idx(0x801, {2}, "\x04\x09"))};

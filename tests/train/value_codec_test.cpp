@@ -72,7 +72,7 @@ TEST(CodedValues, WithoutACodecNoBitChanges) {
     const TempDir dir;
     io::Config none = coded(dir, "fp32", dtype);
     const Outcome plain = run(none, 3);
-    none.parallel.value_codec.patterns = {{"no such parameter", "linear8"}};
+    none.parallel.value_codec.patterns = {{"*", "linear8"}, {"*", "fp32"}};
     EXPECT_EQ(run(none, 3), plain);
     none.parallel.zero = 0;
     none.parallel.value_codec.patterns.clear();

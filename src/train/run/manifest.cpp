@@ -215,7 +215,8 @@ void add_inputs(const io::Config& config, Manifest& manifest) {
   manifest.train_data = io::fingerprint(config.data.train);
   manifest.validation_data = io::fingerprint(config.data.validation);
   if (pruning::method_of(config.pruning).from_file()) {
-    manifest.mask_file = io::fingerprint(std::vector<std::string>{config.pruning.file});
+    manifest.mask_file =
+        io::fingerprint(std::vector<std::string>{config.pruning.file}, "pruning.file");
   }
   if (!config.train.teacher.empty()) {
     manifest.teacher = io::fingerprint(std::vector<std::string>{config.train.teacher});
@@ -240,14 +241,14 @@ void compare_program(const Manifest& manifest, parallel::Communicator& comm) {
 void compare_inputs(const Manifest& manifest, const WeightSource& files,
                     parallel::Communicator& comm) {
   constexpr const char* kCopy = "copy the same files to all machines";
-  const auto content = [](const std::string& file) {
-    return file.empty() ? file : io::fingerprint(std::vector<std::string>{file});
+  const auto content = [](const std::string& file, std::string_view what) {
+    return file.empty() ? file : io::fingerprint(std::vector<std::string>{file}, what);
   };
   std::string resume;
   std::string init;
   on_first_rank_first(comm, [&] {
-    resume = content(files.resume ? files.resume->string() : "");
-    init = content(files.init);
+    resume = content(files.resume ? files.resume->string() : "", "--resume");
+    init = content(files.init, "--init");
   });
   const std::vector<Fact> facts{
       {"files of data.train", manifest.train_data, kCopy},

@@ -62,7 +62,8 @@ void Reporter::begin_checkpoint(bool copies) {
                                .history = run_.pruner->history(),
                                .copies = copies,
                                .before_commit =
-                                   [&directory] {
+                                   [this, &directory] {
+                                     run_.check_data();
                                      directory.sync_metrics();
                                      directory.check_lock();
                                    },
@@ -143,6 +144,9 @@ void Reporter::finish(bool finished) {
   {
     const parallel::Busy busy(run_.comm);
     run_.directory->check_lock();
+    if (run_.comm.rank() == 0) {
+      run_.check_data();
+    }
   }
   write_summary({.run = run_,
                  .pipeline = pipeline,

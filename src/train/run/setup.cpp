@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "parallel/transport/collectives.h"
+#include "src/config/schema.h"
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/exchange/low_rank_codec.h"
@@ -175,12 +176,20 @@ void open(const io::Config& config, const TrainerOptions& options, Opened& opene
   stream.allow_tf32(config.train.tf32);
   stream.set_deterministic(config.run.deterministic);
   opened.layers = model::make_layers(config.model, run.source->problem());
-  opened.start = initial_masks(config, model::parameters_of(opened.layers), opened.files,
+  const std::vector<sparse::ParameterSpec> network = model::parameters_of(opened.layers);
+  config::check_patterns(config, network);
+  opened.start = initial_masks(config, network, opened.files,
                                config.parallel.pipeline == 1 ? stream.threads() : 1);
   if (config.parallel.pipeline > 0) {  // fail before expensive work
     const auto stages = static_cast<int>(config.parallel.pipeline);
     share_of(config, parallel::make_grid(run.comm.size(), stages).data);
   }
+}
+
+io::FileStamps stamps_of(const io::DataConfig& data) {
+  std::vector<std::string> files = data.train;
+  files.insert(files.end(), data.validation.begin(), data.validation.end());
+  return io::FileStamps(files);
 }
 
 void build_stage(const Opened& opened, const std::shared_ptr<Shards>& shards, Run& run) {
@@ -336,6 +345,21 @@ void connect(const Opened& opened, std::shared_ptr<Shards> shards, Run& run) {
 
 }  // namespace
 
+void Run::check_data() {
+  const std::string changed = data.changed();
+  if (changed.empty()) {
+    return;
+  }
+  const io::DataConfig& files = config().data;
+  io::FileStamps now = stamps_of(files);
+  check(io::fingerprint(files.train) == manifest.train_data &&
+            io::fingerprint(files.validation) == manifest.validation_data,
+        "data file {} was changed while the run reads it, and nothing was saved since; restore it, "
+        "then --resume auto",
+        changed);
+  data = std::move(now);
+}
+
 void Run::count_totals() {
   const Sparsity mine = pruner->sparsity();
   std::array<double, 4> counts{static_cast<double>(stage->store().total_size()),
@@ -369,6 +393,7 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   Opened opened{.files = {.resume = received.file(), .init = options.init}};
   on_first_rank_first(comm, [&] {
     check_teacher_file(config);
+    run.data = stamps_of(config.data);
     add_inputs(config, run.manifest);
   });
   compare_inputs(run.manifest, opened.files, comm);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "io/config/config.h"
+#include "io/data/fingerprint.h"
 #include "parallel/transport/communicator.h"
 #include "src/kernels/backend.h"
 #include "src/train/masks/pruner.h"
@@ -57,6 +58,7 @@ struct Run {
   std::unique_ptr<Pipeline> pipeline;
 
   Manifest manifest;
+  io::FileStamps data;  ///< of the files that training reads, since before their fingerprints
   LossScale loss_scale;
   int64_t step = 0;                 ///< steps done or enqueued
   int64_t resumed_step = -1;        ///< of the checkpoint that the run resumed from; -1: none
@@ -66,6 +68,9 @@ struct Run {
   Totals totals;
 
   const io::Config& config() const { return plan->config; }
+  /// Throws Failure if the data are no longer those of the manifest. Cost: a stat per file, and
+  /// reading the data if one was touched.
+  void check_data();
   /// Sums the parameters of all stages. Collective over the pipeline.
   void count_totals();
 };
