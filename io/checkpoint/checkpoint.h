@@ -192,7 +192,7 @@ class CheckpointReader {
   hdf5::Reader file_;
   int64_t version_ = 0;
   std::vector<std::string> names_;
-  std::set<std::string, std::less<>> known_;  ///< `names_`
+  std::set<std::string, std::less<>> known_;                ///< `names_`
   mutable std::map<std::string, StoredParameter> infos_{};  ///< of `info`, by name
 };
 

@@ -15,7 +15,8 @@ namespace espalier::io {
 /// whole name must match. O(pattern × name).
 bool glob_match(std::string_view pattern, std::string_view name);
 
-/// Throws Failure, which begins with `where`, unless `pattern` matches one of the parameters' names.
+/// Throws Failure, which begins with `where`, unless `pattern` matches one of the parameters'
+/// names.
 void check_matches(std::string_view where, std::string_view pattern,
                    std::span<const std::string> names);
 

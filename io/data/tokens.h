@@ -54,8 +54,8 @@ class Vocabulary {
 int64_t sample_index(int64_t seed, int64_t step, int64_t index_in_global_batch, int64_t bound);
 
 /// Throws Failure if a file of `train` is in `validation`, too, or, where its tail validates
-/// (`fraction` > 0, no validation files), in `train` twice, under any name: the validation loss would
-/// be of training data.
+/// (`fraction` > 0, no validation files), in `train` twice, under any name: the validation loss
+/// would be of training data.
 void check_disjoint(std::span<const std::string> train, std::span<const std::string> validation,
                     double fraction);
 

@@ -20,8 +20,8 @@ void sync_folder(const std::filesystem::path& folder);
 bool make_folder(const std::filesystem::path& path);
 /// Makes the folder of `path` and those above it.
 void make_folder_of(const std::filesystem::path& path);
-/// Throws Failure if `path` exists and is no ordinary file (nor a link to one): a rename would replace
-/// a device or a pipe.
+/// Throws Failure if `path` exists and is no ordinary file (nor a link to one): a rename would
+/// replace a device or a pipe.
 void check_replaceable(const std::filesystem::path& path);
 /// The temporary name of a file that will replace `path`: checks the target, makes its folder, and
 /// removes what an earlier process with our PID left.

@@ -26,8 +26,8 @@ class MappedFile {
   std::span<const uint8_t> bytes_;
 };
 
-/// The mapped file of this process that `address` belongs to; empty: none. For a handler of SIGBUS in
-/// a thread that read there: the lock inside is then free, or another thread's.
+/// The mapped file of this process that `address` belongs to; empty: none. For a handler of SIGBUS
+/// in a thread that read there: the lock inside is then free, or another thread's.
 std::string mapped_file_at(const void* address);
 
 }  // namespace espalier::io

@@ -182,10 +182,9 @@ std::vector<int> RingReduction::missing() const {
 
 }  // namespace
 
-extern const ReductionEntry kRing{
-    .name = "ring",
-    .help = "partial sums around a ring",
-    .in_rank_order = false,
-    .make = make_kind<RingReduction>};
+extern const ReductionEntry kRing{.name = "ring",
+                                  .help = "partial sums around a ring",
+                                  .in_rank_order = false,
+                                  .make = make_kind<RingReduction>};
 
 }  // namespace espalier::parallel

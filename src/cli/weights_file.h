@@ -57,8 +57,8 @@ struct Inference {
   Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch);
 };
 
-/// Called before the work: throws Failure if `out`, which a command makes of `in`, is no place for a
-/// file, is `in` itself (also by links), or would be a checkpoint of a run, which must hold the
+/// Called before the work: throws Failure if `out`, which a command makes of `in`, is no place for
+/// a file, is `in` itself (also by links), or would be a checkpoint of a run, which must hold the
 /// optimizer's state.
 void check_output(const fs::path& out, const fs::path& in);
 
