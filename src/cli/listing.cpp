@@ -307,7 +307,7 @@ Json listing(const io::Config& given) {
   const AssumedProblem problem = assume_problem(config, teacher);
   const model::Layers layers = model::make_layers(config.model, problem.shape);
   const std::vector<sparse::ParameterSpec> specs = model::parameters_of(layers);
-  config::check_patterns(config, specs);
+  espalier::config::check_patterns(config, specs);
   const train::RunShape run{.problem = problem.shape,
                             .threads = std::max(1, static_cast<int>(config.run.threads)),
                             .place = kernels::planning(config.run.backend),
