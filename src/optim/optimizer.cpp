@@ -103,7 +103,8 @@ kernels::UpdateArgs Optimizer::args_of(const sparse::Parameter& parameter,
           .factor = norm_.factor(),
           .lr = update.lr * factor,
           .weight_decay = decay_of(parameter, config_) / factor,
-          .rounding = rounding_of(parameter, state, seed_, update.step)};
+          .rounding = rounding_of(parameter, state, seed_, update.step),
+          .observer = update.hooks.observer && !dense ? update.hooks.observer(parameter) : nullptr};
 }
 
 }  // namespace espalier::optim

@@ -41,6 +41,8 @@ struct StepHooks {
   /// Called when the update of the owned flat elements [0, end) is enqueued; ends ascend. Not
   /// called if the host knows that the update changes nothing.
   std::function<void(int64_t end)> stepped;
+  /// Sees the blocks of a parameter without dense copy while they change; null: none.
+  std::function<const kernels::UpdateObserver*(const sparse::Parameter&)> observer{};
 };
 
 /// Callbacks between the sum of a gradient and the update, for methods that learn from every step.

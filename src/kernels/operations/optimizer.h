@@ -67,6 +67,16 @@ struct RandomRounding {
 ///           Chen et al., 2023, arXiv 2302.06675, algorithm 2
 enum class UpdateRule : uint8_t { adamw, sgd, lion };
 
+/// Sees the elements of an update while they are in cache: called for consecutive blocks of at most
+/// kObservedBlock elements that cover all, from any thread of the stream, right before and right
+/// after a block changes. Tables of CPUs only.
+struct UpdateObserver {
+  void* self = nullptr;
+  void (*before)(void* self, int64_t first, int64_t count) = nullptr;
+  void (*after)(void* self, int64_t first, int64_t count) = nullptr;
+};
+inline constexpr int64_t kObservedBlock = 4096;
+
 /// One fused pass over kept elements.
 ///   w        the master copy: `value` itself in fp32; else the number with the halves `value` and
 ///            `low` (rules/master.h, SplitFloat); without `low`, `value` with stochastic rounding
@@ -90,6 +100,7 @@ struct UpdateArgs {
   float scale = 1, lr = 0, beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F, weight_decay = 0;
   float bias_correction1 = 1, bias_correction2 = 1;
   RandomRounding rounding;
+  const UpdateObserver* observer = nullptr;  ///< only without `dense`; null: none
 };
 
 /// Predicts the weights after further updates in the current direction: for each term in turn

@@ -3,9 +3,14 @@
 // of ranks finds them where a rank holds the state alone. Between the end of an update and the
 // begin of the next the state is constant:
 //
-//   check.verify();           before the update, before masks change, before a save
-//   …                         the update
-//   check.record(step);       after it
+//   check.verify();           before masks change, before a save
+//   check.begin_update();     before the update
+//   …                         the update, with check.observer_of(parameter)
+//   check.end_update(step);   after it
+//
+// Arrays that the update reads and writes in blocks are hashed there, while a block is in cache:
+// before it changes (verify) and after it (record). All others are hashed before and after the
+// update. A difference is thrown by `end_update`, before anything is saved or sent.
 //
 // State: values, their dense copies, low halves and master copies, moments and their scales. Error
 // feedback and factors of powersgd are constant only until the gradients are reduced:
@@ -18,8 +23,11 @@
 // written; on a device, everything but indices (`parallel.check_every` compares replicas).
 // Asynchronous stages record at the end of a segment: within one, only indices are covered.
 //
-// Cost: two reads of the state per step, by the threads of the stream.
+// Cost: two hashes of the state per step, by the threads of the stream; memory is read for them only
+// where arrays are not hashed in the update: with sharded optimizers and dense copies.
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,16 +46,22 @@ class StateCheck {
 
   /// Records the checksums after step number `step`; of a teacher once, before the first step.
   void record(int64_t step);
+  /// Verifies what the update does not observe.
+  void begin_update();
+  /// For Optimizer's hooks, between begin_update and end_update; null: not observed.
+  const kernels::UpdateObserver* observer_of(const sparse::Parameter& parameter);
+  /// Throws as `verify` if bits had changed before the update; else records.
+  void end_update(int64_t step);
   /// Throws a retryable Failure that names parameter, array and rank if bits changed since
   /// `record`. Does nothing without a record, or after masks, storages or addresses have changed.
-  void verify() const { verify(0, exchanged_); }
+  void verify() const;
   /// As `verify`, of error feedback and factors.
   void verify_feedback() const { verify(exchanged_, pieces_.size()); }
   /// Verifies error feedback and factors of flat elements [0, end) that are not verified since
   /// `record`. Call it before they are written.
   void verify_feedback(int64_t end);
   /// Drops the records; call it after writing state outside of an update.
-  void clear() { pieces_.clear(), arrays_.clear(), exchanged_ = next_ = 0; }
+  void clear();
 
  private:
   struct Array {
@@ -61,6 +75,29 @@ class StateCheck {
     int64_t first = 0;  ///< flat element at which its array begins
     uint64_t hash = 0;
   };
+  /// Arrays of a parameter that are hashed in blocks of kObservedBlock elements.
+  struct Blocks {
+    struct Column {
+      const char* kind;
+      const std::byte* data;
+      size_t element_bytes;
+    };
+    const sparse::Parameter* parameter = nullptr;
+    std::vector<Column> columns{};
+    std::vector<uint64_t> hashes{};      ///< [blocks][columns]
+    std::atomic<const char*> changed{};  ///< kind of a column that had changed; null: none
+    kernels::UpdateObserver observer{};
+
+    uint64_t hash(size_t column, int64_t first, int64_t count) const;
+    void record(int64_t first, int64_t count);
+    void verify(int64_t first, int64_t count);
+  };
+  bool observes(const sparse::Parameter& parameter) const;
+  void make_blocks();
+  template <class Visit>
+  void for_blocks(const Visit& visit) const;
+  void check_blocks() const;
+  [[noreturn]] void fail_changed(const sparse::Parameter& parameter, const char* kind) const;
   void add(const sparse::Parameter& parameter, const char* kind, const Tensor& tensor);
   void add_constants();
   void add_state();
@@ -79,6 +116,8 @@ class StateCheck {
   size_t constant_arrays_ = 0, constants_ = 0;
   size_t exchanged_ = 0;  ///< first piece of feedback
   size_t next_ = 0;       ///< first piece of feedback that is not verified since `record`
+  std::vector<std::unique_ptr<Blocks>> blocks_;  ///< [parameters]; null: not observed
+  bool updating_ = false;                        ///< blocks are hashed in an update
 };
 
 }  // namespace espalier::train

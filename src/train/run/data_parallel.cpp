@@ -129,14 +129,21 @@ void DataParallel::reduce(const sparse::ParameterRange& range, int64_t step) {
 }
 
 optim::PendingUpdate DataParallel::update(int64_t step, double lr) {
-  check_.verify();
+  check_.begin_update();
   optim::PendingUpdate pending =
       shards_ ? sharded_update(step, lr)
-              : stage_.update(step, lr, {.sum = norm_reduction(), .stepped = {}});
+              : stage_.update(step, lr,
+                              {.sum = norm_reduction(),
+                               .stepped = {},
+                               .observer = [this](const sparse::Parameter& parameter) {
+                                 return check_.observer_of(parameter);
+                               }});
   if (ends_may_differ()) {
     stages_.copy_tied_values();
   }
-  record_state(step + 1);
+  if (config_.parallel.check_state) {
+    check_.end_update(step + 1);
+  }
   return pending;
 }
 

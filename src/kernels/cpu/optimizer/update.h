@@ -171,6 +171,16 @@ inline void write_dense(const KeptBlock& block, const V* value, const uint16_t* 
   }
 }
 
+template <class Rule, class G, class V>
+void run_observed(int threads, const Rule& rule, const State<G, V>& state, int64_t count,
+                  const UpdateObserver& observer) {
+  for_ranges(threads, count, kObservedBlock, [&](int64_t first, int64_t n) {
+    observer.before(observer.self, first, n);
+    update_range(rule, state, first, n);
+    observer.after(observer.self, first, n);
+  });
+}
+
 template <class Rule, class G, class V, class T>
 void run(int threads, const Rule& rule, const State<G, V>& state, const Positions& positions,
          T* dense) {
@@ -211,6 +221,9 @@ void step(Stream& stream, Rule rule, const UpdateArgs& args) {
           moment_of(args.moment1, args.scale1),
           args.moment2 ? moment_of(args.moment2, args.scale2) : Moment{},
           args.rounding};
+      if (args.observer != nullptr) {
+        return run_observed(stream.threads(), rule, state, count, *args.observer);
+      }
       using Narrow = std::conditional_t<sizeof(value) == 2, decltype(value), decltype(gradient)>;
       with_type_beside<Narrow>(args.dense.dtype, [&](auto dense) {
         run(stream.threads(), rule, state, positions, elements<decltype(dense)>(args.dense));
