@@ -25,7 +25,8 @@ TEST(CliErrors, WrongUsageIsTwo) {
            {"train c.toml --steps -4", "--steps: -4 is not a number above 0 "},
            {"sample a.h5 --prompt a --tokens -4", "--tokens: -4 is not a number of at"},
            {"train c.toml --init ''", "--init: the value is empty"},
-           {"train c.toml --resume=", "--resume"},
+           {"train c.toml --resume=", "--resume: the value is empty"},
+           {"train c.toml --out= --dry-run", "--out: the value is empty"},
            {"report", "runs"},
            {"eval", "file"},
            {"import a.h5 -o b.h5", "--config"}}) {
