@@ -62,6 +62,12 @@ bool prune_at(const PruningSchedule& schedule, int64_t step) {
   return listed && target_sparsity(schedule, step) > 0;
 }
 
+int64_t first_prune_step(const PruningSchedule& schedule) {
+  return schedule.initial_sparsity > 0
+             ? schedule.from_step
+             : schedule.from_step + std::min(schedule.every, schedule.to_step - schedule.from_step);
+}
+
 LearningWindow learning_window_of(const io::PruningConfig& config) {
   return config.gradual()
              ? LearningWindow{.from_step = config.from_step, .to_step = config.to_step}

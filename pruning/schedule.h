@@ -31,6 +31,8 @@ void check_pruning_schedule(const PruningSchedule& schedule);
 double target_sparsity(const PruningSchedule& schedule, int64_t step);
 /// True when masks shrink at `step` (never for a target of zero).
 bool prune_at(const PruningSchedule& schedule, int64_t step);
+/// The first step at which `prune_at` is true, for a final_sparsity above 0.
+int64_t first_prune_step(const PruningSchedule& schedule);
 /// All steps at which `prune_at` is true, ascending.
 std::vector<int64_t> prune_steps(const PruningSchedule& schedule);
 

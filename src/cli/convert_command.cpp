@@ -1,5 +1,7 @@
 // espalier import and export: checkpoints from and to plain HDF5 files of dense arrays, zeros where
 // pruned.
+#include <array>
+
 #include "io/checkpoint/plain_hdf5.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
@@ -18,13 +20,14 @@ struct ConvertArguments {
 };
 
 int import_arrays(const ConvertArguments& arguments) {
-  check_output(arguments.out, arguments.in);
+  check_output(arguments.out, std::array{arguments.in, arguments.config.file});
   check(
       !io::is_checkpoint(arguments.in),
       "{} is an Espalier checkpoint already: use it unchanged, or run `espalier export` for plain "
       "arrays",
       arguments.in);
   const WeightsFile file = open_weights(arguments.in, arguments.config);
+  check_output(arguments.out, file.config.data.train);
   Weights weights(file);
   train::load_plain(arguments.in, *weights.store, weights.prunable);
   write_weights(arguments.out, *weights.store, config::to_toml(file.config), file.characters);
@@ -59,7 +62,7 @@ std::vector<float> dense_values(const io::CheckpointReader& reader,
 }
 
 int export_arrays(const ConvertArguments& arguments) {
-  check_output(arguments.out, arguments.in);
+  check_output(arguments.out, std::array{arguments.in});
   const io::CheckpointReader reader(arguments.in);
   io::PlainWriter writer(arguments.out);
   int64_t count = 0;

@@ -4,6 +4,7 @@
 #include "io/files/raw_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/weights_file.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {
@@ -40,6 +41,9 @@ std::string shown(const std::string& bytes) {
 }
 
 int tokenize(const DataArguments& arguments) {
+  const std::string note_file = arguments.out + ".json";
+  check_output(arguments.out, arguments.data.train);
+  check_output(note_file, arguments.data.train);
   const auto data =
       io::TokenDataset::open(arguments.data, io::Split::train, {.context = 0, .vocabulary = 0});
   io::AtomicFile tokens(arguments.out);
@@ -57,7 +61,6 @@ int tokenize(const DataArguments& arguments) {
                               {"tokens", data.size()},
                               {"vocabulary", data.vocabulary()},
                               {"bytes", data.characters().text()}};
-  const std::string note_file = arguments.out + ".json";
   io::AtomicFile file(note_file);
   file.append(note.dump(2) + "\n");
   file.commit();

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <span>
+#include <string_view>
 
 #include "parallel/transport/mpi_communicator.h"
 #include "src/cli/commands.h"
@@ -31,6 +33,20 @@ std::string check_number(const std::string& text, std::string_view expected, boo
              : fmt::format("{} is not {}", text, expected);
 }
 
+constexpr std::string_view kEmptyValue = "the value is empty; give one, or leave the option out";
+
+/// CLI11 would take the word after `--name=` as the value. Words after `--` are another command's.
+void check_arguments(std::span<char* const> arguments) {
+  for (const std::string_view argument : arguments) {
+    if (argument == "--") {
+      return;
+    }
+    if (argument.starts_with("--") && argument.find('=') == argument.size() - 1) {
+      throw Usage(fmt::format("{}: {}", argument.substr(0, argument.size() - 1), kEmptyValue));
+    }
+  }
+}
+
 /// Rules for the options of all commands. CLI11's own checks let a nan pass, and print the largest
 /// double in 309 digits. An empty value is mostly an unset variable of a script.
 void check_values(CLI::App& app) {
@@ -51,10 +67,8 @@ void check_values(CLI::App& app) {
       });
     }
     if (option->nonpositional() && option->get_items_expected_max() > 0) {
-      option->check([](const std::string& text) {
-        return std::string(text.empty() ? "the value is empty; give one, or leave the option out"
-                                        : "");
-      });
+      option->check(
+          [](const std::string& text) { return std::string(text.empty() ? kEmptyValue : ""); });
     }
   }
   for (CLI::App* command : app.get_subcommands({})) {
@@ -71,6 +85,7 @@ int run(int argc, char** argv) {
     add(app, chosen);
   }
   check_values(app);
+  check_arguments(std::span(argv, static_cast<size_t>(argc)).subspan(1));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

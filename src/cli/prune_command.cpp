@@ -191,8 +191,10 @@ pruning::Result masks_for(const PruneArguments& arguments, const Loaded& loaded,
 }
 
 int prune(const PruneArguments& arguments) {
-  check_output(arguments.out, arguments.in);
+  check_output(arguments.out, std::array{arguments.in, arguments.config.file});
+  check_output(arguments.out, arguments.calibration);
   Loaded loaded = load(arguments);
+  check_output(arguments.out, loaded.config.data.train);
   const io::PruningConfig config = settings_from(arguments, loaded.config.pruning);
   sparse::Store& store = *loaded.weights->store;
   const std::vector<bool> prunable = train::prunable_of(store, config);

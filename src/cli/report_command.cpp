@@ -1,6 +1,7 @@
 // espalier report RUN_DIR…: writes a page with curves, memory, bytes and timeline, and one table.
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/weights_file.h"
 #include "src/core/error.h"
 #include "src/report/report.h"
 
@@ -22,6 +23,7 @@ int report(const ReportArguments& arguments) {
     }
     const std::filesystem::path page =
         arguments.out.empty() ? runs.front() / "report.html" : std::filesystem::path(arguments.out);
+    check_output(page, {});
     report::write_report(runs, page);
     Progress(true, 0, false).note(fmt::format("wrote {}", page.string()));
   }

@@ -1,5 +1,9 @@
 #include "src/cli/weights_file.h"
 
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
 #include <thread>
 
 #include "io/checkpoint/plain_hdf5.h"
@@ -67,6 +71,26 @@ int threads_of(const io::Config& config) {
              : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
+/// The files of a run directory (docs/formats.md) except checkpoints and report.html, which commands
+/// may write.
+constexpr std::array<std::string_view, 10> kFilesOfRun{
+    "config.toml", "manifest.json",  "metrics.jsonl",         "summary.json",
+    "trace.json",  "adaprec.jsonl",  "pipeline-measured.svg", "pipeline-predicted.svg",
+    ".lock",       "supervise.jsonl"};
+
+bool is_run(const fs::path& folder) {
+  return io::path_exists(folder / "manifest.json") || io::path_exists(folder / "config.toml");
+}
+
+/// The run of a folder RUN/checkpoints or RUN/checkpoints/set-aside-N.
+std::optional<fs::path> run_with_checkpoints(fs::path folder) {
+  if (folder.filename().string().starts_with("set-aside-")) {
+    folder = folder.parent_path();
+  }
+  const fs::path run = folder.parent_path();
+  return folder.filename() == "checkpoints" && is_run(run) ? std::optional(run) : std::nullopt;
+}
+
 }  // namespace
 
 WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
@@ -125,22 +149,24 @@ Inference::Inference(const WeightsFile& file, const train::ProblemShape& problem
                       train::prunable_of(stage.store(), file.config.pruning));
 }
 
-void check_output(const fs::path& out, const fs::path& in) {
+void check_output(const fs::path& out, std::span<const std::string> inputs) {
   io::check_replaceable(out);
   std::error_code missing;
-  check(!fs::equivalent(in, out, missing),
-        "{} is the input {}, which would be replaced; name another output file with -o",
-        out.string(), in.string());
-  const fs::path folder = fs::weakly_canonical(fs::absolute(out), missing).parent_path();
-  const fs::path run = folder.parent_path();
-  const bool of_run =
-      folder.filename() == "checkpoints" &&
-      (io::path_exists(run / "manifest.json") || io::path_exists(run / "config.toml"));
-  check(
-      !of_run || !io::checkpoint_step(out),
-      "{} would be a checkpoint of the run {}, but without the optimizer's state: it could not be "
-      "resumed; name another output file with -o",
-      out.string(), run.string());
+  for (const std::string& in : inputs) {
+    check(!fs::equivalent(in, out, missing),
+          "{} is the input {}, which would be replaced; name another output file with -o",
+          out.string(), in);
+  }
+  const fs::path folder = fs::weakly_canonical(fs::absolute(out).parent_path(), missing);
+  const auto run = run_with_checkpoints(folder);
+  check(!run || !io::checkpoint_step(out),
+        "{} would be a checkpoint of the run {}, but without the optimizer's state: it could not "
+        "be resumed; name another output file with -o",
+        out.string(), run ? run->string() : "");
+  check(!is_run(folder) ||
+            std::ranges::find(kFilesOfRun, out.filename().string()) == kFilesOfRun.end(),
+        "{} is a file of the run {}, which would be replaced; name another output file with -o",
+        out.string(), folder.string());
 }
 
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,

@@ -3,6 +3,7 @@
 // plain HDF5 file of dense arrays, which needs --config.
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,10 +58,10 @@ struct Inference {
   Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch);
 };
 
-/// Called before the work: throws Failure if `out`, which a command makes of `in`, is no place for
-/// a file, is `in` itself (also by links), or would be a checkpoint of a run, which must hold the
-/// optimizer's state.
-void check_output(const fs::path& out, const fs::path& in);
+/// Called before the work: throws Failure if `out` is no place for a file, is one of the files that
+/// the command reads (also by links; names of no file are ignored), or belongs to a run: a file
+/// that the run needs, or a checkpoint, which must hold the optimizer's state.
+void check_output(const fs::path& out, std::span<const std::string> inputs);
 
 /// Writes a checkpoint of weights and masks without optimizer state, for `train --init`. Values are
 /// fp32; step 0.

@@ -256,17 +256,25 @@ void validate(const Config& config) {
 
 void check_prunes_in_time(const Config& config) {
   const io::PruningConfig& pruning = config.pruning;
-  if (!pruning.prunes() || pruning::method_of(pruning).waits) {
+  const pruning::Method& method = pruning::method_of(pruning);
+  if (!pruning.prunes() || method.waits) {
     return;  // a method that waits may prune at any earlier step
   }
-  const int64_t first = pruning::pruning_schedule_of(pruning).from_step;
-  check(first < config.train.steps,
+  const pruning::PruningSchedule schedule = pruning::pruning_schedule_of(pruning);
+  const int64_t from = schedule.from_step;
+  check(from < config.train.steps,
         "pruning.{} = {} lies after the last step, train.steps = {}: nothing would be pruned; "
         "prune earlier, or set pruning.method = \"none\"",
-        first == pruning.at_step     ? "at_step"
-        : first == pruning.from_step ? "from_step"
-                                     : "to_step",
-        first, config.train.steps);
+        from == pruning.at_step     ? "at_step"
+        : from == pruning.from_step ? "from_step"
+                                    : "to_step",
+        from, config.train.steps);
+  const int64_t first = method.from_file() ? from : pruning::first_prune_step(schedule);
+  check(first < config.train.steps,
+        "gradual pruning from pruning.from_step = {} first prunes after step {}, the run's last or "
+        "later (train.steps = {}): nothing would be pruned; set an earlier pruning.from_step, or a "
+        "smaller pruning.every",
+        from, first, config.train.steps);
 }
 
 }  // namespace espalier::config

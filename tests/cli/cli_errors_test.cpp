@@ -25,7 +25,8 @@ TEST(CliErrors, WrongUsageIsTwo) {
            {"train c.toml --steps -4", "--steps: -4 is not a number above 0 "},
            {"sample a.h5 --prompt a --tokens -4", "--tokens: -4 is not a number of at"},
            {"train c.toml --init ''", "--init: the value is empty"},
-           {"train c.toml --resume=", "--resume"},
+           {"train c.toml --resume=", "--resume: the value is empty"},
+           {"train c.toml --out= --dry-run", "--out: the value is empty"},
            {"report", "runs"},
            {"eval", "file"},
            {"import a.h5 -o b.h5", "--config"}}) {
@@ -227,10 +228,48 @@ TEST(CliErrors, AnOutputReplacesNeitherItsInputNorACheckpointOfARun) {
     const std::string later = "run/../run/checkpoints/step-000003.h5";
     expect_error(here.run(command + in + " -o " + later), 1, later + " would be a checkpoint");
     EXPECT_FALSE(std::filesystem::exists(here / later));
+    const std::string aside = "run/checkpoints/set-aside-1/step-000001.h5";
+    expect_error(here.run(command + in + " -o " + aside), 1, aside + " would be a checkpoint");
   }
   EXPECT_EQ(here.read(in), checkpoint);
   expect_code(here.run("export " + in + " -o run/checkpoints/plain.h5"), 0);
   expect_code(here.run("export " + in + " -o other/checkpoints/step-000003.h5"), 0);
+}
+
+TEST(CliErrors, AnOutputReplacesNoFileOfARun) {
+  const Workplace here;
+  here.shell("mkdir -p run/checkpoints; touch run/config.toml run/manifest.json");
+  here.write("run/metrics.jsonl", "{\"step\":1,\"loss\":2.5}\n");
+  for (const std::string command : {"report run -o ", "data tokenize text.txt -o "}) {
+    for (const std::string name : {"config.toml", "manifest.json", "metrics.jsonl", "summary.json",
+                                   "trace.json", "supervise.jsonl", ".lock"}) {
+      const std::string out = "run/" + name;
+      expect_error(here.run(command + out), 1, out + " is a file of the run");
+    }
+    const std::string checkpoint = "run/checkpoints/step-000001.h5";
+    expect_error(here.run(command + checkpoint), 1, checkpoint + " would be a checkpoint");
+  }
+  expect_error(here.run("data tokenize text.txt -o run/summary"), 1, "run/summary.json is a file");
+  expect_code(here.run("report run"), 0);
+  expect_code(here.run("report run -o run/report.html"), 0);
+}
+
+TEST(CliErrors, AnOutputReplacesNoOtherInput) {
+  const Workplace here;
+  here.write("text.txt.json", "text");
+  here.shell("ln -s text.txt.json soft");
+  for (const auto& [arguments, out] : std::vector<std::pair<std::string, std::string>>{
+           {"data tokenize c.toml text.txt", "text.txt"},
+           {"data tokenize text.txt.json", "soft"},
+           {"import plain.h5 --config c.toml", "c.toml"},
+           {"prune plain.h5 --config c.toml --method magnitude --sparsity 0.5", "c.toml"},
+           {"prune plain.h5 --calibration a --calibration text.txt --method wanda", "text.txt"}}) {
+    const std::string before = here.read(out);
+    expect_error(here.run(arguments + " -o " + out), 1, out + " is the input");
+    EXPECT_EQ(here.read(out), before);
+  }
+  expect_error(here.run("data tokenize text.txt.json -o text.txt"), 1,
+               "text.txt.json is the input");
 }
 
 TEST(CliErrors, OutputsThatCannotBeWritten) {

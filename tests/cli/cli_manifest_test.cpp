@@ -103,7 +103,9 @@ TEST(CliManifest, DataThatAreOverwrittenEndTheRunBeforeItSaves) {
   const Workplace here;
   const std::string overwrite = "printf X | dd conv=notrunc of=text.txt";
   const Ran changed = run_while(here, "", overwrite);
-  expect_error(changed, 1, "data file text.txt was changed while the run reads it");
+  expect_error(changed, 1,
+               "data file text.txt was changed while the run reads it; the state since the last "
+               "checkpoint was not saved; restore the file");
   // The same content, or another file of that name, is no change.
   here.shell("printf a | dd conv=notrunc of=text.txt");
   expect_code(run_while(here, "", "touch text.txt; sleep 0.2; kill $!"), 4);

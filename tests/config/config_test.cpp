@@ -197,6 +197,15 @@ TEST(Config, ARunPrunesBeforeItEnds) {
                {"pruning.at_step = 20 lies after the last step, train.steps = 20"});
   expect_parts(failure("method = \"magnitude\"\nfrom_step = 30\nto_step = 40"),
                {"pruning.from_step = 30 lies after"});
+  // The sparsity is still 0 at from_step.
+  for (const std::string gradual : {"from_step = 19\nto_step = 40", "from_step = 10\nto_step = 40",
+                                    "from_step = 10\nto_step = 20"}) {
+    expect_parts(failure("method = \"magnitude\"\n" + gradual),
+                 {"first prunes after step 2", "nothing would be pruned"});
+  }
+  EXPECT_EQ(failure("method = \"magnitude\"\nfrom_step = 9\nto_step = 40"), "");
+  EXPECT_EQ(failure("method = \"magnitude\"\nfrom_step = 18\nto_step = 19"), "");
+  EXPECT_EQ(failure("method = \"file\"\nfile = \"a.h5\"\nfrom_step = 19\nto_step = 40"), "");
   EXPECT_EQ(failure("method = \"none\"\nat_step = 30"), "");
   EXPECT_EQ(failure("method = \"early-bird\"\nevery = 2\nto_step = 30"), "");
 }

@@ -354,8 +354,8 @@ void Run::check_data() {
   io::FileStamps now = stamps_of(files);
   check(io::fingerprint(files.train) == manifest.train_data &&
             io::fingerprint(files.validation) == manifest.validation_data,
-        "data file {} was changed while the run reads it, and nothing was saved since; restore it, "
-        "then --resume auto",
+        "data file {} was changed while the run reads it; the state since the last checkpoint was "
+        "not saved; restore the file, then --resume auto",
         changed);
   data = std::move(now);
 }
