@@ -7,6 +7,7 @@
 
 #include "pruning/registry.h"
 #include "src/cli/console.h"
+#include "src/config/schema.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/memory/budget.h"
 #include "src/train/memory/planner.h"
@@ -307,7 +308,7 @@ Json listing(const io::Config& given) {
   const AssumedProblem problem = assume_problem(config, teacher);
   const model::Layers layers = model::make_layers(config.model, problem.shape);
   const std::vector<sparse::ParameterSpec> specs = model::parameters_of(layers);
-  espalier::config::check_patterns(config, specs);
+  config::check_patterns(config, specs);
   const train::RunShape run{.problem = problem.shape,
                             .threads = std::max(1, static_cast<int>(config.run.threads)),
                             .place = kernels::planning(config.run.backend),
