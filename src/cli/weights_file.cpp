@@ -71,7 +71,7 @@ int threads_of(const io::Config& config) {
              : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
-/// The files of a run directory (docs/formats.md) except checkpoints and report.html, which commands
+/// The files of a run directory (docs/formats.md) except checkpoints and report.html; commands
 /// may write.
 constexpr std::array<std::string_view, 10> kFilesOfRun{
     "config.toml", "manifest.json",  "metrics.jsonl",         "summary.json",

@@ -205,7 +205,6 @@ TEST(Config, ARunPrunesBeforeItEnds) {
   }
   EXPECT_EQ(failure("method = \"magnitude\"\nfrom_step = 9\nto_step = 40"), "");
   EXPECT_EQ(failure("method = \"magnitude\"\nfrom_step = 18\nto_step = 19"), "");
-  EXPECT_EQ(failure("method = \"file\"\nfile = \"a.h5\"\nfrom_step = 19\nto_step = 40"), "");
   EXPECT_EQ(failure("method = \"none\"\nat_step = 30"), "");
   EXPECT_EQ(failure("method = \"early-bird\"\nevery = 2\nto_step = 30"), "");
 }

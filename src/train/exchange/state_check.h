@@ -23,8 +23,8 @@
 // written; on a device, everything but indices (`parallel.check_every` compares replicas).
 // Asynchronous stages record at the end of a segment: within one, only indices are covered.
 //
-// Cost: two hashes of the state per step, by the threads of the stream; memory is read for them only
-// where arrays are not hashed in the update: with sharded optimizers and dense copies.
+// Cost: two hashes of the state per step, by the threads of the stream. Memory is read for them
+// only where arrays are not hashed in the update: with sharded optimizers and dense copies.
 #include <atomic>
 #include <cstdint>
 #include <memory>
