@@ -71,8 +71,8 @@ int threads_of(const io::Config& config) {
              : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
-/// The files of a run directory (docs/formats.md) except checkpoints and report.html; commands
-/// may write.
+/// The files of a run directory (docs/formats.md) except checkpoints. Commands may write
+/// report.html.
 constexpr std::array<std::string_view, 10> kFilesOfRun{
     "config.toml", "manifest.json",  "metrics.jsonl",         "summary.json",
     "trace.json",  "adaprec.jsonl",  "pipeline-measured.svg", "pipeline-predicted.svg",
