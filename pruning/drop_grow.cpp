@@ -38,8 +38,9 @@ void grow_largest(int64_t count, sparse::Mask& mask, Keys&& keys) {
   if (count == 0) {
     return;
   }
-  Threshold limit =
-      select_largest(count, [&](auto&& add) { keys([&](int64_t, uint32_t key) { add(key); }); });
+  Threshold limit = select_largest(count, mask.size() - mask.kept(), [&](auto&& add) {
+    keys([&](int64_t, uint32_t key) { add(key); });
+  });
   keys([&](int64_t position, uint32_t key) {
     if (key > limit.key || (key == limit.key && limit.ties-- > 0)) {
       mask.set(position, true);
@@ -149,7 +150,7 @@ sparse::Mask drop_to(const Candidate& candidate, int64_t keep) {
   if (keep == 0) {
     return mask;
   }
-  Threshold limit = select_largest(keep, [&](auto&& add) {
+  Threshold limit = select_largest(keep, candidate.index->kept(), [&](auto&& add) {
     for (const float value : candidate.values) {
       add(magnitude_key(value));
     }

@@ -9,7 +9,7 @@
 //
 // An element that was just dropped may be grown again at once; it then keeps value and moments.
 // Ties keep the lower position. k = round(fraction · kept), with the fraction of schedule.h. Every
-// function is pure: the same bits on all ranks. O(size) time, 1 MiB.
+// function is pure: the same bits on all ranks. O(size) time, 512 KiB.
 // Sources: Evci et al., "Rigging the lottery", ICML 2020, algorithm 1 and section 3; Mocanu et al.,
 // "Scalable training of artificial neural networks with adaptive sparse connectivity", 2018.
 #include <cstdint>

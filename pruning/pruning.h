@@ -86,7 +86,7 @@ struct Result {
 
 /// Runs `settings.method`. Throws Failure for settings out of range and for a NaN value (naming the
 /// parameter); in layer scope also for a parameter too small to keep an element. O(n) time. Memory:
-/// the masks and 1 MiB (block: 28 bytes per block, and a sort of the blocks).
+/// the masks and 512 KiB (block: 28 bytes per block, and a sort of the blocks).
 Result prune(std::span<const Candidate> candidates, const Settings& settings);
 
 /// Throws Failure unless 0 <= sparsity < 1.

@@ -35,7 +35,7 @@ Group group_of(std::span<const Candidate> members, size_t first, const Settings&
                     "nothing comes back",
                     name, kept, size, target, settings.sparsity));
   }
-  return {.first = first, .count = members.size(), .keep = std::min(target, kept)};
+  return {.first = first, .count = members.size(), .kept = kept, .keep = std::min(target, kept)};
 }
 
 }  // namespace

@@ -2,10 +2,11 @@
 // Selects the k largest of many 32-bit keys, exactly, without copying or sorting them. A histogram
 // of the upper 16 bits finds the bin of the k-th largest key; a histogram of the lower 16 bits
 // within that bin finds the key. Keys are visited three times (two histograms, one decision): O(n)
-// time, 1 MiB. If ranks compete, they sum their histograms: 1 MiB per rank and decision, for any
-// model.
+// time, 512 KiB. If ranks compete, they sum their histograms: 1 MiB per rank and decision, for any
+// model. Fewer than 2^16 keys are taken in four digits of 8 bits, which need 2 KiB at a time.
 //
 // Magnitudes are used as keys: non-negative floats have the same order as their bits.
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <span>
@@ -68,29 +69,34 @@ struct Bin {
 /// 1 <= k <= sum of `counts`, which are keys by bin; first adds those of all ranks.
 Bin kth_largest(int64_t k, std::vector<int64_t>& counts, const GlobalSelection* selection);
 
-/// `visit(fn)` calls fn(key) for every key, in the same order each time. Keeps k >= 1 of them, over
-/// all ranks of a selection.
+/// `visit(fn)` calls fn(key) for every key, in the same order each time. Keeps k >= 1 of `count`
+/// keys, over all ranks of a selection.
 template <class Visit>
-Threshold select_largest(int64_t k, Visit&& visit, const GlobalSelection* selection = nullptr) {
-  std::vector<int64_t> upper(size_t{1} << 16);
-  visit([&upper](uint32_t key) { ++upper[key >> 16]; });
-  const Bin high = kth_largest(k, upper, selection);
-  std::vector<int64_t> lower(size_t{1} << 16);
-  visit([&lower, bin = high.bin](uint32_t key) {
-    if (key >> 16 == bin) {
-      ++lower[key & 0xffffU];
-    }
-  });
-  const Bin low = kth_largest(high.rest, lower, selection);
-  return {.key = (high.bin << 16) | low.bin, .ties = low.rest};
+Threshold select_largest(int64_t k, int64_t count, Visit&& visit,
+                         const GlobalSelection* selection = nullptr) {
+  const int digit = count < (1 << 16) ? 8 : 16;  // bits
+  std::vector<int64_t> bins(size_t{1} << digit);
+  Threshold limit{.key = 0, .ties = k};
+  for (int shift = 32 - digit; shift >= 0; shift -= digit) {
+    std::ranges::fill(bins, 0);
+    visit([&bins, shift, digit, above = uint64_t{limit.key}](uint32_t key) {
+      const uint64_t upper = key >> shift;
+      if (upper >> digit == above) {
+        ++bins[upper & (bins.size() - 1)];
+      }
+    });
+    const Bin found = kth_largest(limit.ties, bins, selection);
+    limit = {.key = (limit.key << digit) | found.bin, .ties = found.rest};
+  }
+  return limit;
 }
 
-/// Candidates [first, first + count), which are pruned together: `keep` of their kept elements
-/// remain.
+/// Candidates [first, first + count), which are pruned together.
 struct Group {
   size_t first = 0;
   size_t count = 0;
-  int64_t keep = 0;  ///< over all ranks of a selection
+  int64_t kept = 0;  ///< elements, now; over all ranks of a selection
+  int64_t keep = 0;  ///< of them that remain
 };
 
 /// The ranks that a group spans: in global scope the settings' global_selection, else null.
@@ -128,8 +134,8 @@ Result keep_largest(std::span<const Candidate> candidates, const Settings& setti
     };
     if (group.keep > 0) {
       limit = select_largest(
-          group.keep, [&](auto&& add) { visit([&add](size_t, uint32_t key) { add(key); }); },
-          selection);
+          group.keep, group.kept,
+          [&](auto&& add) { visit([&add](size_t, uint32_t key) { add(key); }); }, selection);
     }
     std::vector<int64_t> shares;  // ties by candidate; without a selection, the first ones
     if (selection != nullptr) {

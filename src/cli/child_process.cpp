@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <iterator>
@@ -18,6 +19,12 @@
 #include "src/core/trace.h"
 
 namespace espalier::cli {
+namespace {
+
+/// Saves a run, and reaches all ranks: mpirun ends them a second after its own SIGTERM.
+constexpr int kRequest = SIGUSR1;
+
+}  // namespace
 
 int open_log(const std::filesystem::path& log) {
   int file = -1;
@@ -100,6 +107,44 @@ void end_descendants() {
     }
     for (const pid_t child : left) {
       ::waitpid(child, nullptr, 0);
+    }
+  }
+}
+
+std::optional<int> TrainingProcess::status() {
+  int status = 0;
+  if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+    status_ = status;
+    if (requests_ > 0 && WIFSIGNALED(status) && WTERMSIG(status) == kRequest) {
+      hand_over();
+    }
+  }
+  return status_;
+}
+
+void TrainingProcess::request_stop() {
+  if (const double now = now_seconds(); !status_ && now >= next_request_) {
+    next_request_ = now + std::ldexp(1.0, requests_++);
+    ::kill(pid_, kRequest);
+  }
+}
+
+void TrainingProcess::end() {
+  requests_ = 0;
+  if (!status_) {
+    end_processes({&pid_, 1});
+    status();
+  }
+}
+
+/// A script dies of the request that a launcher or a run obeys. What it started gets the request
+/// then; a process of it takes its place.
+void TrainingProcess::hand_over() {
+  for (const pid_t child : child_processes()) {
+    if (::getpgid(child) == group_ && ::waitpid(child, nullptr, WNOHANG) == 0) {  // it lives
+      ::kill(child, kRequest);
+      pid_ = child;
+      status_.reset();
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +31,36 @@ std::vector<pid_t> child_processes();
 
 /// Kills and reaps them all.
 void end_descendants();
+
+/// A process that trains: the program, a launcher or a script that starts either. Needs a
+/// subreaper (prctl) to stop runs of scripts.
+class TrainingProcess {
+ public:
+  /// As `start_process`.
+  explicit TrainingProcess(const std::vector<std::string>& command,
+                           const std::filesystem::path& log = {})
+      : pid_(start_process(command, log)), group_(pid_) {}
+  TrainingProcess(const TrainingProcess&) = delete;
+  TrainingProcess& operator=(const TrainingProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  /// Of waitpid, once the run has ended.
+  std::optional<int> status();
+  /// Asks the run to save and to end. Call it until the run has ended: a launcher drops the request
+  /// while it starts, and a run that has it already ignores the next (after 1, 3, 7 … s).
+  void request_stop();
+  /// As `end_processes`.
+  void end();
+
+ private:
+  void hand_over();
+
+  pid_t pid_;
+  pid_t group_;  ///< process group of all that the command started
+  int requests_ = 0;
+  double next_request_ = 0;
+  std::optional<int> status_;
+};
 
 /// Of a status of waitpid: the exit code, or 128 + signal.
 int code_of(int status);

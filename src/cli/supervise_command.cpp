@@ -56,8 +56,6 @@ struct SuperviseArguments {
 };
 
 constexpr double kLongestPause = 300;  // s
-/// Saves a run, and reaches all ranks: mpirun ends them a second after its own SIGTERM.
-constexpr int kRequest = SIGUSR1;
 constexpr std::chrono::milliseconds kTick(20);
 
 /// Number of stop signals received.
@@ -138,63 +136,14 @@ int fewer_ranks(const io::Config& config, int ranks) {
 }
 
 /// A process and its descendants.
-class Attempt {
+class Attempt : public TrainingProcess {
  public:
-  explicit Attempt(const Command& command) : pid_(start_process(command)) {}
-  Attempt(const Attempt&) = delete;
-  Attempt& operator=(const Attempt&) = delete;
+  using TrainingProcess::TrainingProcess;
   ~Attempt() { end_descendants(); }
-
-  /// How it ended (of waitpid), when it has.
-  std::optional<int> status() {
-    int status = 0;
-    if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
-      status_ = status;
-      if (requests_ > 0 && WIFSIGNALED(status) && WTERMSIG(status) == kRequest) {
-        hand_over();
-      }
-    }
-    return status_;
-  }
-  /// Asks the run to save and to end. Called until it has ended: a launcher drops the request while
-  /// it starts, and a run that has it already ignores the next (after 1, 3, 7 … s).
-  void request_stop() {
-    if (const double now = now_seconds(); now >= next_request_) {
-      next_request_ = now + std::ldexp(1.0, requests_++);
-      signal(kRequest);
-    }
-  }
   void end() {
-    requests_ = 0;
-    if (!status_) {
-      end_processes({&pid_, 1});
-      status();
-    }
+    TrainingProcess::end();
     end_descendants();
   }
-
- private:
-  void signal(int number) const {
-    if (!status_) {
-      ::kill(pid_, number);
-    }
-  }
-  /// A script dies of the request that a launcher or a run obeys. What it started gets the request
-  /// then; a process of it takes its place.
-  void hand_over() {
-    for (const pid_t child : child_processes()) {
-      if (::waitpid(child, nullptr, WNOHANG) == 0) {  // it lives
-        ::kill(child, kRequest);
-        pid_ = child;
-        status_.reset();
-      }
-    }
-  }
-
-  pid_t pid_;
-  int requests_ = 0;
-  double next_request_ = 0;
-  std::optional<int> status_;
 };
 
 /// A file and when it was written; a missing one has the earliest time.

@@ -16,7 +16,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
-#include <ranges>
+#include <span>
 #include <sstream>
 #include <thread>
 
@@ -29,6 +29,7 @@
 #include "src/cli/stop_signals.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
+#include "src/core/checksum.h"
 #include "src/core/error.h"
 #include "src/report/report.h"
 #include "src/report/run_data.h"
@@ -101,13 +102,17 @@ Axis axis_of(const std::string& text) {
   return axis;
 }
 
-/// All but letters, digits and a few signs become '_'.
-std::string file_name(std::string text) {
+/// All but letters, digits and a few signs become '_'. A text that this changes gets 6 digits of
+/// its hash, so that values of one sweep have names of their own, in any order.
+std::string file_name(const std::string& text) {
+  std::string name = text;
   std::ranges::replace_if(
-      text,
+      name,
       [](unsigned char c) { return std::isalnum(c) == 0 && std::strchr("+-.=_", c) == nullptr; },
       '_');
-  return text;
+  return name == text
+             ? text
+             : fmt::format("{}-{:06x}", name, checksum(std::as_bytes(std::span(text))) >> 40U);
 }
 
 /// One training of the grid.
@@ -116,6 +121,7 @@ struct Point {
   int64_t seed = 0;
   io::Config config;
   fs::path directory;
+  train::Manifest inputs{};  ///< when the sweep began
 };
 
 struct Result {
@@ -158,10 +164,11 @@ class Sweep {
       }
       return kDone;
     }
-    for (const Point& point : points_) {
+    for (Point& point : points_) {
+      train::add_inputs(point.config, point.inputs);
       check_directory(point);
     }
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // for end_descendants
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // for child_processes
     install_stop_handler(request_sweep_end);
     train_all();
     if (g_sweep_requests > 0) {
@@ -214,20 +221,10 @@ class Sweep {
     if (arguments_.seeds > 1 || axes_.empty()) {
       name += fmt::format("{}seed={}", name.empty() ? "" : ",", point.seed);
     }
-    point.directory = unused_directory(name);
+    point.directory = out_ / name;
     point.config.run.out = point.directory.string();
     config::validate(point.config);
     points_.push_back(std::move(point));
-  }
-
-  /// OUT/NAME, with a number where an earlier point has the name: '_' stands for many characters.
-  fs::path unused_directory(const std::string& name) const {
-    fs::path directory = out_ / name;
-    for (int number = 2; std::ranges::find(points_, directory, &Point::directory) != points_.end();
-         ++number) {
-      directory = out_ / fmt::format("{}-{}", name, number);
-    }
-    return directory;
   }
 
   static bool finished(const Point& point) {
@@ -258,7 +255,7 @@ class Sweep {
     check(holds_run_of(point),
           "{} holds a run of another config; choose another directory with --out, or remove it",
           point.directory.string());
-    train::check_inputs(point.directory, point.config);
+    train::check_inputs(point.directory, point.inputs);
   }
 
   static void note(const std::string& text) { Progress(true, 0, false).note(text); }
@@ -274,21 +271,20 @@ class Sweep {
     return words;
   }
 
-  /// Starts the run of a point; its console output is appended to log.txt.
-  pid_t start(const Point& point) const {
+  /// Writes the config of a run; returns the file that its console output is appended to.
+  static fs::path prepare(const Point& point) {
     const fs::path log = point.directory / "log.txt";
     io::make_folder_of(log);
     io::AtomicFile config(point.directory / kConfig);
     config.append(config::to_toml(point.config));
     config.commit();
-    return start_process(command(point), log);
+    return log;
   }
 
   void train_all() {
-    std::map<pid_t, size_t> running;
+    std::map<size_t, TrainingProcess> running;  // by number of the point
     size_t next = 0;
     size_t done = 0;
-    int passed_on = 0;  // stop signals
     const auto end_of = [&](size_t number, Result result) {
       results_[number] = std::move(result);
       note(fmt::format("{} of {}: {}: {}", ++done, points_.size(),
@@ -304,7 +300,8 @@ class Sweep {
           continue;
         }
         try {
-          running.emplace(start(points_[number]), number);
+          const fs::path log = prepare(points_[number]);
+          running.try_emplace(number, command(points_[number]), log);
         } catch (const Failure& failure) {  // the other runs go on
           end_of(number, {.error = failure.what()});
         }
@@ -312,31 +309,35 @@ class Sweep {
       if (g_sweep_requests > 0 && running.empty()) {
         return;
       }
-      if (g_sweep_requests > passed_on) {
-        const auto pids = std::views::keys(running);
-        if (passed_on > 0) {
-          end_processes(std::vector<pid_t>(pids.begin(), pids.end()));
-          end_descendants();
-          return;
-        }
-        passed_on = g_sweep_requests;
-        for (const pid_t pid : pids) {
-          ::kill(pid, SIGUSR1);  // saves, then ends
-        }
+      if (g_sweep_requests > 1) {
+        end_all(running);
+        return;
       }
-      int status = 0;
-      const pid_t ended = ::waitpid(-1, &status, WNOHANG);
-      const auto found = running.find(ended);
-      if (found == running.end()) {
+      const auto ended =
+          std::ranges::find_if(running, [](auto& one) { return one.second.status().has_value(); });
+      if (ended == running.end()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        continue;
+      } else {
+        if (g_sweep_requests == 0) {
+          end_of(ended->first, result_of(points_[ended->first], *ended->second.status()));
+        }
+        running.erase(ended);
       }
-      const size_t number = found->second;
-      running.erase(found);
-      if (passed_on == 0) {
-        end_of(number, result_of(points_[number], status));
+      if (g_sweep_requests > 0) {
+        for (auto& [number, process] : running) {
+          process.request_stop();
+        }
       }
     }
+  }
+
+  static void end_all(const std::map<size_t, TrainingProcess>& running) {
+    std::vector<pid_t> pids;
+    for (const auto& [number, process] : running) {
+      pids.push_back(process.pid());
+    }
+    end_processes(pids);
+    end_descendants();
   }
 
   /// `status`: of waitpid.
@@ -344,6 +345,11 @@ class Sweep {
     if (code_of(status) != kDone) {
       return {.error = fmt::format("{}, see {}", ending_text(status),
                                    (point.directory / "log.txt").string())};
+    }
+    try {  // files may have been replaced since the sweep began
+      train::check_inputs(point.directory, point.inputs);
+    } catch (const Failure& failure) {
+      return {.error = failure.what()};
     }
     const report::RunData run = report::read_run(point.directory);
     return {.loss = report::number_at(run.summary, "final_val_loss"),

@@ -11,6 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 const std::string kShort = "sweep c.toml --out s --set train.steps=6 --set pruning.at_step=2 ";
 
@@ -71,14 +72,19 @@ TEST(CliSweep, ValuesOfTheSameFileNameAreRunsOfTheirOwn) {
       "--over 'data.train=[\"d_1.txt\"],[\"d 1.txt\"]' --jobs 1 ";
   const Ran ran = here.run(sweep + "--json");
   expect_code(ran, 0);
-  EXPECT_THAT(folders(here), ElementsAre("train=__d_1.txt__", "train=__d_1.txt__-2"));
+  const std::vector<std::string> names = folders(here);
+  EXPECT_THAT(names,
+              ElementsAre(StartsWith("train=__d_1.txt__-"), StartsWith("train=__d_1.txt__-")));
   EXPECT_NE(ran.json()["sweep"][0]["losses"], ran.json()["sweep"][1]["losses"]);
-  EXPECT_THAT(here.read("s/train=__d_1.txt__-2/sweep.toml"), HasSubstr("d 1.txt"));
   EXPECT_EQ(here.run(sweep + "--json").json(), ran.json());
-  // In another order the names would be those of the other runs.
-  expect_error(here.run("sweep c.toml --out s --set train.steps=2 --set pruning.at_step=1 "
-                        "--over 'data.train=[\"d 1.txt\"],[\"d_1.txt\"]'"),
-               1, "another config");
+  // In another order, and beside other values, a value has the same name.
+  const Ran turned = here.run(
+      "sweep c.toml --out s --set train.steps=2 --set pruning.at_step=1 "
+      "--over 'data.train=[\"d 1.txt\"],[\"text.txt\"],[\"d_1.txt\"]' --json");
+  expect_code(turned, 0);
+  EXPECT_EQ(turned.json()["sweep"][0]["losses"], ran.json()["sweep"][1]["losses"]);
+  EXPECT_EQ(turned.json()["sweep"][2]["losses"], ran.json()["sweep"][0]["losses"]);
+  EXPECT_EQ(folders(here).size(), 3U);
 }
 
 TEST(CliSweep, AResultWithoutItsConfigIsNotTaken) {
@@ -102,6 +108,43 @@ TEST(CliSweep, DoesNotGoOnWithOtherData) {
   EXPECT_THAT(other.err, HasSubstr("--out"));
   here.shell("mv text text.txt");
   EXPECT_EQ(here.run(sweep).json(), first.json());
+}
+
+TEST(CliSweep, ADataFileReplacedBetweenTwoRunsIsAnError) {
+  const Workplace here;
+  // The second run starts after the first, with another file under the name.
+  here.write("launch.sh",
+             "if [ -e once ]; then cp text.txt t && printf x >>t && mv t text.txt; fi\n"
+             "touch once\n\"$@\"");
+  const Ran ran =
+      here.run(kShort + "--over optimizer.lr=1e-3,2e-3 --jobs 1 --launcher 'sh launch.sh' --json");
+  expect_code(ran, 0);
+  EXPECT_EQ(ran.json()["sweep"][0]["failed"], 0);
+  EXPECT_EQ(ran.json()["sweep"][1]["failed"], 1);
+  EXPECT_THAT(ran.err, HasSubstr("s/lr=2e-3 is of a run with other data"));
+}
+
+TEST(CliSweep, ASignalSavesTheRunsOfAScript) {
+  const Workplace here;
+  here.write("script.sh", "\"$@\"\nexit $?");  // the shell dies of the signal at once
+  Job job(here, fmt::format("{} sweep c.toml --out s --set train.steps=1000000 "
+                            "--set train.checkpoint_every=0 --over optimizer.lr=1e-3,2e-3 "
+                            "--jobs 2 --launcher 'sh script.sh sh script.sh'",
+                            ESPALIER_PROGRAM));
+  const auto trains = [&](const char* lr) {
+    return !here.read(fmt::format("s/lr={}/metrics.jsonl", lr)).empty();
+  };
+  ASSERT_TRUE(wait_for([&] { return trains("1e-3") && trains("2e-3"); }, 60)) << job.errors();
+  const std::vector<pid_t> runs = job.ranks();
+  ASSERT_EQ(runs.size(), 2U);
+  kill(job.pid(), SIGTERM);
+  const std::optional<int> code = job.wait(60);
+  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
+  EXPECT_EQ(*code, 4) << job.errors();
+  expect_gone(runs);
+  for (const char* lr : {"1e-3", "2e-3"}) {
+    EXPECT_FALSE(fs::is_empty(here / fmt::format("s/lr={}/checkpoints", lr))) << lr;
+  }
 }
 
 TEST(CliSweep, GoesOnWhereItStopped) {

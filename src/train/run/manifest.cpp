@@ -301,14 +301,18 @@ std::vector<std::string> check_resume(const SavedRun& before, const io::Config& 
 }
 
 void check_inputs(const std::filesystem::path& directory, const io::Config& config) {
+  Manifest inputs;
+  add_inputs(config, inputs);
+  check_inputs(directory, inputs);
+}
+
+void check_inputs(const std::filesystem::path& directory, const Manifest& inputs) {
   const std::filesystem::path file = directory / "manifest.json";
   if (!io::path_exists(file)) {
     return;
   }
   const Manifest was = manifest_of(io::read_text(file, "manifest"), file.string());
-  Manifest is;
-  add_inputs(config, is);
-  const SilentDifferences found = different_inputs(was, is);
+  const SilentDifferences found = different_inputs(was, inputs);
   if (!found.empty()) {
     const auto& [key, differences] = *found.begin();
     fail(

@@ -86,8 +86,11 @@ std::vector<std::string> check_resume(const SavedRun& before, const io::Config& 
                                       const Manifest& manifest,
                                       std::span<const std::string> accepted);
 
-/// Throws Failure if the run in `directory` read other files than `config` names now: the command's
-/// results would be those of different inputs. A directory without manifest.json has no run yet.
+/// Throws Failure if the run in `directory` read other files than `inputs` (of add_inputs) has: the
+/// command's results would be those of different inputs. A directory without manifest.json has no
+/// run yet.
+void check_inputs(const std::filesystem::path& directory, const Manifest& inputs);
+/// The same with the files that `config` names now.
 void check_inputs(const std::filesystem::path& directory, const io::Config& config);
 
 /// Whether storages or codecs chosen by timing hold for this run, too: settings, kernels and for
