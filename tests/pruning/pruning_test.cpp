@@ -149,6 +149,19 @@ TEST(Magnitude, GlobalIsTheSortedPrefix) {
   }
 }
 
+/// Few and many elements use histograms of different sizes.
+TEST(Magnitude, ManyElementsToo) {
+  for (const int64_t columns : {65'535, 65'536, 100'000}) {
+    Model model;
+    model.add_random("a.weight", Shape{1, columns}, 1.0F, 4);
+    for (const double sparsity : {0.001, 0.9, 0.9999}) {
+      const auto expected = std::llround((1 - sparsity) * static_cast<double>(columns));
+      EXPECT_EQ(model.prune({.sparsity = sparsity}).masks, sorted_reference(model, 0, 1, expected))
+          << columns << " " << sparsity;
+    }
+  }
+}
+
 TEST(Magnitude, LayerIsTheSortedPrefixOfEach) {
   Model model = three_layers();
   const Result result = model.prune({.sparsity = 0.9, .scope = Scope::layer});
