@@ -24,6 +24,21 @@ namespace {
 /// Saves a run, and reaches all ranks: mpirun ends them a second after its own SIGTERM.
 constexpr int kRequest = SIGUSR1;
 
+/// In the environment of all processes of a command: the number of its first one. Process groups
+/// would not do, because `timeout` and `setsid` make new ones.
+constexpr const char* kCommand = "ESPALIER_COMMAND";
+
+bool belongs_to(pid_t process, pid_t command) {
+  std::ifstream file(fmt::format("/proc/{}/environ", process));
+  const std::string wanted = fmt::format("{}={}", kCommand, command);
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry == wanted) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 int open_log(const std::filesystem::path& log) {
@@ -60,6 +75,7 @@ pid_t start_process(const std::vector<std::string>& command, const std::filesyst
     return pid;
   }
   ::setpgid(0, 0);
+  ::setenv(kCommand, std::to_string(::getpid()).c_str(), 1);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   const int none = ::open("/dev/null", O_RDONLY);
   ::dup2(none, STDIN_FILENO);
@@ -141,7 +157,7 @@ void TrainingProcess::end() {
 /// then; a process of it takes its place.
 void TrainingProcess::hand_over() {
   for (const pid_t child : child_processes()) {
-    if (::getpgid(child) == group_ && ::waitpid(child, nullptr, WNOHANG) == 0) {  // it lives
+    if (belongs_to(child, command_) && ::waitpid(child, nullptr, WNOHANG) == 0) {  // it lives
       ::kill(child, kRequest);
       pid_ = child;
       status_.reset();

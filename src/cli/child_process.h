@@ -39,7 +39,7 @@ class TrainingProcess {
   /// As `start_process`.
   explicit TrainingProcess(const std::vector<std::string>& command,
                            const std::filesystem::path& log = {})
-      : pid_(start_process(command, log)), group_(pid_) {}
+      : pid_(start_process(command, log)), command_(pid_) {}
   TrainingProcess(const TrainingProcess&) = delete;
   TrainingProcess& operator=(const TrainingProcess&) = delete;
 
@@ -56,7 +56,7 @@ class TrainingProcess {
   void hand_over();
 
   pid_t pid_;
-  pid_t group_;  ///< process group of all that the command started
+  pid_t command_;  ///< first process of the command
   int requests_ = 0;
   double next_request_ = 0;
   std::optional<int> status_;

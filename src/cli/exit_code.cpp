@@ -4,7 +4,10 @@
 #include <new>
 #include <system_error>
 
+#include "io/files/folders.h"
+#include "io/files/raw_file.h"
 #include "io/run/metrics.h"
+#include "io/run/parse_json.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {
@@ -36,6 +39,11 @@ void write_outcome(const Outcome& outcome) noexcept {
     return;
   }
   try {
+    // A file of something else (the variable is stray) stays. Ranks of one attempt share the file.
+    if (io::path_exists(file) &&
+        !io::parse_json(io::read_text(file, "outcome", io::kMaxConfig)).contains("exit")) {
+      return;
+    }
     io::write_json_atomically(
         file, {{"exit", static_cast<int>(outcome.code)}, {"error", outcome.message}});
   } catch (const std::exception&) {  // the exit code remains

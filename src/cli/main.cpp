@@ -1,5 +1,6 @@
 // espalier: the program. Exit codes: exit_code.h.
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -108,6 +109,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   cli::keep_standard_files();
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write
   // GPU streams that share a hardware queue wait for each other, and messages between stages use
   // their own streams (docs/schedules.md). CUDA reads the variable once, at its first call.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

@@ -1,7 +1,9 @@
 // espalier report RUN_DIR…: writes a page with curves, memory, bytes and timeline, and one table.
+#include "io/files/folders.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/weights_file.h"
+#include "src/config/parse.h"
 #include "src/core/error.h"
 #include "src/report/report.h"
 
@@ -24,6 +26,12 @@ int report(const ReportArguments& arguments) {
     const std::filesystem::path page =
         arguments.out.empty() ? runs.front() / "report.html" : std::filesystem::path(arguments.out);
     check_output(page, {});
+    for (const std::filesystem::path& run : runs) {
+      if (const std::filesystem::path config = run / "config.toml"; io::path_exists(config)) {
+        check_output(page, config::load(config).data.train);
+        check_output(page, config::load(config).data.validation);
+      }
+    }
     report::write_report(runs, page);
     Progress(true, 0, false).note(fmt::format("wrote {}", page.string()));
   }

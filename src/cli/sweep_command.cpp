@@ -22,6 +22,7 @@
 
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
+#include "io/run/metrics.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
@@ -142,6 +143,9 @@ class Sweep {
             fmt::format("--over {} is given twice: give all values at once", axes_.back().key));
       }
     }
+    if (sweeps("run.out")) {
+      throw Usage("--over run.out: the sweep names the directories itself; use --out");
+    }
     if (sweeps("train.seed") && arguments.seeds > 1) {
       throw Usage("--seeds and --over train.seed exclude each other: give one of them");
     }
@@ -168,6 +172,8 @@ class Sweep {
       train::add_inputs(point.config, point.inputs);
       check_directory(point);
     }
+    io::make_folder_of(out_ / kConfig);
+    const io::RunLock lock(out_);        // another sweep's runs would count as failed
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // for child_processes
     install_stop_handler(request_sweep_end);
     train_all();

@@ -129,7 +129,8 @@ WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
   return file;
 }
 
-Weights::Weights(const WeightsFile& file) : stream(arena, threads_of(file.config)) {
+Weights::Weights(const WeightsFile& file)
+    : stream(arena, kernels::usable_threads(threads_of(file.config))) {
   sparse::StoreOptions options = train::store_options(file.config, false);
   options.dtype = options.gradient = DType::fp32;
   options.fp8 = false;
@@ -152,12 +153,13 @@ Inference::Inference(const WeightsFile& file, const train::ProblemShape& problem
 void check_output(const fs::path& out, std::span<const std::string> inputs) {
   io::check_replaceable(out);
   std::error_code missing;
+  const fs::path written = fs::weakly_canonical(fs::absolute(out), missing);  // "new/../in" is "in"
   for (const std::string& in : inputs) {
-    check(!fs::equivalent(in, out, missing),
+    check(!fs::equivalent(in, written, missing),
           "{} is the input {}, which would be replaced; name another output file with -o",
           out.string(), in);
   }
-  const fs::path folder = fs::weakly_canonical(fs::absolute(out).parent_path(), missing);
+  const fs::path folder = written.parent_path();
   const auto run = run_with_checkpoints(folder);
   check(!run || !io::checkpoint_step(out),
         "{} would be a checkpoint of the run {}, but without the optimizer's state: it could not "

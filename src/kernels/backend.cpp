@@ -1,5 +1,8 @@
 #include "src/kernels/backend.h"
 
+#include <omp.h>
+
+#include <algorithm>
 #include <cstdlib>
 
 #include "src/kernels/cpu/tables.h"
@@ -47,14 +50,20 @@ const Kernels& by_name(std::string_view name) {
   return name == "auto" ? *available().front() : *cpu::tables().front();
 }
 
+int usable_threads(int threads) {
+  omp_set_dynamic(0);
+  omp_set_max_active_levels(std::max(1, omp_get_max_active_levels()));
+  return std::max(1, std::min(threads, omp_get_thread_limit()));
+}
+
 Backend::Backend(const Kernels& kernels, int threads, int local_rank)
     : kernels_(kernels),
       device_(kernels.open != nullptr ? kernels.open(local_rank) : nullptr),
       side_(device_ ? device_->queue().make_queue() : nullptr),
       host_(device_ ? device_->pinned() : host_memory()),
       on_device_(device_ ? std::make_unique<Arena>(host_, &device_->memory()) : nullptr),
-      stream_(on_device_ ? *on_device_ : host_, threads, device_ ? &device_->queue() : nullptr,
-              side_.get()) {}
+      stream_(on_device_ ? *on_device_ : host_, usable_threads(threads),
+              device_ ? &device_->queue() : nullptr, side_.get()) {}
 
 Planning planning(const Kernels& kernels) {
   return {.kernels = kernels.plan != nullptr ? kernels.plan : &dry::table(),

@@ -5,6 +5,11 @@
 
 namespace espalier::kernels {
 
+/// The number of threads that kernels get of `threads`. Sets OpenMP up for this thread: kernels
+/// divide work by the number that they request, and a smaller team (OMP_DYNAMIC, OMP_THREAD_LIMIT)
+/// would leave some undone.
+int usable_threads(int threads);
+
 class Backend {
  public:
   /// Opens a device if the table needs one; throws Failure if there is none for this rank.

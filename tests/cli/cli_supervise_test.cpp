@@ -231,6 +231,9 @@ TEST(CliSupervise, ASignalSavesTheRunAndEndsIt) { expect_saved(""); }
 // A shell dies of the signal at once; so does the second one, which gets it after the first.
 TEST(CliSupervise, ASignalSavesTheRunOfAScript) { expect_saved("sh script.sh sh script.sh "); }
 
+// So does `timeout`, which makes a process group of its own.
+TEST(CliSupervise, ASignalSavesTheRunBelowTimeout) { expect_saved("sh script.sh timeout 600 "); }
+
 TEST(CliSupervise, ASignalDuringTheStartIsAStop) {
   const Workplace here;
   // A launcher that starts drops the first request.

@@ -227,5 +227,66 @@ TEST(CliSurvival, LongNamesAreNoBug) {
   }
 }
 
+/// Kernels divide their work by the number of threads that they request.
+TEST(CliSurvival, FewerThreadsThanRequestedChangeNothing) {
+  const Workplace here;
+  const std::string train = "train c.toml --steps 8 --set run.threads=2 --out ";
+  const auto losses = [&](const std::string& variable) {
+    expect_code(
+        here.shell(fmt::format("{} {} {} --resume none", variable, ESPALIER_PROGRAM, train + "r")),
+        0);
+    return here.curve("r", "loss");
+  };
+  const std::vector<double> want = losses("");
+  for (const char* variable :
+       {"OMP_THREAD_LIMIT=1", "OMP_DYNAMIC=true", "OMP_MAX_ACTIVE_LEVELS=0"}) {
+    const std::vector<double> got = losses(variable);
+    ASSERT_EQ(got.size(), want.size()) << variable;
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(got[i], want[i], 1e-5) << variable << " step " << i + 1;
+    }
+  }
+}
+
+TEST(CliSurvival, NoOutputReplacesAnInput) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 3"), 0);
+  const std::string checkpoint = "run/checkpoints/step-000003.h5";
+  here.shell("cp " + checkpoint + " k.h5");
+  // A path through a folder that does not exist; the data of a run.
+  expect_error(here.run("prune k.h5 -o new/../k.h5 --method magnitude --sparsity 0.9"), 1,
+               "is the input");
+  expect_error(here.run("report run -o text.txt"), 1, "is the input");
+  // A stray variable of the supervisor.
+  const std::string text = here.read("text.txt");
+  here.shell(fmt::format("ESPALIER_OUTCOME=text.txt {} train c.toml --set train.teacher=nope",
+                         ESPALIER_PROGRAM));
+  EXPECT_EQ(here.read("text.txt"), text);
+  // Files that a fresh run replaces.
+  expect_error(here.run("train c.toml --resume none --init " + checkpoint), 1,
+               "a file of the run directory");
+  expect_error(here.run("train c.toml --resume none --set pruning.method=file --set pruning.file=" +
+                        checkpoint),
+               1, "a file of the run directory");
+  expect_code(here.run("inspect " + checkpoint), 0);
+}
+
+TEST(CliSurvival, MasksOfAnotherModelAreNoBug) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 3"), 0);
+  expect_error(here.run("train c.toml --out other --set model.context=8 --set pruning.method=file "
+                        "--set pruning.file=run/checkpoints/step-000003.h5"),
+               1, "another model");
+}
+
+TEST(CliSurvival, ALimitOfFileSizesIsAnError) {
+  const Workplace here;
+  const Ran ran =
+      here.shell(fmt::format("ulimit -f 8; {} train c.toml --steps 3", ESPALIER_PROGRAM));
+  EXPECT_GT(ran.code, 0);
+  EXPECT_LT(ran.code, 128) << "killed by a signal";
+  EXPECT_THAT(ran.err, HasSubstr("File too large"));
+}
+
 }  // namespace
 }  // namespace espalier::cli_survival_test

@@ -126,7 +126,8 @@ TEST(CliSweep, ADataFileReplacedBetweenTwoRunsIsAnError) {
 
 TEST(CliSweep, ASignalSavesTheRunsOfAScript) {
   const Workplace here;
-  here.write("script.sh", "\"$@\"\nexit $?");  // the shell dies of the signal at once
+  // The shell and `timeout`, which makes a process group, die of the signal at once.
+  here.write("script.sh", "timeout 600 \"$@\"\nexit $?");
   Job job(here, fmt::format("{} sweep c.toml --out s --set train.steps=1000000 "
                             "--set train.checkpoint_every=0 --over optimizer.lr=1e-3,2e-3 "
                             "--jobs 2 --launcher 'sh script.sh sh script.sh'",
@@ -145,6 +146,17 @@ TEST(CliSweep, ASignalSavesTheRunsOfAScript) {
   for (const char* lr : {"1e-3", "2e-3"}) {
     EXPECT_FALSE(fs::is_empty(here / fmt::format("s/lr={}/checkpoints", lr))) << lr;
   }
+}
+
+TEST(CliSweep, ASecondOneInTheDirectoryIsRefused) {
+  const Workplace here;
+  const std::string sweep =
+      "sweep c.toml --out s --set train.steps=1000000 --over optimizer.lr=1e-3";
+  Job job(here, fmt::format("{} {}", ESPALIER_PROGRAM, sweep));
+  ASSERT_TRUE(wait_for([&] { return fs::exists(here / "s/lr=1e-3/checkpoints"); }, 60));
+  expect_error(here.run(sweep), 5, "in use by process");
+  kill(job.pid(), SIGTERM);
+  EXPECT_EQ(job.wait(60), 4) << job.errors();
 }
 
 TEST(CliSweep, GoesOnWhereItStopped) {
@@ -215,6 +227,7 @@ TEST(CliSweep, BadInputTrainsNothing) {
            {"--over optimizer.lr=1e-3,1e-3", 2, "twice"},
            {"--over optimizer.lr=1e-3 --over optimizer.lr=2e-3", 2, "given twice"},
            {"--over train.seed=1,2 --seeds 2", 2, "--seeds"},
+           {"--over run.out=x,y", 2, "--out"},
            {"--over optimizer.rate=1e-3", 1, "optimizer.rate"},
            {"--over model.width=32,30 --set model.heads=4", 1, "not divisible"},
            {"--over optimizer.lr=fast", 1, "optimizer.lr"}}) {

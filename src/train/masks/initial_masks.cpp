@@ -30,6 +30,10 @@ std::vector<int64_t> kept_in(const std::filesystem::path& checkpoint, const Spec
   std::vector<int64_t> kept = sizes_of(specs);
   for (size_t p = 0; p < specs.size(); ++p) {
     if (reader.has(specs[p].name)) {
+      const Shape shape = reader.info(specs[p].name).shape;
+      check(shape.count() == kept[p],
+            "{} is a checkpoint of another model: \"{}\" has {} elements there and {} here",
+            checkpoint.string(), specs[p].name, shape.count(), kept[p]);
       kept[p] = std::min(kept[p], reader.info(specs[p].name).nnz);
     }
   }

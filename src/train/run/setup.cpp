@@ -27,6 +27,26 @@ int threads_of(const io::Config& config, const parallel::Communicator& comm) {
   return std::max(1, cores / comm.local_size());
 }
 
+/// A fresh run replaces the files of an earlier one in its directory: none of them is its input.
+void check_inputs_remain(const io::Config& config, const std::string& init) {
+  std::vector<std::string> inputs{init, config.pruning.file};
+  inputs.insert(inputs.end(), config.data.train.begin(), config.data.train.end());
+  inputs.insert(inputs.end(), config.data.validation.begin(), config.data.validation.end());
+  const auto run = std::filesystem::weakly_canonical(config.run.out);
+  for (const std::string& input : inputs) {
+    if (input.empty()) {
+      continue;
+    }
+    const auto inside = std::filesystem::weakly_canonical(input).lexically_relative(run);
+    const bool written = !inside.empty() && (*inside.begin() == "checkpoints" ||
+                                             inside == "metrics.jsonl" || inside == "config.toml");
+    check(!written,
+          "the input {} is a file of the run directory {}, which this run would replace; copy it "
+          "elsewhere, or set another run.out",
+          input, config.run.out);
+  }
+}
+
 /// Compares the settings that shapes do not determine: a checkpoint must agree with the config.
 void check_same_model(const io::Config& config, const io::Config& saved, const std::string& file) {
   auto same = [&file](std::string_view key, std::string_view here, std::string_view there) {
@@ -164,6 +184,8 @@ void open(const io::Config& config, const TrainerOptions& options, Opened& opene
          check_resume(opened.before(), config, run.manifest, options.accepted)) {
       run.note(note);
     }
+  } else {
+    check_inputs_remain(config, opened.files.init);
   }
   run.source = open_source(config, characters.size() > 0 ? &characters : nullptr);
   opened.teacher = open_teacher(config);
