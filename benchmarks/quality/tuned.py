@@ -204,7 +204,8 @@ def optimum(given):
             found.append(best)
             print(f"| {setting} | {case} | {best:.2g} |")
             least = min(rates.values())
-            series[f"{setting} {case}"] = ([(lr, loss - least) for lr, loss in rates.items() if loss < least + 0.15], False)
+            label = case.removeprefix("random-").replace("density-", "density ")  # short, for the legend
+            series[label if given.setting == setting else f"{setting} {label}"] = ([(lr, loss - least) for lr, loss in rates.items() if loss < least + 0.15], False)
     if found:
         print(f"\nLargest divided by least: {max(found) / min(found):.2f}")
     if given.svg:
@@ -242,5 +243,5 @@ if __name__ == "__main__":
     runs.main(__doc__, run=(run, {"file": {}, "text": {}, **CHOICE, "--jobs": {"type": int, "default": 1},
                                   "--seeds": {"type": int, "default": 3}}),
               table=(table, {"file": {}}), curves=(curves, {"file": {}}),
-              optimum=(optimum, {"file": {}, "--cases": CHOICE["--cases"], "--svg": {}}), speed=(speed, {"text": {}, **CHOICE}),
+              optimum=(optimum, {"file": {}, **CHOICE, "--svg": {}}), speed=(speed, {"text": {}, **CHOICE}),
               list=(names, {}))
