@@ -1,5 +1,4 @@
 // espalier report RUN_DIR…: writes a page with curves, memory, bytes and timeline, and one table.
-#include "io/files/folders.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/weights_file.h"
@@ -16,6 +15,18 @@ struct ReportArguments {
   bool table_only = false;
 };
 
+/// The data files of a run; none if its config cannot be read, which the page says.
+std::vector<std::string> data_of(const std::filesystem::path& run) {
+  try {
+    const io::DataConfig data = config::load(run / "config.toml").data;
+    std::vector<std::string> files = data.train;
+    files.insert(files.end(), data.validation.begin(), data.validation.end());
+    return files;
+  } catch (const Failure&) {
+    return {};
+  }
+}
+
 int report(const ReportArguments& arguments) {
   const std::vector<std::filesystem::path> runs(arguments.runs.begin(), arguments.runs.end());
   if (!arguments.table_only) {
@@ -27,10 +38,7 @@ int report(const ReportArguments& arguments) {
         arguments.out.empty() ? runs.front() / "report.html" : std::filesystem::path(arguments.out);
     check_output(page, {});
     for (const std::filesystem::path& run : runs) {
-      if (const std::filesystem::path config = run / "config.toml"; io::path_exists(config)) {
-        check_output(page, config::load(config).data.train);
-        check_output(page, config::load(config).data.validation);
-      }
+      check_output(page, data_of(run));
     }
     report::write_report(runs, page);
     Progress(true, 0, false).note(fmt::format("wrote {}", page.string()));
