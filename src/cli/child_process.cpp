@@ -153,8 +153,8 @@ void TrainingProcess::end() {
   }
 }
 
-/// A script dies of the request that a launcher or a run obeys. What it started gets the request
-/// then; a process of it takes its place.
+/// The stop signal kills a script, while launchers and runs obey it. The children of a killed
+/// script then get the signal, and the last of them is the process that `status` waits for.
 void TrainingProcess::hand_over() {
   for (const pid_t child : child_processes()) {
     if (belongs_to(child, command_) && ::waitpid(child, nullptr, WNOHANG) == 0) {  // it lives

@@ -32,8 +32,8 @@ std::vector<pid_t> child_processes();
 /// Kills and reaps them all.
 void end_descendants();
 
-/// A process that trains: the program, a launcher or a script that starts either. Needs a
-/// subreaper (prctl) to stop runs of scripts.
+/// A process that trains: the program, a launcher or a script that starts either. To stop the run
+/// of a script, the calling process must be a subreaper (PR_SET_CHILD_SUBREAPER).
 class TrainingProcess {
  public:
   /// As `start_process`.
@@ -46,8 +46,9 @@ class TrainingProcess {
   pid_t pid() const { return pid_; }
   /// Of waitpid, once the run has ended.
   std::optional<int> status();
-  /// Asks the run to save and to end. Call it until the run has ended: a launcher drops the request
-  /// while it starts, and a run that has it already ignores the next (after 1, 3, 7 … s).
+  /// Sends the signal that makes a run save and end. Call it until the run has ended: it repeats
+  /// the signal after 1, 3, 7 … s, because a launcher drops it while it starts. A run ignores the
+  /// second one.
   void request_stop();
   /// As `end_processes`.
   void end();
