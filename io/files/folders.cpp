@@ -124,7 +124,10 @@ fs::path make_way_for(const fs::path& path) {
   check_replaceable(path);
   make_folder_of(path);
   fs::path temporary = temporary_name(path);
-  remove_file(temporary);
+  const int error = error_of([&] { return file_system().unlink(temporary); });
+  check_system(error == 0 || error == ENOENT, error,
+               "{} cannot be written: {}; check the path and the permissions of its folder",
+               path.string(), cause_of(error));
   return temporary;
 }
 

@@ -34,15 +34,16 @@ bool has_step(const json& line) {
   return line.is_object() && line.contains("step") && line["step"].is_number_integer();
 }
 
-/// The lines of steps up to `last`, unchanged. Unreadable lines (a crash may leave some) are
-/// dropped.
-std::string lines_up_to(const std::string& text, int64_t last) {
+/// The lines of steps up to `last`, unchanged, and the last one's step. Unreadable lines (a crash
+/// may leave some) are dropped.
+std::string lines_up_to(const std::string& text, int64_t last, int64_t& last_step) {
   std::string kept;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const json parsed = parse_json(line);
     if (has_step(parsed) && parsed["step"].get<int64_t>() <= last) {
       kept += line + "\n";
+      last_step = parsed["step"].get<int64_t>();
     }
   }
   return kept;
@@ -146,8 +147,9 @@ int64_t json_levels(std::string_view text) {
 MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t resumed_step)
     : path_(std::move(path)), file_([&] {
         const bool resumes = resumed_step >= 0 && path_exists(path_);
-        write_text_atomically(path_,
-                              resumes ? lines_up_to(read_text(path_, kMetrics), resumed_step) : "");
+        write_text_atomically(
+            path_,
+            resumes ? lines_up_to(read_text(path_, kMetrics), resumed_step, last_step_) : "");
         return RawFile::open_to_write(path_);
       }()) {}
 

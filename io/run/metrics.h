@@ -21,6 +21,9 @@ class MetricsWriter {
   /// each step stands once; lines that a crash left incomplete are dropped.
   explicit MetricsWriter(std::filesystem::path path, int64_t resumed_step = -1);
 
+  /// The step of the last line that was kept; 0: none.
+  int64_t last_step() const { return last_step_; }
+
   /// `line` is an object with an integer "step". A NaN or infinity is written as null. The line is
   /// in the file when the call returns, but on the disk only after `sync`.
   void write(const nlohmann::ordered_json& line);
@@ -32,6 +35,7 @@ class MetricsWriter {
   void expect_written(int error) const;
 
   std::filesystem::path path_;
+  int64_t last_step_ = 0;
   RawFile file_;
 };
 

@@ -138,11 +138,15 @@ std::optional<int> TrainingProcess::status() {
   return status_;
 }
 
-void TrainingProcess::request_stop() {
-  if (const double now = now_seconds(); !status_ && now >= next_request_) {
-    next_request_ = now + std::ldexp(1.0, requests_++);
-    ::kill(pid_, kRequest);
+bool TrainingProcess::request_stop() {
+  const double now = now_seconds();
+  if (status_ || now < next_request_) {
+    return false;
   }
+  next_request_ = now + std::ldexp(1.0, requests_++);
+  ::kill(pid_, kRequest);
+  constexpr int kSixth = 6;  // after 1 + 2 + 4 + 8 + 16 s
+  return requests_ == kSixth;
 }
 
 void TrainingProcess::end() {

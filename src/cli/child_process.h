@@ -32,6 +32,10 @@ std::vector<pid_t> child_processes();
 /// Kills and reaps them all.
 void end_descendants();
 
+inline constexpr const char* kStopIgnored =
+    "still running 31 s after the stop signal; it may be saving. If its launcher ignores SIGUSR1, a "
+    "second signal ends it without a save";
+
 /// A process that trains: the program, a launcher or a script that starts either. To stop the run
 /// of a script, the calling process must be a subreaper (PR_SET_CHILD_SUBREAPER).
 class TrainingProcess {
@@ -48,8 +52,8 @@ class TrainingProcess {
   std::optional<int> status();
   /// Sends the signal that makes a run save and end. Call it until the run has ended: it repeats
   /// the signal after 1, 3, 7 … s, because a launcher drops it while it starts. A run ignores the
-  /// second one.
-  void request_stop();
+  /// second one. True once, after 31 s: time to tell the user kStopIgnored.
+  bool request_stop();
   /// As `end_processes`.
   void end();
 

@@ -270,8 +270,8 @@ class Supervisor {
         stop_requested_at = now;
         passed_on = g_requests;
       }
-      if (passed_on > 0) {
-        attempt.request_stop();
+      if (passed_on > 0 && attempt.request_stop()) {
+        note(kStopIgnored);
       }
       if (const auto latest = progress_of(run_); latest != progress) {
         progress = latest;

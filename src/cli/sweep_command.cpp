@@ -7,6 +7,7 @@
 // optimizer.min_lr keeps its ratio to a swept optimizer.lr unless it is swept itself.
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <wordexp.h>
 
 #include <algorithm>
 #include <cctype>
@@ -17,7 +18,6 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <thread>
 
 #include "io/files/folders.h"
@@ -30,6 +30,7 @@
 #include "src/cli/stop_signals.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
+#include "src/config/schema.h"
 #include "src/core/checksum.h"
 #include "src/core/error.h"
 #include "src/report/report.h"
@@ -116,6 +117,20 @@ std::string file_name(const std::string& text) {
              : fmt::format("{}-{:06x}", name, checksum(std::as_bytes(std::span(text))) >> 40U);
 }
 
+/// The words of a command line: quotes and backslashes as in a shell, but nothing is executed.
+std::vector<std::string> words_of(const std::string& launcher) {
+  wordexp_t found{};
+  if (::wordexp(launcher.c_str(), &found, WRDE_NOCMD | WRDE_UNDEF) != 0) {
+    throw Usage(fmt::format(
+        "--launcher {}: not the words of one command; quote | & ; < > ( ) {{ }} and variables "
+        "that are not set, or name a script",
+        launcher));
+  }
+  std::vector<std::string> words(found.we_wordv, found.we_wordv + found.we_wordc);
+  ::wordfree(&found);
+  return words;
+}
+
 /// One training of the grid.
 struct Point {
   std::vector<std::string> values;  ///< of each axis
@@ -134,7 +149,9 @@ struct Result {
 class Sweep {
  public:
   explicit Sweep(const SweepArguments& arguments)
-      : arguments_(arguments), base_(config::load(arguments.config, arguments.overrides)) {
+      : arguments_(arguments),
+        launcher_(words_of(arguments.launcher)),
+        base_(config::load(arguments.config, arguments.overrides)) {
     for (const std::string& text : arguments.over) {
       axes_.push_back(axis_of(text));
       const auto same = [&](const Axis& axis) { return axis.key == axes_.back().key; };
@@ -223,6 +240,7 @@ class Sweep {
           point.config.optimizer.lr * (base_.optimizer.min_lr / base_.optimizer.lr);
     }
     point.config.train.seed += number;
+    config::check_limits(*config::find_field("train", "seed"), point.config, "--seeds");
     point.seed = point.config.train.seed;
     if (arguments_.seeds > 1 || axes_.empty()) {
       name += fmt::format("{}seed={}", name.empty() ? "" : ",", point.seed);
@@ -267,11 +285,7 @@ class Sweep {
   static void note(const std::string& text) { Progress(true, 0, false).note(text); }
 
   std::vector<std::string> command(const Point& point) const {
-    std::vector<std::string> words;
-    std::istringstream launcher(arguments_.launcher);
-    for (std::string word; launcher >> word;) {
-      words.push_back(word);
-    }
+    std::vector<std::string> words = launcher_;
     words.insert(words.end(), {fs::read_symlink("/proc/self/exe").string(), "train",
                                (point.directory / kConfig).string(), "--resume", "auto"});
     return words;
@@ -331,7 +345,10 @@ class Sweep {
       }
       if (g_sweep_requests > 0) {
         for (auto& [number, process] : running) {
-          process.request_stop();
+          if (process.request_stop()) {
+            note(fmt::format("{}: {}", points_[number].directory.filename().string(),
+                             kStopIgnored));
+          }
         }
       }
     }
@@ -352,15 +369,17 @@ class Sweep {
       return {.error = fmt::format("{}, see {}", ending_text(status),
                                    (point.directory / "log.txt").string())};
     }
-    try {  // files may have been replaced since the sweep began
+    try {  // files may have been replaced since the sweep began, and a launcher may start no run
+      check(finished(point), "{} holds no finished run, see {}", point.directory.string(),
+            (point.directory / "log.txt").string());
       train::check_inputs(point.directory, point.inputs);
+      const report::RunData run = report::read_run(point.directory);
+      return {.loss = report::number_at(run.summary, "final_val_loss"),
+              .tokens_per_s = report::number_at(run.summary, "tokens_per_s"),
+              .error = "its summary.json has no final_val_loss"};
     } catch (const Failure& failure) {
       return {.error = failure.what()};
     }
-    const report::RunData run = report::read_run(point.directory);
-    return {.loss = report::number_at(run.summary, "final_val_loss"),
-            .tokens_per_s = report::number_at(run.summary, "tokens_per_s"),
-            .error = "its summary.json has no final_val_loss"};
   }
 
   static std::string text_of(const Result& result) {
@@ -494,6 +513,7 @@ class Sweep {
   }
 
   const SweepArguments& arguments_;
+  std::vector<std::string> launcher_;
   io::Config base_;
   std::vector<Axis> axes_;
   int jobs_ = 1;

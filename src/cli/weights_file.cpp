@@ -1,7 +1,6 @@
 #include "src/cli/weights_file.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "src/config/parse.h"
 #include "src/train/masks/mask_files.h"
 #include "src/train/masks/pruner.h"
+#include "src/train/run/run_directory.h"
 #include "src/train/run/snapshot.h"
 #include "src/train/run/source.h"
 
@@ -71,12 +71,11 @@ int threads_of(const io::Config& config) {
              : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
-/// The files of a run directory (docs/formats.md) except checkpoints. Commands may write
-/// report.html.
-constexpr std::array<std::string_view, 10> kFilesOfRun{
-    "config.toml", "manifest.json",  "metrics.jsonl",         "summary.json",
-    "trace.json",  "adaprec.jsonl",  "pipeline-measured.svg", "pipeline-predicted.svg",
-    ".lock",       "supervise.jsonl"};
+/// Of a run directory; commands may write its report.html.
+bool is_file_of_run(const std::string& name) {
+  return name == ".lock" || name == "supervise.jsonl" ||
+         std::ranges::find(train::kRunFiles, name) != train::kRunFiles.end();
+}
 
 bool is_run(const fs::path& folder) {
   return io::path_exists(folder / "manifest.json") || io::path_exists(folder / "config.toml");
@@ -110,6 +109,10 @@ WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
             path.string(), name, file.config.model.kind);
       return reader.info(name).shape;
     });
+    if (!file.meta.config.empty()) {
+      train::check_same_model(
+          file.config, config::parse(file.meta.config, path.string() + " (config)"), path.string());
+    }
     return file;
   }
   file.config = config_of(file, source);
@@ -121,6 +124,7 @@ WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
           path.string(), name);
     return reader.shape(name);
   });
+  train::check_all_layers(reader, path, parameters_of(file.config, file.problem));
   file.characters = characters_of(file.config);
   check(file.characters.size() == 0 || file.characters.size() == file.problem.classes,
         "{} belongs to a network with {} characters, but the data of the config hold {}; name the "
@@ -165,8 +169,7 @@ void check_output(const fs::path& out, std::span<const std::string> inputs) {
         "{} would be a checkpoint of the run {}, but without the optimizer's state: it could not "
         "be resumed; name another output file with -o",
         out.string(), run ? run->string() : "");
-  check(!is_run(folder) ||
-            std::ranges::find(kFilesOfRun, out.filename().string()) == kFilesOfRun.end(),
+  check(!is_run(folder) || !is_file_of_run(out.filename().string()),
         "{} is a file of the run {}, which would be replaced; name another output file with -o",
         out.string(), folder.string());
 }

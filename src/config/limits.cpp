@@ -111,6 +111,8 @@ void check_real(const Place& at, const Limits& limits, double number) {
   const auto rounded = static_cast<float>(number);
   check(within(limits, rounded), "{}: {} = {} is {} in fp32, {}", at.where, at.key, number, rounded,
         range_text(limits));
+  check(rounded != 0 || number == 0, "{}: {} = {} is 0 in fp32; write 0, or at least 1e-37",
+        at.where, at.key, number);
 }
 
 std::string describe(const Limits& limits, bool quoted) {

@@ -51,7 +51,8 @@ void check_text(const Place& at, std::string_view text);
 void check_word(const Place& at, const Limits& limits, const std::string& text, bool quoted);
 void check_number(const Place& at, const Limits& limits, double number, const std::string& text);
 
-/// A number that kernels read as fp32: its rounded value must be in the range, too.
+/// A number that kernels read as fp32: its rounded value must be in the range, too, and only 0 may
+/// become 0.
 void check_real(const Place& at, const Limits& limits, double number);
 
 /// `text` for a message: bytes that are not UTF-8 become U+FFFD.

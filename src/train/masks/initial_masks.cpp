@@ -42,6 +42,9 @@ std::vector<int64_t> kept_in(const std::filesystem::path& checkpoint, const Spec
 
 InitialMasks from_file(const std::filesystem::path& path, const Specs& specs,
                        const std::vector<bool>& prunable) {
+  if (!io::is_checkpoint(path)) {
+    check_all_layers(io::PlainReader(path), path, specs);
+  }
   InitialMasks start{.masks = masks_in(path, specs, prunable), .kept = {}};
   if (io::is_checkpoint(path)) {
     start.kept = kept_in(path, specs);

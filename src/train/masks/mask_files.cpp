@@ -1,8 +1,9 @@
 #include "src/train/masks/mask_files.h"
 
+#include <cctype>
 #include <memory>
+#include <set>
 
-#include "io/checkpoint/plain_hdf5.h"
 #include "pruning/pruning.h"
 #include "sparse/index/file_index.h"
 
@@ -21,6 +22,18 @@ void check_same_parameters(const io::PlainReader& reader, const std::filesystem:
           "correct [model] in the config",
           path.string(), spec.name, reader.shape(spec.name).text(), spec.shape.text());
   }
+}
+
+/// "blocks.#.norm" of "blocks.12.norm".
+std::string without_numbers(const std::string& name) {
+  std::string out;
+  for (const char c : name) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+    if (!digit || out.empty() || out.back() != '#') {
+      out += digit ? '#' : c;
+    }
+  }
+  return out;
 }
 
 sparse::Mask mask_of_zeros(const io::PlainReader& reader, const std::string& name) {
@@ -57,6 +70,22 @@ void check_same_parameters(const io::CheckpointReader& reader,
         "{} is a checkpoint of another model: it has {} parameters, this one has {} (compare "
         "[model] with `espalier inspect`)",
         file, reader.names().size(), specs.size());
+}
+
+void check_all_layers(const io::PlainReader& reader, const std::filesystem::path& path,
+                      std::span<const sparse::ParameterSpec> network) {
+  std::set<std::string> names;
+  std::set<std::string> forms;
+  for (const sparse::ParameterSpec& spec : network) {
+    names.insert(spec.name);
+    forms.insert(without_numbers(spec.name));
+  }
+  for (const std::string& name : reader.names()) {
+    check(names.contains(name) || !forms.contains(without_numbers(name)),
+          "{} has a dataset \"{}\", and the model in the config has no such layer; correct [model] "
+          "in the config, or remove the dataset",
+          path.string(), name);
+  }
 }
 
 sparse::Mask read_mask(const io::CheckpointReader& reader, const std::string& name) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/plain_hdf5.h"
 #include "sparse/store/store.h"
 
 namespace espalier::train {
@@ -18,6 +19,11 @@ using MaskOf = std::function<sparse::Mask(size_t p)>;
 /// parameters, and all elements of the others. Throws Failure if the file is of another model.
 MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::ParameterSpec> specs,
                 std::vector<bool> prunable);
+
+/// Throws Failure if a plain file, at `path`, has parameters of layers that the network lacks: names
+/// that differ from those of its parameters only in numbers. `network`: all its parameters.
+void check_all_layers(const io::PlainReader& reader, const std::filesystem::path& path,
+                      std::span<const sparse::ParameterSpec> network);
 
 /// The mask of one parameter of a checkpoint. Throws Failure naming file and parameter if the index
 /// is damaged.

@@ -43,6 +43,16 @@ std::optional<RunDirectory::Attempt> attempt_of(const std::string& config,
 
 }  // namespace
 
+void check_not_of_run(std::string_view name, const std::string& input, const fs::path& run) {
+  const fs::path inside =
+      fs::weakly_canonical(input).lexically_relative(fs::weakly_canonical(run));
+  check(inside.empty() || (*inside.begin() != "checkpoints" &&
+                           std::ranges::find(kRunFiles, inside.string()) == kRunFiles.end()),
+        "{} = \"{}\" is a file of the run directory {}, which this run writes; copy it elsewhere, "
+        "or set another run.out",
+        name, input, run.string());
+}
+
 RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
                            parallel::Communicator& comm)
     : root_(root), writes_(comm.rank() == 0) {
@@ -99,6 +109,7 @@ void RunDirectory::resume_newest() {
                   newest.unreadable);
   }
   resume_file_ = std::move(newest.file);
+  continues_ = resume_file_.has_value();
   std::ranges::move(newest.skipped, std::back_inserter(notes_));
   replaces_ = !resume_file_;
 }
@@ -112,10 +123,10 @@ void RunDirectory::resume_from(const fs::path& file) {
   check_system(!error, error.value(), "--resume {}: {}; check the path", file.string(),
                error.message());
   // Not one below it: metrics.jsonl no longer has the steps of a branch that was set aside.
-  const bool continues = from == own;
+  continues_ = from == own;
   // As with "auto", a run that ended before it saved anything is replaced.
-  replaces_ = !continues && holds_run() && !holds_results();
-  check(continues || replaces_ || !holds_run(),
+  replaces_ = !continues_ && holds_run() && !holds_results();
+  check(continues_ || replaces_ || !holds_run(),
         "{} holds a run already, and {} is not one of its checkpoints (those set aside are of "
         "branches that it gave up): name another directory with --out",
         root_.string(), file.string());
@@ -138,11 +149,10 @@ void RunDirectory::remove_existing() const {
   if (!old.empty()) {
     io::sync_folder(checkpoints());
   }
-  for (const char* name :
-       {"metrics.jsonl", "adaprec.jsonl", "summary.json", "trace.json", "config.toml",
-        "manifest.json", "report.html", "pipeline-measured.svg", "pipeline-predicted.svg"}) {
+  for (const std::string_view name : kRunFiles) {
     io::remove_file(root_ / name);
   }
+  io::remove_file(root_ / "report.html");
 }
 
 void RunDirectory::set_aside_later(int64_t step) {
@@ -182,6 +192,12 @@ void RunDirectory::begin(const io::Config& config, const Manifest& manifest, int
     io::write_text_atomically(root_ / "config.toml", config::to_toml(config));
     io::write_json_atomically(root_ / "manifest.json", json_of(manifest));
     metrics_.emplace(root_ / "metrics.jsonl", resumed_step);
+    if (const int64_t last = metrics_->last_step(); continues_ && last < resumed_step) {
+      notes_.push_back(fmt::format(
+          "{} ends at step {}, and the run goes on after step {}: the lines between are lost, the "
+          "training is not",
+          (root_ / "metrics.jsonl").string(), last, resumed_step));
+    }
   }
 }
 

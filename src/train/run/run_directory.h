@@ -1,9 +1,11 @@
 #pragma once
 // A run directory (contract: docs/formats.md): lock, resolved config, manifest.json, metrics.jsonl,
 // checkpoints/, summary.json, trace.json. Rank 0 writes it; other ranks know the paths only.
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,16 @@
 #include "src/train/run/manifest.h"
 
 namespace espalier::train {
+
+/// The files that a run writes beside its checkpoints and its lock.
+inline constexpr std::array<std::string_view, 8> kRunFiles{
+    "config.toml", "manifest.json",  "metrics.jsonl",         "summary.json",
+    "trace.json",  "adaprec.jsonl",  "pipeline-measured.svg", "pipeline-predicted.svg"};
+
+/// Throws Failure if `input` is a file that a run writes to `run`, or lies in its checkpoints/: the
+/// run would replace what it reads. `name` begins the message: "train.teacher", for example.
+void check_not_of_run(std::string_view name, const std::string& input,
+                      const std::filesystem::path& run);
 
 class RunDirectory {
  public:
@@ -65,7 +77,8 @@ class RunDirectory {
 
   std::filesystem::path root_;
   bool writes_;
-  bool replaces_ = false;  ///< `begin` removes an earlier run
+  bool replaces_ = false;   ///< `begin` removes an earlier run
+  bool continues_ = false;  ///< a checkpoint of this directory is resumed
   std::optional<io::RunLock> lock_;
   std::optional<std::filesystem::path> resume_file_;
   std::optional<Attempt> earlier_;

@@ -27,39 +27,21 @@ int threads_of(const io::Config& config, const parallel::Communicator& comm) {
   return std::max(1, cores / comm.local_size());
 }
 
-/// A fresh run replaces the files of an earlier one in its directory: none of them is its input.
+/// No input is a file that the run itself writes. A run that resumes does not read --init.
 void check_inputs_remain(const io::Config& config, const std::string& init) {
-  std::vector<std::string> inputs{init, config.pruning.file};
-  inputs.insert(inputs.end(), config.data.train.begin(), config.data.train.end());
-  inputs.insert(inputs.end(), config.data.validation.begin(), config.data.validation.end());
-  const auto run = std::filesystem::weakly_canonical(config.run.out);
-  for (const std::string& input : inputs) {
-    if (input.empty()) {
-      continue;
+  const auto remains = [&config](std::string_view name, const std::string& input) {
+    if (!input.empty()) {
+      check_not_of_run(name, input, config.run.out);
     }
-    const auto inside = std::filesystem::weakly_canonical(input).lexically_relative(run);
-    const bool written = !inside.empty() && (*inside.begin() == "checkpoints" ||
-                                             inside == "metrics.jsonl" || inside == "config.toml");
-    check(!written,
-          "the input {} is a file of the run directory {}, which this run would replace; copy it "
-          "elsewhere, or set another run.out",
-          input, config.run.out);
-  }
-}
-
-/// Compares the settings that shapes do not determine: a checkpoint must agree with the config.
-void check_same_model(const io::Config& config, const io::Config& saved, const std::string& file) {
-  auto same = [&file](std::string_view key, std::string_view here, std::string_view there) {
-    check(here == there,
-          "{} is a checkpoint of another model: model.{} is {} there and {} in the config", file,
-          key, there, here);
   };
-  same("kind", config.model.kind, saved.model.kind);
-  const model::NetworkKind& network = model::network_of(config.model);
-  const model::Settings here = network.identity(config.model);
-  const model::Settings there = network.identity(saved.model);
-  for (size_t i = 0; i < here.size(); ++i) {
-    same(here[i].first, here[i].second, there[i].second);
+  remains("--init", init);
+  remains("train.teacher", config.train.teacher);
+  remains("pruning.file", config.pruning.file);
+  for (const std::string& file : config.data.train) {
+    remains("data.train", file);
+  }
+  for (const std::string& file : config.data.validation) {
+    remains("data.validation", file);
   }
 }
 
@@ -184,8 +166,10 @@ void open(const io::Config& config, const TrainerOptions& options, Opened& opene
          check_resume(opened.before(), config, run.manifest, options.accepted)) {
       run.note(note);
     }
-  } else {
-    check_inputs_remain(config, opened.files.init);
+    if (!opened.files.init.empty()) {
+      run.note(fmt::format("--init {} is not read: the run goes on from {}", opened.files.init,
+                           opened.files.resume->string()));
+    }
   }
   run.source = open_source(config, characters.size() > 0 ? &characters : nullptr);
   opened.teacher = open_teacher(config);
@@ -415,6 +399,7 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   Opened opened{.files = {.resume = received.file(), .init = options.init}};
   on_first_rank_first(comm, [&] {
     check_teacher_file(config);
+    check_inputs_remain(config, opened.files.resume ? "" : options.init);
     run.data = stamps_of(config.data);
     add_inputs(config, run.manifest);
   });

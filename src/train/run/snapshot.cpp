@@ -6,6 +6,7 @@
 #include "io/checkpoint/plain_hdf5.h"
 #include "src/config/parse.h"
 #include "src/core/mirror.h"
+#include "src/model/networks/registry.h"
 #include "src/train/masks/mask_files.h"
 
 namespace espalier::train {
@@ -55,6 +56,21 @@ RunProgress progress_of(const io::CheckpointReader& reader) {
     progress.manifest = manifest_of(manifest, reader.path().string());
   }
   return progress;
+}
+
+void check_same_model(const io::Config& config, const io::Config& saved, const std::string& file) {
+  auto same = [&file](std::string_view key, std::string_view here, std::string_view there) {
+    check(here == there,
+          "{} is a checkpoint of another model: model.{} is {} there and {} in the config", file,
+          key, there, here);
+  };
+  same("kind", config.model.kind, saved.model.kind);
+  const model::NetworkKind& network = model::network_of(config.model);
+  const model::Settings here = network.identity(config.model);
+  const model::Settings there = network.identity(saved.model);
+  for (size_t i = 0; i < here.size(); ++i) {
+    same(here[i].first, here[i].second, there[i].second);
+  }
 }
 
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer, bool whole) {

@@ -45,6 +45,10 @@ struct Owners {
 
 RunProgress progress_of(const io::CheckpointReader& reader);
 
+/// Throws Failure unless the network of a checkpoint (`saved`, in `file`) has the settings of
+/// `config` that the shapes of its parameters do not determine, such as the number of heads.
+void check_same_model(const io::Config& config, const io::Config& saved, const std::string& file);
+
 /// Loads masks and values; with `optimizer` also this rank's part of master copies, moments and
 /// arrays of the pruning method, bit for bit. Not collective. Throws Failure if the file is of
 /// another model. Equal masks are not moved. `whole`: the store has all parameters of the network.

@@ -10,16 +10,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The run's own checkpoints would replace the teacher, or be taken for it.
-void check_outside_run(const fs::path& teacher, const std::string& out) {
-  const fs::path inside =
-      fs::weakly_canonical(teacher).lexically_relative(fs::weakly_canonical(out));
-  check(inside.empty() || *inside.begin() == "..",
-        "train.teacher = \"{}\" is a file of the run directory run.out = \"{}\", which this run "
-        "writes; copy the teacher elsewhere, or set another run.out",
-        teacher.string(), out);
-}
-
 /// Compares what decides whether the teacher can read the student's samples.
 void check_same_data(const io::Config& config, const io::Config& teacher) {
   const std::string& file = config.train.teacher;
@@ -75,7 +65,6 @@ void check_teacher_file(const io::Config& config) {
         "train.teacher = \"{}\": there is no such file; name a checkpoint, such as "
         "runs/dense/checkpoints/step-002000.h5",
         name);
-  check_outside_run(name, config.run.out);
   check(io::is_checkpoint(name),
         "train.teacher = \"{}\" is not an Espalier checkpoint; use a file that `espalier train` "
         "wrote",

@@ -29,8 +29,7 @@ struct TeacherFile {
   std::string manifest{};       ///< of the run that trained it, JSON; empty: unknown
 };
 
-/// Throws Failure if `train.teacher` is set, and the file is missing, is no checkpoint, or lies in
-/// the run directory.
+/// Throws Failure if `train.teacher` is set, and the file is missing or no checkpoint.
 void check_teacher_file(const io::Config& config);
 
 /// Opens `train.teacher`; empty: the run has none. Throws Failure as check_teacher_file does, and
