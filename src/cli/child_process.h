@@ -33,7 +33,8 @@ std::vector<pid_t> child_processes();
 void end_descendants();
 
 inline constexpr const char* kStopIgnored =
-    "still running 31 s after the stop signal; it may be saving. If its launcher ignores SIGUSR1, a "
+    "still running 31 s after the stop signal; it may be saving. If its launcher ignores SIGUSR1, "
+    "a "
     "second signal ends it without a save";
 
 /// A process that trains: the program, a launcher or a script that starts either. To stop the run

@@ -346,8 +346,8 @@ class Sweep {
       if (g_sweep_requests > 0) {
         for (auto& [number, process] : running) {
           if (process.request_stop()) {
-            note(fmt::format("{}: {}", points_[number].directory.filename().string(),
-                             kStopIgnored));
+            note(
+                fmt::format("{}: {}", points_[number].directory.filename().string(), kStopIgnored));
           }
         }
       }

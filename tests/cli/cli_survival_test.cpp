@@ -180,6 +180,46 @@ TEST(CliSurvival, TheRunDirectoryIsTakenLiterally) {
   EXPECT_TRUE(fs::exists(here / R"(a\tb "c")" / "metrics.jsonl"));
 }
 
+TEST(CliSurvival, LostLinesOfMetricsAreSaid) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 10"), 0);
+  const std::string whole = here.read("run/metrics.jsonl");
+  const std::string says = "run/metrics.jsonl ends at step";
+  size_t sixth = 0;  // the line
+  for (int line = 0; line < 6; ++line) {
+    sixth = whole.find('\n', sixth) + 1;
+  }
+  here.write("run/metrics.jsonl", whole.substr(0, sixth));
+  const Ran cut = here.run("train c.toml --resume auto --steps 12");
+  expect_code(cut, 0);
+  EXPECT_THAT(cut.err, HasSubstr(says + " 6, and the run goes on after step 10"));
+  EXPECT_THAT(here.run("train c.toml --resume auto --steps 14").err, Not(HasSubstr(says)));
+  fs::remove(here / "run/metrics.jsonl");
+  EXPECT_THAT(here.run("train c.toml --resume auto --steps 16").err, HasSubstr(says + " 0"));
+  const std::string last = "run/checkpoints/step-000016.h5";
+  const Ran branch =
+      here.run("train c.toml --steps 18 --out other --init text.txt --resume " + last);
+  expect_code(branch, 0);
+  EXPECT_THAT(branch.err, Not(HasSubstr(says))) << "another directory never had them";
+  EXPECT_THAT(branch.err, HasSubstr("--init text.txt is not read: the run goes on from " + last));
+}
+
+TEST(CliSurvival, WeightsOfAnotherModelAreNotReadInPart) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --steps 2"), 0);
+  const std::string checkpoint = "run/checkpoints/step-000002.h5";
+  expect_code(here.run("export " + checkpoint + " -o plain.h5"), 0);
+  const std::string fewer = " --config c.toml --set model.layers=1";
+  for (const std::string command :
+       {"import plain.h5 -o new.h5", "eval plain.h5", "sample plain.h5 --prompt a"}) {
+    expect_error(here.run(command + fewer), 1, "has a dataset \"blocks.1.");
+  }
+  expect_error(here.run("train c.toml --out other --init plain.h5 --set model.layers=1"), 1,
+               "has a dataset \"blocks.1.");
+  expect_error(here.run("eval " + checkpoint + " --set model.heads=1"), 1, "model.heads is 2");
+  expect_code(here.run("eval " + checkpoint), 0);
+}
+
 TEST(CliSurvival, IntegersHaveLimits) {
   const Workplace here;
   for (const std::string setting :
@@ -268,7 +308,12 @@ TEST(CliSurvival, NoOutputReplacesAnInput) {
   expect_error(here.run("train c.toml --resume none --set pruning.method=file --set pruning.file=" +
                         checkpoint),
                1, "a file of the run directory");
+  expect_error(here.run("train c.toml --resume auto --set train.teacher=" + checkpoint), 1,
+               "a file of the run directory");
   expect_code(here.run("inspect " + checkpoint), 0);
+  // No "cannot be removed": the user has removed nothing.
+  expect_error(here.run("export " + checkpoint + " -o /dev/full/new.h5"), 1,
+               "/dev/full/new.h5 cannot be written");
 }
 
 TEST(CliSurvival, MasksOfAnotherModelAreNoBug) {

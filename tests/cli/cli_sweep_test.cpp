@@ -217,6 +217,16 @@ TEST(CliSweep, ARunThatCannotStartIsAFailedOne) {
   const Ran nothing = here.run("sweep c.toml --out t --over optimizer.lr=1e-3 --launcher nothing");
   expect_code(nothing, 1);
   EXPECT_THAT(nothing.err, HasSubstr("lr=1e-3: failed, the command was not found"));
+  // A launcher that ends well without a run; quotes are those of a shell.
+  const Ran none = here.run("sweep c.toml --out u --over optimizer.lr=1e-3 --launcher true");
+  expect_code(none, 1);
+  EXPECT_THAT(none.err, HasSubstr("lr=1e-3: failed, u/lr=1e-3 holds no finished run"));
+  EXPECT_THAT(none.out, HasSubstr("optimizer.lr")) << "the table";
+  expect_code(here.run("sweep c.toml --out v --set train.steps=6 --set pruning.at_step=2 --over "
+                       "optimizer.lr=1e-3 --launcher "
+                       "\"env 'A=b c' sh -c '\\\"\\$0\\\" \\\"\\$@\\\"; echo \\$A > v/words'\""),
+              0);
+  EXPECT_EQ(here.read("v/words"), "b c\n");
 }
 
 TEST(CliSweep, BadInputTrainsNothing) {
@@ -228,6 +238,9 @@ TEST(CliSweep, BadInputTrainsNothing) {
            {"--over optimizer.lr=1e-3 --over optimizer.lr=2e-3", 2, "given twice"},
            {"--over train.seed=1,2 --seeds 2", 2, "--seeds"},
            {"--over run.out=x,y", 2, "--out"},
+           {"--over train.steps=1 --launcher 'a | b'", 2, "quote"},
+           {"--over train.steps=1 --launcher \"'\"", 2, "quote"},
+           {"--over train.steps=1 --set train.seed=9007199254740990 --seeds 3", 1, "train.seed"},
            {"--over optimizer.rate=1e-3", 1, "optimizer.rate"},
            {"--over model.width=32,30 --set model.heads=4", 1, "not divisible"},
            {"--over optimizer.lr=fast", 1, "optimizer.lr"}}) {

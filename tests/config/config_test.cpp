@@ -168,11 +168,12 @@ TEST(Config, NumbersAreWithinTheirLimitsInFp32Too) {
            {"optimizer.epsilon=1e-50", "is 0 in fp32, out of range; allowed: > 0"},
            {"train.teacher_temperature=1e-50", "is 0 in fp32"},
            {"optimizer.lr=1e39", "is inf in fp32"},
-           {"optimizer.clip=1e39", "is inf in fp32"}}) {
+           {"optimizer.clip=1e39", "is inf in fp32"},
+           {"optimizer.clip=1e-46", "is 0 in fp32; write 0"},
+           {"train.loss_scale=1e-46", "is 0 in fp32; write 0"}}) {
     expect_parts(failure_of_override(setting), {setting.substr(0, setting.find('=')), why});
   }
   EXPECT_EQ(failure_of_override("optimizer.beta2=0.9999999"), "");
-  EXPECT_EQ(failure_of_override("optimizer.weight_decay=1e-50"), "");
 }
 
 TEST(Config, StringsAreUtf8WithoutNul) {

@@ -445,7 +445,10 @@ TEST(DistillationErrors, NameCauseAndFix) {
   config.data.kind = "bytes";
   EXPECT_THAT(failure_with(config), HasSubstr("was trained with data.kind = \"chars\""));
   config = good;
-  config.run.out = dir / "";
+  std::filesystem::create_directories(dir / "run/checkpoints");
+  std::filesystem::rename(dir / "teacher.h5", dir / "run/checkpoints/teacher.h5");
+  config.train.teacher = (dir / "run/checkpoints/teacher.h5").string();
+  config.run.out = (dir / "run").string();
   EXPECT_THAT(failure_with(config), HasSubstr("set another run.out"));
 }
 

@@ -679,6 +679,42 @@ TEST(StorageChoice, DropsWhatOneRankCannotHold) {
   EXPECT_GT(lists.size(), 2U) << "some lists lack a storage";
 }
 
+kernels::Kernels g_table;
+double g_least = INFINITY;  // of the largest numbers of each factor of SDDMM
+
+/// The trials of storages read each other's results. Processors may take a hundred times as long
+/// for subnormal numbers, so none may come near.
+TEST(StorageChoice, TimesNumbersOfNormalSize) {
+  for (const double density : {0.01, 0.1, 0.5}) {
+    io::Config config;
+    config.pruning.method = "random";
+    config.sparse.storage.fallback = "auto";
+    g_table = kernels::by_name("cpu");
+    kernels::Kernels recording = g_table;
+    recording.sddmm = [](Stream& stream, const kernels::SddmmArgs& args) {
+      for (const Tensor& factor : {args.dy, args.x}) {
+        double largest = 0;
+        for (const float number : factor.span<float>()) {
+          largest = std::max(largest, std::abs(static_cast<double>(number)));
+        }
+        g_least = std::min(g_least, largest);
+      }
+      g_table.sddmm(stream, args);
+    };
+    g_least = INFINITY;
+    const std::vector<bool> prunable{true};
+    Arena arena;
+    Stream stream(arena, 1);
+    sparse::Store store(stream, recording, {{.name = "w", .shape = {64, 256}, .prunable = true}},
+                        {});
+    train::time_storages(
+        {.config = config, .store = store, .prunable = prunable, .density = density, .rows = 8}, 1,
+        recording);
+    EXPECT_GT(g_least, 1e-6) << density;
+    EXPECT_LT(g_least, 1e6) << density;
+  }
+}
+
 TEST(Progress, ACheckpointThatNamesNoParametrizationHasTheOldOne) {
   const TempDir dir;
   io::CheckpointWriter writer(dir / "old.h5");

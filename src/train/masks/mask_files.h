@@ -20,8 +20,8 @@ using MaskOf = std::function<sparse::Mask(size_t p)>;
 MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::ParameterSpec> specs,
                 std::vector<bool> prunable);
 
-/// Throws Failure if a plain file, at `path`, has parameters of layers that the network lacks: names
-/// that differ from those of its parameters only in numbers. `network`: all its parameters.
+/// Throws Failure if a plain file, at `path`, has parameters of layers that the network lacks:
+/// names that differ from those of its parameters only in numbers. `network`: all its parameters.
 void check_all_layers(const io::PlainReader& reader, const std::filesystem::path& path,
                       std::span<const sparse::ParameterSpec> network);
 

@@ -44,8 +44,7 @@ std::optional<RunDirectory::Attempt> attempt_of(const std::string& config,
 }  // namespace
 
 void check_not_of_run(std::string_view name, const std::string& input, const fs::path& run) {
-  const fs::path inside =
-      fs::weakly_canonical(input).lexically_relative(fs::weakly_canonical(run));
+  const fs::path inside = fs::weakly_canonical(input).lexically_relative(fs::weakly_canonical(run));
   check(inside.empty() || (*inside.begin() != "checkpoints" &&
                            std::ranges::find(kRunFiles, inside.string()) == kRunFiles.end()),
         "{} = \"{}\" is a file of the run directory {}, which this run writes; copy it elsewhere, "

@@ -18,8 +18,8 @@ namespace espalier::train {
 
 /// The files that a run writes beside its checkpoints and its lock.
 inline constexpr std::array<std::string_view, 8> kRunFiles{
-    "config.toml", "manifest.json",  "metrics.jsonl",         "summary.json",
-    "trace.json",  "adaprec.jsonl",  "pipeline-measured.svg", "pipeline-predicted.svg"};
+    "config.toml", "manifest.json", "metrics.jsonl",         "summary.json",
+    "trace.json",  "adaprec.jsonl", "pipeline-measured.svg", "pipeline-predicted.svg"};
 
 /// Throws Failure if `input` is a file that a run writes to `run`, or lies in its checkpoints/: the
 /// run would replace what it reads. `name` begins the message: "train.teacher", for example.
