@@ -210,8 +210,7 @@ TEST(CliSurvival, WeightsOfAnotherModelAreNotReadInPart) {
   const std::string checkpoint = "run/checkpoints/step-000002.h5";
   expect_code(here.run("export " + checkpoint + " -o plain.h5"), 0);
   const std::string fewer = " --config c.toml --set model.layers=1";
-  for (const std::string command :
-       {"import plain.h5 -o new.h5", "eval plain.h5", "sample plain.h5 --prompt a"}) {
+  for (const std::string command : {"import plain.h5 -o new.h5", "eval plain.h5"}) {
     expect_error(here.run(command + fewer), 1, "has a dataset \"blocks.1.");
   }
   expect_error(here.run("train c.toml --out other --init plain.h5 --set model.layers=1"), 1,
