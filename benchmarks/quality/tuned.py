@@ -41,11 +41,16 @@ def random(density=0.1, **more):
     return {"pruning.method": "random", "pruning.scope": "layer", "pruning.sparsity": round(1 - density, 4), **more}
 
 
+# Steps of random masks that take the time of a dense step, fp32, one thread (`speed`, benchmarks/results/tuned.md).
+EQUAL_TIME = {0.2: 1.5, 0.1: 1.9, 0.05: 2.15, 0.02: 2.35}
+
 # "share.X" is pruning.X as a share of the steps; "times.X" multiplies a number of the setting; "ranks" are replicas.
 CASES = {
     "dense": {},
     "random": random(),
     **{f"random-density-{density}": random(density) for density in (0.5, 0.2, 0.05, 0.02)},
+    **{f"random-density-{density}-equal-time": random(density, **{"times.train.steps": factor})
+       for density, factor in EQUAL_TIME.items()},
     "gradual": GRADUAL,
     "one-shot": {"pruning.method": "magnitude", "share.at_step": 0.25},
     "rigl": {"pruning.method": "rigl", "share.every": 0.05},

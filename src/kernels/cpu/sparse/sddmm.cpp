@@ -193,7 +193,7 @@ void sddmm(Stream& stream, const SddmmArgs& args) {
   if (count == 0 || (args.accumulate && args.x.rows() == 0)) {
     return;
   }
-  const SparseKernels kernels = sparse_kernels(args.x.dtype);
+  const SparseKernels kernels = sparse_kernels(args.x.dtype, TileUse::sampled);
   Carver sizes;
   carve(sizes, args.weight, kernels, threads);
   Carver carver{cpu::workspace(stream, sizes.used)};

@@ -3,7 +3,7 @@
 // activations for them.
 //
 // A packed row is one feature of a block of tokens: its values are contiguous, as lanes of vectors.
-// In fp32 a lane is a token. In bf16, if the machine multiplies pairs of bf16, a lane is two
+// In fp32 a lane is a token. In bf16, if the machine multiplies pairs of bf16 fast, a lane is two
 // tokens: SDDMM sums their two products in one instruction; products with W multiply each lane by
 // (value, 0) and by (0, value), which gives the even and the odd tokens from one load.
 //
@@ -44,9 +44,9 @@ struct DotOperands {
   float* results;  ///< in the order of the tiles
 };
 
-/// Kernels for activations of this type. CMake chooses tile_kernels_plain.cpp or
+/// Kernels of a product with activations of this type. CMake chooses tile_kernels_plain.cpp or
 /// tile_kernels_avx512bf16.cpp.
-SparseKernels sparse_kernels(DType dtype);
+SparseKernels sparse_kernels(DType dtype, TileUse use);
 
 [[gnu::always_inline]] inline uint64_t eight_columns(const uint8_t* columns) {
   uint64_t eight;
