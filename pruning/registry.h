@@ -50,7 +50,8 @@ struct Growth {
   std::span<const float> gradient{};  ///< dense; empty unless the method needs gradients
 };
 
-/// The statistic of a matrix's inputs x [R, in] that a method reads, in fp64.
+/// The statistic of a matrix's inputs x [R, in] that a method reads: squares are summed in fp64,
+/// products in fp32.
 enum class InputStatistic : uint8_t {
   none,
   squares,   ///< [in] sums over the rows of x_j²
@@ -65,7 +66,7 @@ struct Method {
   bool needs_values = true;      ///< `run` reads Candidate::values
   bool by_layer = false;         ///< prunes each parameter alone, for any scope
   Scope scope = Scope::global;   ///< default
-  bool needs_paths = false;      ///< `run` reads Settings::paths, and scores of its own
+  bool needs_paths = false;      ///< `run` computes its scores from Settings::paths
   bool needs_gradients = false;  ///< `score` or `grow` reads dense gradients of a pass
   /// Adds the saliency of one batch, computed from its dense gradient, to the scores of the kept
   /// elements (packed). `run` then reads Candidate::scores.

@@ -17,12 +17,12 @@ int open_log(const std::filesystem::path& log);
 /// Starts a command (found by PATH) in a process group of its own, so that Ctrl-C of the terminal
 /// does not reach it, with an empty standard input. It gets SIGTERM when this process ends.
 /// Standard output and error are appended to `log`; empty: they are those of this process. Exit
-/// code 127: the command was not found; 126: it cannot be executed. Throws Failure if no process
-/// can be started, or from `open_log`.
+/// code 127: the command was not found, or permission is missing; 126: another error. Throws
+/// Failure if no process can be started, or from `open_log`.
 pid_t start_process(const std::vector<std::string>& command, const std::filesystem::path& log = {});
 
-/// Ends children: a launcher passes SIGTERM on to its ranks, and a stopped process must go on for
-/// that. SIGKILL follows after 10 s. Their statuses are left for waitpid.
+/// Ends children: by SIGTERM, which launchers pass on to their ranks, and SIGCONT, because a
+/// stopped process handles no SIGTERM; after 10 s by SIGKILL. Their statuses are left for waitpid.
 void end_processes(std::span<const pid_t> children);
 
 /// The children of this thread. If the process is a subreaper, also descendants whose parent has
@@ -33,9 +33,8 @@ std::vector<pid_t> child_processes();
 void end_descendants();
 
 inline constexpr const char* kStopIgnored =
-    "still running 31 s after the stop signal; it may be saving. If its launcher ignores SIGUSR1, "
-    "a "
-    "second signal ends it without a save";
+    "still running 31 s after the stop signal; it may be saving. If its launcher ignores "
+    "SIGUSR1, a second signal ends it without a save";
 
 /// A process that trains: the program, a launcher or a script that starts either. To stop the run
 /// of a script, the calling process must be a subreaper (PR_SET_CHILD_SUBREAPER).

@@ -16,6 +16,9 @@
 //   what scales the logits                1 / m_d          1 / m_d
 //   other (embedding, head, norm, bias)   1                1
 //
+// supar-lr: initial values have m_ρ = 1. Where the network's own deviation already falls with
+// 1 / sqrt(width), as an mlp's does, their factor is multiplied by sqrt(m_d).
+//
 // The density is that of the current mask, so factors change when masks do. The logits scale with
 // the last norm of a gpt and with the weights of an mlp's classifier; their factor replaces the
 // multiplier 1 / m_d of μP's logits.

@@ -2,15 +2,16 @@
 // storage = "auto": times every storage on the real shapes and densities, and selects the fastest
 // that fits.
 //
-// Parameters of equal shape and density form a group, which is timed once, on random values and a
-// mask of the pruning method: forward, backward-input and backward-weight of one micro-batch, the
+// A group has one shape, one kind of mask (blocks or not) and densities within about a tenth of
+// each other. It is timed once, on random values and its first parameter's mask (unpruned: an
+// example of the method): forward, backward-input and backward-weight of one micro-batch, the
 // median of a few repeats. A trial holds one parameter in addition to the run's state.
 //
 // Under a memory budget, groups move to smaller storages until the total fits; the move that loses
 // the least time per saved byte comes first. Total: state of all parameters, and the largest
-// scratch, which is fixed beforehand: of all sizes that it may have, the fastest result counts.
-// The plan of the run with this choice (RunPlan::with_storages) then confirms it, or the total
-// shrinks: changes of masks need memory, too.
+// scratch. For each size that the scratch may have the groups are fitted; the fastest result
+// counts. The plan of the run with this choice (RunPlan::with_storages) then confirms it, or the
+// total shrinks: changes of masks need memory, too.
 #include <functional>
 #include <map>
 #include <optional>
@@ -66,8 +67,8 @@ size_t planned_bytes(const std::vector<StorageGroup>& groups);
 void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget);
 /// Collective. Sets `chosen` by the timings of rank 0, so that `needed` (bytes of a rank with the
 /// chosen storages) is at most `limit` on every rank. Begins with the fastest storages within
-/// `budget` (bytes for these groups) and lowers it until they fit. If none fit: the storages that
-/// runs are planned with.
+/// `budget` (bytes for these groups) and lowers `budget` until they fit. If none fit: the storages
+/// that runs are planned with.
 void choose_storages_that_fit(std::vector<StorageGroup>& groups, size_t budget, size_t limit,
                               const std::function<size_t()>& needed, parallel::Communicator& comm);
 /// Collective: all ranks take the choice of rank 0.
@@ -78,7 +79,8 @@ std::map<std::string, std::string> storages_chosen(const std::vector<StorageGrou
                                                    const sparse::Store& store);
 void set_storages(const std::map<std::string, std::string>& chosen, sparse::Store& store);
 
-/// A table for the user: shape, density, parameters, ms and bytes of each storage, the choice, and
+/// A table for the user: shape, density, parameters, ms and bytes per element of the dense shape
+/// (B/p) of each storage, the choice, and
 /// where the budget excluded the fastest. Below it, the shapes for which products with
 /// single-element sparsity are slower than dense ones: on a GPU this is usual at 90 % sparsity
 /// (SAMO, figure 1).

@@ -1,6 +1,6 @@
 #pragma once
 // The manifest of a run: facts that decide its results besides the config, and choices made by
-// timing. Checkpoints and summary.json hold it as JSON (docs/formats.md).
+// timing. Checkpoints, manifest.json and summary.json hold it as JSON (docs/formats.md).
 //
 //   start    compare_program, compare_inputs: ranks that differ are named before the first step
 //   repeat   check_inputs: the same command again, for several runs, continues with the same files
@@ -93,8 +93,8 @@ void check_inputs(const std::filesystem::path& directory, const Manifest& inputs
 /// The same with the files that `config` names now.
 void check_inputs(const std::filesystem::path& directory, const io::Config& config);
 
-/// Whether storages or codecs chosen by timing hold for this run, too: settings, kernels and for
-/// codecs ranks are those of the checkpoint.
+/// Whether storages or codecs that the checkpoint's run chose by timing stay valid: settings,
+/// kernels and, for codecs, ranks are the same.
 enum class Timed : uint8_t { storages, codecs };
 bool timings_are_valid(const SavedRun& before, const io::Config& config, const Manifest& manifest,
                        Timed timed);

@@ -33,8 +33,8 @@ class RunDirectory {
   ///   "none"  fresh; `begin` removes an earlier run
   ///   "auto"  the newest intact checkpoint in the directory; fresh if there is none; Failure if
   ///           all are damaged
-  ///   FILE    that checkpoint; Failure if the directory holds another run, or another branch of
-  ///           it, unless that one ended before it saved a checkpoint: it is replaced
+  ///   FILE    that checkpoint. If it is not in checkpoints/: Failure if the directory holds a
+  ///           checkpoint or a summary; a run that saved neither is replaced
   RunDirectory(const std::filesystem::path& root, const std::string& resume,
                parallel::Communicator& comm);
 

@@ -36,7 +36,7 @@ struct RunProgress {
 /// The ranks that hold the parameters.
 struct Owners {
   std::vector<sparse::ParameterSpec> network{};  ///< all parameters; empty: rank 0 has all
-  std::vector<int> ranks{};                      ///< [network] rank of the first replica
+  std::vector<int> ranks{};                      ///< [network] first rank that holds the parameter
   /// Error feedback of each replica is saved, too: replica r of a parameter's owner is rank
   /// owner + r `replica_stride`.
   int replicas = 1;
@@ -51,12 +51,13 @@ void check_same_model(const io::Config& config, const io::Config& saved, const s
 
 /// Loads masks and values; with `optimizer` also this rank's part of master copies, moments and
 /// arrays of the pruning method, bit for bit. Not collective. Throws Failure if the file is of
-/// another model. Equal masks are not moved. `whole`: the store has all parameters of the network.
+/// another model. If all masks are equal, the store is not rebuilt. `whole`: the store has all
+/// parameters of the network.
 void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer,
           bool whole = true);
 
-/// Loads this replica's error feedback if the same number of replicas saved theirs; else an even
-/// share of the sum over all replicas.
+/// Loads this replica's error feedback if the same number of replicas saved theirs; else every
+/// replica gets (sum of the saved errors) / replicas.
 void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int replica,
                    int replicas);
 

@@ -47,7 +47,7 @@ class Teacher {
   Teacher(const TeacherFile& file, const io::Config& config, Stream& stream,
           const kernels::Kernels& kernels, bool dry);
 
-  /// All weights are zero.
+  /// Weights are zero until the caller loads them.
   sparse::Store& store() { return *store_; }
   /// Call once before the first pass; a dry teacher accepts any size.
   void allocate(size_t tape_bytes);

@@ -39,8 +39,8 @@ struct PairMath {
   }
 };
 
-/// Products with W use half of each dot_pairs. AMD's Zen 5 starts two of them in a cycle, as many as
-/// fused multiply-adds; Intel's cores start one, so that fp32 arithmetic is faster there.
+/// Products with W use half of each dot_pairs. AMD's Zen 5 starts two of them in a cycle, as many
+/// as fused multiply-adds; Intel's cores start one, so that fp32 arithmetic is faster there.
 bool multiplies_pairs(TileUse use) {
   static const bool one_in_a_cycle = __builtin_cpu_is("intel") != 0;
   return use == TileUse::sampled || !one_in_a_cycle;
