@@ -41,7 +41,7 @@ def random(density=0.1, **more):
     return {"pruning.method": "random", "pruning.scope": "layer", "pruning.sparsity": round(1 - density, 4), **more}
 
 
-# Steps of random masks that take the time of a dense step, fp32, one thread (`speed`, benchmarks/results/tuned.md).
+# {density: steps of random masks in the time of one dense step}; fp32, one thread (benchmarks/results/tuned.md).
 EQUAL_TIME = {0.2: 1.5, 0.1: 1.9, 0.05: 2.15, 0.02: 2.35}
 
 # "share.X" is pruning.X as a share of the steps; "times.X" multiplies a number of the setting; "ranks" are replicas.

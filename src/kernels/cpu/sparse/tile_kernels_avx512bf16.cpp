@@ -49,8 +49,8 @@ bool multiplies_pairs(TileUse use) {
 }  // namespace
 
 SparseKernels sparse_kernels(DType dtype, TileUse use) {
-  return dtype == DType::bf16 ? (multiplies_pairs(use) ? kernels_of<PairMath, bf16>()
-                                                       : kernels_of<FloatMath, bf16>())
+  return dtype == DType::bf16   ? (multiplies_pairs(use) ? kernels_of<PairMath, bf16>()
+                                                         : kernels_of<FloatMath, bf16>())
          : dtype == DType::fp16 ? kernels_of<FloatMath, fp16>()
                                 : kernels_of<FloatMath, float>();
 }
