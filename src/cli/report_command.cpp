@@ -9,6 +9,8 @@
 namespace espalier::cli {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct ReportArguments {
   std::vector<std::string> runs;
   std::string out;
@@ -16,7 +18,7 @@ struct ReportArguments {
 };
 
 /// The data files of a run; none if its config cannot be read, which the page says.
-std::vector<std::string> data_of(const std::filesystem::path& run) {
+std::vector<std::string> data_of(const fs::path& run) {
   try {
     const io::DataConfig data = config::load(run / "config.toml").data;
     std::vector<std::string> files = data.train;
@@ -28,21 +30,23 @@ std::vector<std::string> data_of(const std::filesystem::path& run) {
 }
 
 int report(const ReportArguments& arguments) {
-  const std::vector<std::filesystem::path> runs(arguments.runs.begin(), arguments.runs.end());
-  if (!arguments.table_only) {
-    if (arguments.out.empty() && runs.size() > 1) {
-      throw Usage(
-          "several runs have no common directory for the page; name it with -o report.html");
-    }
-    const std::filesystem::path page =
-        arguments.out.empty() ? runs.front() / "report.html" : std::filesystem::path(arguments.out);
-    check_output(page, {});
-    for (const std::filesystem::path& run : runs) {
-      check_output(page, data_of(run));
-    }
-    report::write_report(runs, page);
-    Progress(true, 0, false).note(fmt::format("wrote {}", page.string()));
+  const std::vector<fs::path> directories(arguments.runs.begin(), arguments.runs.end());
+  if (arguments.table_only) {
+    print(report::summary_table(report::read_runs(directories)));
+    return 0;
   }
+  if (arguments.out.empty() && directories.size() > 1) {
+    throw Usage("several runs have no common directory for the page; name it with -o report.html");
+  }
+  const fs::path page =
+      arguments.out.empty() ? directories.front() / "report.html" : fs::path(arguments.out);
+  check_output(page, {});
+  for (const fs::path& run : directories) {
+    check_output(page, data_of(run));
+  }
+  const std::vector<report::RunData> runs = report::read_runs(directories);
+  report::write_report(runs, page);
+  Progress(true, 0, false).note(fmt::format("wrote {}", page.string()));
   print(report::summary_table(runs));
   return 0;
 }

@@ -499,14 +499,14 @@ class Sweep {
   }
 
   void write_page() const {
-    std::vector<fs::path> runs;
+    std::vector<fs::path> directories;
     for (size_t i = 0; i < points_.size(); ++i) {
       if (results_[i].loss) {
-        runs.push_back(points_[i].directory);
+        directories.push_back(points_[i].directory);
       }
     }
-    if (!runs.empty()) {
-      report::write_report(runs, out_ / "report.html");
+    if (!directories.empty()) {
+      report::write_report(report::read_runs(directories), out_ / "report.html");
       note(fmt::format("wrote {} and {}", (out_ / "sweep.json").string(),
                        (out_ / "report.html").string()));
     }

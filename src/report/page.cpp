@@ -173,8 +173,7 @@ std::string assemble(std::string_view skeleton, const std::string& data) {
 
 }  // namespace
 
-std::string render_report(std::span<const std::filesystem::path> run_directories) {
-  const std::vector<RunData> runs = read_runs(run_directories);
+std::string render_report(std::span<const RunData> runs) {
   json data = {{"runs", json::array()}, {"headlines", json::array()}};
   for (const RunData& run : runs) {
     data["runs"].push_back(run_json(run, runs.size()));
@@ -185,9 +184,8 @@ std::string render_report(std::span<const std::filesystem::path> run_directories
   return assemble(page_part("report.html"), script_safe(data));
 }
 
-void write_report(std::span<const std::filesystem::path> run_directories,
-                  const std::filesystem::path& file) {
-  io::write_text_atomically(file, render_report(run_directories));
+void write_report(std::span<const RunData> runs, const std::filesystem::path& file) {
+  io::write_text_atomically(file, render_report(runs));
 }
 
 }  // namespace espalier::report

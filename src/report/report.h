@@ -1,28 +1,28 @@
 #pragma once
-// Run directories -> one self-contained HTML page, and one table for the terminal.
+// Runs -> one self-contained HTML page, and one table for the terminal. read_runs (run_data.h) reads
+// run directories.
 //
-// A run directory is what `train` leaves: config.toml, metrics.jsonl, summary.json, trace.json. Any
-// of them may be absent or end in a torn line (the run is still going, or was killed): the page
-// then says so and shows the rest. Only a directory that holds none of them is a Failure. The page
-// needs no network and no server. Curves are averaged over buckets of steps and the timeline keeps
-// a few steps, so that it stays below about 3 MB however long the runs were. The same directories
+// The page says which files of a run are missing or torn, and shows the rest. It needs no network
+// and no server. Curves are averaged over buckets of steps and the timeline keeps
+// a few steps, so that it stays below about 3 MB however long the runs were. The same runs
 // give the same bytes.
 #include <filesystem>
 #include <span>
 #include <string>
 
+#include "src/report/run_data.h"
+
 namespace espalier::report {
 
-/// The page as a string. Throws Failure for a path that is no run directory.
-std::string render_report(std::span<const std::filesystem::path> run_directories);
+/// The page as a string.
+std::string render_report(std::span<const RunData> runs);
 
 /// Renders and writes `file` (through a temporary name, so that a reader never sees half a page).
-void write_report(std::span<const std::filesystem::path> run_directories,
-                  const std::filesystem::path& file);
+void write_report(std::span<const RunData> runs, const std::filesystem::path& file);
 
 /// The headline numbers, a row each, the runs side by side; plain text that ends in a newline.
 /// Numbers that a run does not have yet are shown as "-". From the second run on, the ratio to the
 /// first is given.
-std::string summary_table(std::span<const std::filesystem::path> run_directories);
+std::string summary_table(std::span<const RunData> runs);
 
 }  // namespace espalier::report

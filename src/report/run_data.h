@@ -1,10 +1,12 @@
 #pragma once
-// The contents of a run directory. Each file may be missing, torn or from a run that is still
-// going: missing data become notes on the page, never guesses.
+// The contents of a run directory, which is what `train` leaves: config.toml, metrics.jsonl,
+// summary.json, trace.json and pictures of a pipeline. Each file may be missing, torn or from a run
+// that is still going: missing data become notes, never guesses.
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,7 +52,8 @@ struct RunData {
   }
 };
 
-/// Throws Failure when `directory` is no directory or holds none of a run's files.
+/// Throws Failure when `directory` is no directory or holds none of config.toml, metrics.jsonl and
+/// summary.json.
 RunData read_run(const std::filesystem::path& directory);
 
 /// Reads all; gives runs whose directories share a last name longer names ("a/x", "b/x").

@@ -36,8 +36,7 @@ std::string ratio_text(const Cell& cell, const Cell& first) {
 
 }  // namespace
 
-std::string summary_table(std::span<const std::filesystem::path> run_directories) {
-  const std::vector<RunData> runs = read_runs(run_directories);
+std::string summary_table(std::span<const RunData> runs) {
   std::vector<std::vector<std::string>> rows{{""}};
   for (size_t run = 0; run < runs.size(); ++run) {
     rows[0].push_back(runs[run].name + (runs[run].complete() ? "" : " (so far)"));

@@ -40,7 +40,7 @@ void read(Input input) {
     std::ofstream file(folder.path / kFiles[i], std::ios::binary | std::ios::trunc);
     file.write(reinterpret_cast<const char*>(parts[i].data()), std::ssize(parts[i]));
   }
-  const std::array runs{folder.path};
+  const std::vector<report::RunData> runs = report::read_runs(std::array{folder.path});
   report::render_report(runs);
   report::summary_table(runs);
   io::read_metrics(folder.path / "metrics.jsonl");

@@ -118,14 +118,14 @@ class ReportTest : public ::testing::Test {
   }
 
   std::string page(const std::vector<std::string>& names) const {
-    return render_report(directories(names));
+    return render_report(runs(names));
   }
-  std::vector<fs::path> directories(const std::vector<std::string>& names) const {
-    std::vector<fs::path> paths;
+  std::vector<RunData> runs(const std::vector<std::string>& names) const {
+    std::vector<fs::path> directories;
     for (const std::string& name : names) {
-      paths.push_back(root_ / name);
+      directories.push_back(root_ / name);
     }
-    return paths;
+    return read_runs(directories);
   }
   /// The data that the page's script reads.
   static json data_of(const std::string& page) {
@@ -343,12 +343,12 @@ TEST_F(ReportTest, RunsOfTheSameNameGetDifferentNames) {
 
 TEST_F(ReportTest, WritesTheFile) {
   write_run("run", 1.5, 1000);
-  write_report(directories({"run"}), root_ / "report.html");
+  write_report(runs({"run"}), root_ / "report.html");
   std::ifstream in(root_ / "report.html", std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
   EXPECT_EQ(text.str(), page({"run"}));
-  EXPECT_THROW(write_report(directories({"run"}), root_ / "run/config.toml/report.html"), Failure);
+  EXPECT_THROW(write_report(runs({"run"}), root_ / "run/config.toml/report.html"), Failure);
 }
 
 TEST_F(ReportTest, RefusesDirectoriesWithoutARun) {
@@ -372,7 +372,7 @@ TEST_F(ReportTest, TableHasTheHeadlineNumbers) {
   write_run("sparse", 1.8, 1000);
   fs::remove(root_ / "sparse/summary.json");
   write("sparse/metrics.jsonl", metrics(1, 9));
-  const std::string table = summary_table(directories({"dense", "sparse"}));
+  const std::string table = summary_table(runs({"dense", "sparse"}));
   EXPECT_EQ(table,
             "                             dense  sparse (so far)\n"
             "Validation loss             1.5000                -\n"
