@@ -1,11 +1,10 @@
 #pragma once
-// Runs -> one self-contained HTML page, and one table for the terminal. read_runs (run_data.h) reads
-// run directories.
+// Runs -> one self-contained HTML page, and one table for the terminal. read_runs (run_data.h)
+// reads run directories.
 //
 // The page says which files of a run are missing or torn, and shows the rest. It needs no network
-// and no server. Curves are averaged over buckets of steps and the timeline keeps
-// a few steps, so that it stays below about 3 MB however long the runs were. The same runs
-// give the same bytes.
+// and no server. Curves are averaged over buckets of steps and the timeline keeps a few steps, so
+// that it stays below about 3 MB however long the runs were. The same runs give the same bytes.
 #include <filesystem>
 #include <span>
 #include <string>
