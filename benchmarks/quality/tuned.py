@@ -32,8 +32,9 @@ SETTINGS = {
     "medium": {**runs.NANOGPT, "model.layers": 6, "model.heads": 6, "model.width": 384, "model.context": 256,
                "train.global_batch": 8, "train.steps": 1000, "train.eval_batches": 40, "train.dtype": "bf16"},
 }
+SETTINGS["medium-fp32"] = {**SETTINGS["medium"], "train.dtype": "fp32"}
 KEYS = ["setting", "case", "lr", "seed"]
-FIRST_RATE = {"small": 4e-3, "medium": 1e-3}
+FIRST_RATE = {"small": 4e-3, "medium": 1e-3, "medium-fp32": 1e-3}
 GRADUAL = {"pruning.method": "magnitude", "share.from_step": 0.2, "share.to_step": 0.8, "share.every": 0.02}
 
 

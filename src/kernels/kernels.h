@@ -84,7 +84,7 @@ DryCount& dry_count();
 /// Version of the library that computes GEMMs, for `espalier info`.
 std::string gemm_library();
 
-/// True where bf16 GEMMs run natively (AVX-512 BF16 or AMX).
+/// Whether the CPU multiplies dense bf16 matrices as such; others are widened to fp32 first.
 bool has_native_bf16();
 
 }  // namespace espalier::kernels

@@ -1,4 +1,4 @@
-// Dense products of fp16 on CPUs, and types that a call may not mix.
+// Dense products of 16-bit types on CPUs, and types that a call may not mix.
 #include <gtest/gtest.h>
 
 #include "tests/kernels/kernel_memory.h"
@@ -6,9 +6,12 @@
 namespace espalier::kernels::half_products_test {
 namespace {
 
-/// The CPU multiplies fp16 by panels: several panels along each extent, each operand plain and
+/// Some CPUs multiply by panels: several panels along each extent, each operand plain and
 /// transposed.
-TEST(HalfProducts, are_those_of_the_same_numbers_in_fp32) {
+class HalfProducts : public ::testing::TestWithParam<DType> {};
+
+TEST_P(HalfProducts, are_those_of_the_same_numbers_in_fp32) {
+  const DType half = GetParam();
   constexpr int64_t kM = 270, kN = 1040, kK = 530;
   Arena arena;
   Stream stream(arena, 2);
@@ -20,30 +23,30 @@ TEST(HalfProducts, are_those_of_the_same_numbers_in_fp32) {
       const bool transpose_a = (flags & 1) != 0;
       const bool transpose_b = (flags & 2) != 0;
       const bool accumulate = (flags & 4) != 0;
-      const DType out = (flags & 8) != 0 ? DType::fp16 : DType::fp32;
+      const DType out = (flags & 8) != 0 ? half : DType::fp32;
       if (table != computing_tables().front() && flags != 11) {
         continue;  // tables differ only in the conversion of numbers
       }
       const Buffer a[] = {make(DType::fp32, transpose_a ? Shape{kK, kM} : Shape{kM, kK}),
-                          make(DType::fp16, transpose_a ? Shape{kK, kM} : Shape{kM, kK})};
+                          make(half, transpose_a ? Shape{kK, kM} : Shape{kM, kK})};
       const Buffer b[] = {make(DType::fp32, transpose_b ? Shape{kN, kK} : Shape{kK, kN}),
-                          make(DType::fp16, transpose_b ? Shape{kN, kK} : Shape{kK, kN})};
+                          make(half, transpose_b ? Shape{kN, kK} : Shape{kK, kN})};
       const Buffer c[] = {make(DType::fp32, {kM, kN}), make(out, {kM, kN})};
       const Buffer bias = make(DType::fp32, {kN});
       uint64_t seed = 1;
       for (const Tensor& wide : {a[0].tensor(), b[0].tensor(), c[0].tensor(), bias.tensor()}) {
         const Values drawn = draw(++seed, wide.count(), -1, 1);
         for (int64_t i = 0; i < wide.count(); ++i) {
-          wide.get<float>()[i] = static_cast<float>(rounded(DType::fp16, drawn[i]));
+          wide.get<float>()[i] = static_cast<float>(rounded(half, drawn[i]));
         }
       }
       table->cast(stream, {.x = a[0].tensor(), .y = a[1].tensor()});
       table->cast(stream, {.x = b[0].tensor(), .y = b[1].tensor()});
       table->cast(stream, {.x = c[0].tensor(), .y = c[1].tensor()});
-      for (int half = 0; half < 2; ++half) {
-        table->gemm(stream, {.a = a[half].tensor(),
-                             .b = b[half].tensor(),
-                             .c = c[half].tensor(),
+      for (int i = 0; i < 2; ++i) {
+        table->gemm(stream, {.a = a[i].tensor(),
+                             .b = b[i].tensor(),
+                             .c = c[i].tensor(),
                              .bias = bias.tensor(),
                              .transpose_a = transpose_a,
                              .transpose_b = transpose_b,
@@ -60,7 +63,10 @@ TEST(HalfProducts, are_those_of_the_same_numbers_in_fp32) {
   }
 }
 
-TEST(HalfProducts, are_not_of_both_types_of_sixteen_bits) {
+INSTANTIATE_TEST_SUITE_P(Types, HalfProducts, ::testing::Values(DType::fp16, DType::bf16),
+                         [](const auto& type) { return std::string(name_of(type.param)); });
+
+TEST(HalfProduct, is_not_of_both_types_of_sixteen_bits) {
   Arena arena;
   Stream stream(arena, 1);
   const Buffer x = arena.allocate(Memory::scratch, "x", DType::bf16, {24});
@@ -71,10 +77,12 @@ TEST(HalfProducts, are_not_of_both_types_of_sixteen_bits) {
                                         .packed = y.tensor(),
                                         .positions = {.size = 24, .count = 24}}),
                  Bug);
-    EXPECT_THROW(table->gemm(stream, {.a = x.tensor().reshaped({4, 6}),
-                                      .b = x.tensor().reshaped({6, 4}),
-                                      .c = y.tensor().reshaped({4, 6}).column_range(0, 4)}),
-                 Bug);
+    for (const auto& [operands, result] : {std::pair(&x, &y), std::pair(&y, &x)}) {
+      EXPECT_THROW(table->gemm(stream, {.a = operands->tensor().reshaped({4, 6}),
+                                        .b = operands->tensor().reshaped({6, 4}),
+                                        .c = result->tensor().reshaped({4, 6}).column_range(0, 4)}),
+                   Bug);
+    }
   }
 }
 

@@ -11,8 +11,8 @@ namespace cpu {
 
 std::vector<const Kernels*> tables() { return {&portable::table()}; }
 
-}  // namespace cpu
+bool has_slow_bf16_pairs() { return false; }
 
-bool has_native_bf16() { return false; }
+}  // namespace cpu
 
 }  // namespace espalier::kernels

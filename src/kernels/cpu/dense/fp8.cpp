@@ -66,11 +66,13 @@ void round_all(Stream& stream, const Tensor& x, float scale, const Tensor& to) {
       float numbers[kPiece];
       encode_values<false>(encoder, values, n, nullptr, codes);
       decode_values<false>(decoder, codes, n, numbers);
-      auto* out = row_of<bf16>(to, row) + col;
+      with_type(to.dtype, [&]<class Out>(Out) {
+        Out* const out = row_of<Out>(to, row) + col;
 #pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        store(out + i, numbers[i]);
-      }
+        for (int64_t i = 0; i < n; ++i) {
+          store(out + i, numbers[i]);
+        }
+      });
     });
   });
 }

@@ -2,7 +2,7 @@
 
 #include "src/kernels/cpu/dense/fp8.h"
 #include "src/kernels/cpu/dense/product.h"
-#include "src/kernels/cpu/dense/product_fp16.h"
+#include "src/kernels/cpu/dense/product_widened.h"
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
@@ -31,22 +31,24 @@ void finish(Stream& stream, const GemmArgs& args, const float* all_sums, float s
   });
 }
 
-/// Product with operands rounded to 8 bits: the workspace holds them as bf16, and their sums as
-/// fp32.
+/// Product with operands rounded to 8 bits: the workspace holds them in a wider type, and their
+/// sums as fp32.
 void rounded_product(Stream& stream, const GemmArgs& args) {
+  const DType held = cpu::multiplies(DType::bf16) ? DType::bf16 : DType::fp32;
+  const auto bytes = static_cast<int64_t>(size_of(held));
   GemmArgs plain;
   plain.a = args.a;
   plain.b = args.b;
   plain.c = args.c;
   plain.transpose_a = args.transpose_a;
   plain.transpose_b = args.transpose_b;
-  plain.a.dtype = plain.b.dtype = DType::bf16;
+  plain.a.dtype = plain.b.dtype = held;
   plain.c.dtype = DType::fp32;
   plain.a.stride = args.a.cols();
   plain.b.stride = args.b.cols();
   plain.c.stride = args.c.cols();
-  const size_t of_a = whole_lines(2 * args.a.count());
-  const size_t of_b = whole_lines(2 * args.b.count());
+  const size_t of_a = whole_lines(bytes * args.a.count());
+  const size_t of_b = whole_lines(bytes * args.b.count());
   const size_t of_c = whole_lines(4 * args.c.count());
   std::byte* const memory =
       cpu::workspace(stream, of_a + of_b + of_c + cpu::product_scratch(stream, plain));
@@ -64,25 +66,29 @@ void rounded_product(Stream& stream, const GemmArgs& args) {
   });
 }
 
-void widen(int threads, const cpu::HalfPanel& panel) {
-  for_rows(threads, panel.rows, panel.cols, [&](int64_t row) {
-    const fp16* const from = panel.half + row * panel.stride;
-    float* const to = panel.wide + row * panel.cols;
+void widen(int threads, const Tensor& half, const Tensor& wide) {
+  with_type(half.dtype, [&]<class T>(T) {
+    for_rows(threads, half.rows(), half.cols(), [&](int64_t row) {
+      const T* const from = row_of<T>(half, row);
+      auto* const to = row_of<float>(wide, row);
 #pragma omp simd
-    for (int64_t c = 0; c < panel.cols; ++c) {
-      to[c] = load(from + c);
-    }
+      for (int64_t c = 0; c < half.cols(); ++c) {
+        to[c] = load(from + c);
+      }
+    });
   });
 }
 
-void narrow(int threads, const cpu::HalfPanel& panel, bool accumulate) {
-  for_rows(threads, panel.rows, panel.cols, [&](int64_t row) {
-    fp16* const to = panel.half + row * panel.stride;
-    const float* const from = panel.wide + row * panel.cols;
+void narrow(int threads, const Tensor& wide, const Tensor& half, bool accumulate) {
+  with_type(half.dtype, [&]<class T>(T) {
+    for_rows(threads, half.rows(), half.cols(), [&](int64_t row) {
+      T* const to = row_of<T>(half, row);
+      const auto* const from = row_of<float>(wide, row);
 #pragma omp simd
-    for (int64_t c = 0; c < panel.cols; ++c) {
-      store(to + c, from[c] + (accumulate ? load(to + c) : 0.0F));
-    }
+      for (int64_t c = 0; c < half.cols(); ++c) {
+        store(to + c, from[c] + (accumulate ? load(to + c) : 0.0F));
+      }
+    });
   });
 }
 
@@ -90,8 +96,8 @@ void narrow(int threads, const cpu::HalfPanel& panel, bool accumulate) {
 void product(Stream& stream, const GemmArgs& args) {
   if (args.round_a != Float8::none) {
     rounded_product(stream, args);
-  } else if (args.a.dtype == DType::fp16) {
-    cpu::product_fp16(stream, args, {.widen = widen, .narrow = narrow});
+  } else if (!cpu::multiplies(args.a.dtype)) {
+    cpu::product_widened(stream, args, {.widen = widen, .narrow = narrow});
   } else {
     cpu::product(stream, args, cpu::workspace(stream, cpu::product_scratch(stream, args)));
   }

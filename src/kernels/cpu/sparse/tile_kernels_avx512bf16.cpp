@@ -1,6 +1,7 @@
 #include <immintrin.h>
 
 #include "src/kernels/cpu/sparse/tile_kernels.h"
+#include "src/kernels/cpu/tables.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
@@ -39,11 +40,10 @@ struct PairMath {
   }
 };
 
-/// Products with W use half of each dot_pairs. AMD's Zen 5 starts two of them in a cycle, as many
-/// as fused multiply-adds; Intel's cores start one, so that fp32 arithmetic is faster there.
+/// Products with W use half of each dot_pairs: where these are slow, fp32 arithmetic is faster.
 bool multiplies_pairs(TileUse use) {
-  static const bool one_in_a_cycle = __builtin_cpu_is("intel") != 0;
-  return use == TileUse::sampled || !one_in_a_cycle;
+  static const bool slow = cpu::has_slow_bf16_pairs();
+  return use == TileUse::sampled || !slow;
 }
 
 }  // namespace

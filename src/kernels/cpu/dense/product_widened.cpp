@@ -1,4 +1,4 @@
-#include "src/kernels/cpu/dense/product_fp16.h"
+#include "src/kernels/cpu/dense/product_widened.h"
 
 #include <algorithm>
 
@@ -19,19 +19,16 @@ Cut cut(int64_t first, int64_t each, int64_t extent) {
 }
 
 /// Rows and columns of `matrix`, or of its transpose if `transposed`.
-HalfPanel panel_of(const Tensor& matrix, bool transposed, Cut rows, Cut cols, float* wide) {
+Tensor panel_of(const Tensor& matrix, bool transposed, Cut rows, Cut cols) {
   if (transposed) {
     std::swap(rows, cols);
   }
-  return {.half = static_cast<fp16*>(matrix.data) + rows.first * matrix.stride + cols.first,
-          .stride = matrix.stride,
-          .rows = rows.n,
-          .cols = cols.n,
-          .wide = wide};
+  return matrix.row_range(rows.first, rows.n).column_range(cols.first, cols.n);
 }
 
-Tensor widened(const HalfPanel& panel) {
-  return Tensor(panel.wide, DType::fp32, {panel.rows, panel.cols});
+/// The fp32 matrix at `memory` for the numbers of `half`.
+Tensor wide_for(const Tensor& half, float* memory) {
+  return Tensor(memory, DType::fp32, {half.rows(), half.cols()});
 }
 
 int64_t depth_of(const GemmArgs& args) { return args.transpose_a ? args.a.rows() : args.a.cols(); }
@@ -51,45 +48,48 @@ struct Panels {
 struct Product {
   Stream& stream;
   const GemmArgs& args;
-  const HalfLoops& loops;
-  float *a, *b, *sums;  ///< sums: for a result in fp16
+  const WideningLoops& loops;
+  float *a, *b, *sums;  ///< sums: for a 16-bit result
 
   /// Computes these elements of c.
   void compute(Cut rows, Cut cols) const {
     const bool wide = args.c.dtype == DType::fp32;
     const bool dry = stream.arena().dry();
-    const HalfPanel result = panel_of(args.c, false, rows, cols, sums);
-    const Tensor c = wide ? args.c.row_range(rows.first, rows.n).column_range(cols.first, cols.n)
-                          : widened(result);
+    const Tensor result = panel_of(args.c, false, rows, cols);
+    const Tensor c = wide ? result : wide_for(result, sums);
     const int64_t depth = depth_of(args);
     // With depth 0, c still gets its bias.
     for (int64_t k = 0; k == 0 || k < depth; k += kDepth) {
       const Cut inner = cut(k, kDepth, depth);
-      const HalfPanel left = panel_of(args.a, args.transpose_a, rows, inner, a);
-      const HalfPanel right = panel_of(args.b, args.transpose_b, inner, cols, b);
-      if (!dry) {
-        loops.widen(stream.threads(), left);
-        loops.widen(stream.threads(), right);
-      }
+      const Tensor left = panel_of(args.a, args.transpose_a, rows, inner);
+      const Tensor right = panel_of(args.b, args.transpose_b, inner, cols);
       const GemmArgs part{
-          .a = widened(left),
-          .b = widened(right),
+          .a = wide_for(left, a),
+          .b = wide_for(right, b),
           .c = c,
           .bias = args.bias && k == 0 ? args.bias.elements(cols.first, cols.n) : Tensor{},
           .transpose_a = args.transpose_a,
           .transpose_b = args.transpose_b,
           .accumulate = k > 0 || (wide && args.accumulate)};
+      if (!dry) {
+        loops.widen(stream.threads(), left, part.a);
+        loops.widen(stream.threads(), right, part.b);
+      }
       product(stream, part, workspace(stream, product_scratch(stream, part)));
     }
     if (!wide && !dry) {
-      loops.narrow(stream.threads(), result, args.accumulate);
+      loops.narrow(stream.threads(), c, result, args.accumulate);
     }
   }
 };
 
 }  // namespace
 
-void product_fp16(Stream& stream, const GemmArgs& args, const HalfLoops& loops) {
+void product_widened(Stream& stream, const GemmArgs& args, const WideningLoops& loops) {
+  require(
+      args.a.dtype == args.b.dtype && (args.c.dtype == args.a.dtype || args.c.dtype == DType::fp32),
+      "a product has one 16-bit type", name_of(args.a.dtype), name_of(args.b.dtype),
+      name_of(args.c.dtype));
   const Panels panels(args);
   const Buffer memory =
       stream.arena().allocate(Memory::scratch, "panels of a product in fp32", DType::fp32,
