@@ -33,6 +33,7 @@
 #include "src/kernels/operations/optimizer.h"
 #include "src/kernels/operations/sparse.h"
 #include "src/kernels/operations/vocabulary.h"
+#include "src/kernels/operations/window.h"
 #include "src/kernels/wire_format.h"
 
 namespace espalier::kernels {

@@ -91,6 +91,18 @@ inline NamedOperands operands(DistillationArgs& a) {
           {"teacher_losses", Use::out, a.teacher_losses},
           {"dlogits", Use::out, a.dlogits}};
 }
+inline NamedOperands operands(PatchesArgs& a) {
+  return {{"x", Use::in, a.x}, {"patches", Use::out, a.patches}};
+}
+inline NamedOperands operands(PatchSumArgs& a) {
+  return {{"patches", Use::in, a.patches}, {"sum", Use::both, a.sum}};
+}
+inline NamedOperands operands(PoolArgs& a) {
+  return {{"x", Use::in, a.x}, {"y", Use::out, a.y}, {"from", Use::out, a.from}};
+}
+inline NamedOperands operands(PoolBackwardArgs& a) {
+  return {{"dy", Use::in, a.dy}, {"from", Use::in, a.from}, {"dx", Use::out, a.dx}};
+}
 inline NamedOperands operands(DropoutArgs& a) {
   return {{"x", Use::in, a.x}, {"y", Use::out, a.y}};
 }

@@ -6,6 +6,7 @@
 #include "tests/kernels/kernel_cases_memory.h"
 #include "tests/kernels/kernel_cases_sparse.h"
 #include "tests/kernels/kernel_cases_states.h"
+#include "tests/kernels/kernel_cases_window.h"
 
 namespace espalier::kernels {
 
@@ -116,6 +117,9 @@ inline void add_update_cases(Cases& cases) {
 inline void add_memory_cases(Cases& cases) {
   add_update_cases(cases);
   for (const DType dtype : kNumbers) {
+    for (const WindowCase& shape : window_shapes()) {
+      add_window_cases(cases, shape, dtype);
+    }
     cases.push_back(embedding_case({2, 3, 5}, 7, dtype));
     cases.push_back(embedding_case({3, 50, 260}, 300, dtype));
     for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{

@@ -112,6 +112,22 @@ inline void add_random_elements(Cases& cases, testing::Draw& draw) {
                                    .alone = !split && draw.once_in(2)}));
 }
 
+inline void add_random_windows(Cases& cases, testing::Draw& draw) {
+  Window window{.height = draw.between(1, 12), .width = draw.between(1, 12)};
+  window.extent = draw.between(1, std::min(window.height, window.width));
+  window.padding = draw.between(0, window.extent - 1);
+  window.stride = draw.between(1, 3);
+  const WindowCase whole{
+      .window = window, .images = draw.between(1, 4), .channels = draw_extent(draw, 70)};
+  const DType dtype = draw_number(draw);
+  add_window_cases(cases, whole, dtype);
+  WindowCase part = whole;
+  part.first = draw.between(0, whole.out_rows() - 1);
+  part.n = draw.between(1, whole.out_rows() - part.first);
+  part.others = draw.between(0, 9);
+  add_window_cases(cases, part, dtype);
+}
+
 inline void add_random_states(Cases& cases, testing::Draw& draw) {
   const auto kept =
       std::make_shared<const Kept>(draw.of<Form>({Form::all, Form::list, Form::bitmap}),
@@ -187,6 +203,7 @@ inline Cases random_cases(uint64_t number) {
   add_random_sparse(cases, draw);
   add_random_blocks(cases, draw);
   add_random_factors(cases, draw);
+  add_random_windows(cases, draw);
   return cases;
 }
 

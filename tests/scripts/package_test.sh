@@ -5,7 +5,7 @@ set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cmake --install "$2" --prefix "$folder/installed" >"$folder/log"
-cmake -S "$1/examples/spirals" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release \
+cmake -G Ninja -S "$1/examples/spirals" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_PREFIX_PATH="$folder/installed" >>"$folder/log"
 cmake --build "$folder/build" >>"$folder/log" || { cat "$folder/log"; exit 1; }
 "$folder/build/spirals" | tee "$folder/out"
