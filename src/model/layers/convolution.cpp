@@ -1,0 +1,160 @@
+#include "src/model/layers/convolution.h"
+
+#include <algorithm>
+
+namespace espalier::model {
+namespace {
+
+/// Calls body(first, n) for ranges of at most `each` rows that cover [begin, end).
+template <class Body>
+void for_panels(int64_t begin, int64_t end, int64_t each, const Body& body) {
+  for (int64_t first = begin; first < end; first += each) {
+    body(first, std::min(each, end - first));
+  }
+}
+
+}  // namespace
+
+Convolution::Convolution(const std::string& name, const Options& options) : options_(options) {
+  require(options.in % options.groups == 0 && options.out % options.groups == 0,
+          "groups divide the channels", options.in, options.out, options.groups);
+  Linear::Options linear = options.linear;
+  linear.bias = options.bias;
+  for (int64_t group = 0; group < options.groups; ++group) {
+    groups_.emplace_back(options.groups == 1 ? name : fmt::format("{}.{}", name, group),
+                         options.in / options.groups * options.window.area(),
+                         options.out / options.groups, linear);
+  }
+}
+
+std::vector<sparse::ParameterSpec> Convolution::parameters() const {
+  std::vector<sparse::ParameterSpec> specs;
+  for (const Linear& group : groups_) {
+    const std::vector<sparse::ParameterSpec> own = group.parameters();
+    specs.insert(specs.end(), own.begin(), own.end());
+  }
+  return specs;
+}
+
+void Convolution::bind(sparse::Store& store, const kernels::Kernels& kernels) {
+  for (Linear& group : groups_) {
+    group.bind(store, kernels);
+  }
+}
+
+bool Convolution::direct() const {
+  const kernels::Window& window = options_.window;
+  return window.extent == 1 && window.stride == 1 && window.padding == 0;
+}
+
+int64_t Convolution::panel_rows(DType dtype) const {
+  const int64_t bytes = groups_[0].in() * static_cast<int64_t>(size_of(dtype));
+  return std::max<int64_t>(1, options_.panel_bytes / bytes);
+}
+
+Tensor Convolution::channels(const Tensor& images, size_t group) const {
+  const int64_t n = images.cols() / options_.groups;
+  return images.column_range(static_cast<int64_t>(group) * n, n);
+}
+
+void Convolution::forward(Pass& pass, const Tensor& x, const Tensor& y) {
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const Tensor from = channels(x, group);
+    const Tensor to = channels(y, group);
+    if (direct()) {
+      groups_[group].forward(pass, {.x = from, .y = to});
+      continue;
+    }
+    for_panels(0, y.rows(), panel_rows(x.dtype), [&](int64_t first, int64_t n) {
+      const Tape::Scope scope(pass.tape);
+      const Tensor patches = pass.tape.push("patches", x.dtype, Shape{n, groups_[group].in()});
+      pass.kernels.patches(
+          pass.stream, {.window = options_.window, .x = from, .patches = patches, .first = first});
+      groups_[group].forward(pass, {.x = patches, .y = to.row_range(first, n)});
+    });
+  }
+}
+
+/// sum += gradient at the images of `sum`, which begin at image `first_image`.
+void Convolution::sum_patches(Pass& pass, const Tensor& dy, const Tensor& sum,
+                              int64_t first_image) {
+  const int64_t begin = first_image * options_.window.out_pixels();
+  const int64_t images = sum.rows() / options_.window.pixels();
+  const int64_t end = begin + images * options_.window.out_pixels();
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const Tensor from = channels(dy, group);
+    for_panels(begin, end, panel_rows(dy.dtype), [&](int64_t first, int64_t n) {
+      const Tape::Scope scope(pass.tape);
+      const Tensor patches = pass.tape.push("patches", dy.dtype, Shape{n, groups_[group].in()});
+      groups_[group].backward_input(pass, {.dy = from.row_range(first, n), .dx = patches});
+      pass.kernels.patch_sum(pass.stream, {.window = options_.window,
+                                           .patches = patches,
+                                           .sum = channels(sum, group),
+                                           .first = first - begin});
+    });
+  }
+}
+
+void Convolution::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx) {
+  if (direct()) {
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      groups_[group].backward_input(pass, {.dy = channels(dy, group), .dx = channels(dx, group)});
+    }
+    return;
+  }
+  const kernels::Window& window = options_.window;
+  const int64_t images = dx.rows() / window.pixels();
+  const int64_t together = dx.dtype == DType::fp32
+                               ? images
+                               : std::max<int64_t>(1, panel_rows(dx.dtype) / window.out_pixels());
+  for_panels(0, images, together, [&](int64_t first, int64_t n) {
+    const Tape::Scope scope(pass.tape);
+    const Tensor part = dx.row_range(first * window.pixels(), n * window.pixels());
+    const Tensor sum = part.dtype == DType::fp32
+                           ? part
+                           : pass.tape.push("sums of patches", DType::fp32, part.shape);
+    pass.kernels.fill(pass.stream, {.x = sum, .value = 0});
+    sum_patches(pass, dy, sum, first);
+    if (part.dtype != DType::fp32) {
+      pass.kernels.cast(pass.stream, {.x = sum, .y = part});
+    }
+  });
+}
+
+void Convolution::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
+  if (pass.deferred == nullptr) {
+    weight_gradient(pass, x, dy, accumulate);
+    return;
+  }
+  // Layers reuse the memory of x and dy.
+  const auto keep = [&pass](std::string_view name, const Tensor& images) {
+    const Tensor copy = pass.deferred->tape.push(name, images.dtype, images.shape);
+    pass.kernels.cast(pass.stream, {.x = images, .y = copy});
+    return copy;
+  };
+  pass.deferred->gradients.emplace_back(
+      [this, kept_x = keep("inputs of weight parts", x),
+       kept_dy = keep("gradients of weight parts", dy),
+       accumulate](Pass& later) { weight_gradient(later, kept_x, kept_dy, accumulate); });
+}
+
+void Convolution::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const Tensor from = channels(x, group);
+    const Tensor to = channels(dy, group);
+    if (direct()) {
+      groups_[group].backward_weight(pass, from, to, accumulate);
+      continue;
+    }
+    for_panels(0, dy.rows(), panel_rows(x.dtype), [&](int64_t first, int64_t n) {
+      const Tape::Scope scope(pass.tape);
+      const Tensor patches = pass.tape.push("patches", x.dtype, Shape{n, groups_[group].in()});
+      pass.kernels.patches(
+          pass.stream, {.window = options_.window, .x = from, .patches = patches, .first = first});
+      groups_[group].backward_weight(pass, patches, to.row_range(first, n),
+                                     accumulate || first > 0);
+    });
+  }
+}
+
+}  // namespace espalier::model
