@@ -23,6 +23,8 @@ struct ModelConfig {
   int64_t mlp_ratio = 4;
   std::string norm = "layernorm";
   std::vector<int64_t> hidden{256, 256};  ///< widths of the hidden layers of "mlp"
+  std::vector<std::string> network{"conv 16 3", "max 2", "conv 32 3", "max 2"};  ///< of "vision"
+  std::vector<int64_t> image{28, 28, 1};  ///< of "vision": height, width, channels
   int64_t vocabulary = 0;                 ///< 0: from the data
 };
 

@@ -84,6 +84,10 @@ void add_model(std::vector<Field>& out) {
   rows.add("norm", &M::norm, one_of(choices(model::norms())),
            "normalisation in blocks and before the head");
   rows.add("hidden", &M::hidden, range(1, 1 << 24), "of mlp: widths of the hidden layers");
+  rows.add("network", &M::network, {},
+           "of vision: the layers, such as \"conv 64 3 stride 2\", \"max 2\", \"linear 256\"");
+  rows.add("image", &M::image, range(1, 1 << 16),
+           "of vision: [height, width, channels] of the data");
   rows.add("vocabulary", &M::vocabulary, range(0, 1 << 24), "number of tokens; 0: from the data");
 }
 

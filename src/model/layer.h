@@ -93,7 +93,8 @@ class Layer {
   /// Called once; the store outlives the layer.
   virtual void bind(sparse::Store& store, const kernels::Kernels& kernels) = 0;
 
-  /// The output for `samples` samples in this compute type. Not for the last layer.
+  /// The output for `samples` samples, its first extent, in this compute type. Not for the last
+  /// layer.
   virtual TensorSpec output(int64_t samples, DType dtype) const;
 
   /// Returns the output, pushed on the tape. The first layer reads pass.inputs instead of `x`. The

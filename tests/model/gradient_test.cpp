@@ -1,5 +1,5 @@
 // Gradients of whole networks against finite differences: for each parameter, the slope of the loss
-// along a random direction. Both networks, full and pruned masks, with and without dropout.
+// along a random direction. All networks, full and pruned masks, with and without dropout.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -191,18 +191,25 @@ TEST_P(Gradients, OfGptWithEveryNorm) {
   }
 }
 
-TEST_P(Gradients, OfMlp) {
-  const io::ModelConfig config{.kind = "mlp", .hidden = {20, 9}};
-  Problem problem(
-      model::make_layers(config, {.classes = 7, .features = 12, .input_dtype = DType::fp32}), false,
-      GetParam().dropout);
-  if (GetParam().pruned) {
-    prune_half(problem.store());
+TEST_P(Gradients, OfNetworksForImages) {
+  for (const std::string kind : {"mlp", "vision"}) {
+    SCOPED_TRACE(kind);
+    const io::ModelConfig config{.kind = kind,
+                                 .hidden = {20, 9},
+                                 .network = {"conv 4 3", "max 2 stride 1", "conv 6 3 groups 2",
+                                             "mean 2 stride 1", "linear 9"},
+                                 .image = {4, 3, 1}};
+    Problem problem(
+        model::make_layers(config, {.classes = 7, .features = 12, .input_dtype = DType::fp32}),
+        false, GetParam().dropout);
+    if (GetParam().pruned) {
+      prune_half(problem.store());
+    }
+    if (GetParam().taught) {
+      problem.teach(7);
+    }
+    check_all_parameters(problem, 5e-4);
   }
-  if (GetParam().taught) {
-    problem.teach(7);
-  }
-  check_all_parameters(problem, 5e-4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, Gradients,

@@ -9,7 +9,10 @@ namespace {
 class Networks : public ::testing::TestWithParam<const NetworkKind*> {
  protected:
   io::ModelConfig config() const {
-    return {.kind = std::string(GetParam()->name), .layers = 3, .tie_embeddings = true};
+    return {.kind = std::string(GetParam()->name),
+            .layers = 3,
+            .tie_embeddings = true,
+            .image = {8, 8, 1}};
   }
   ProblemShape problem() const { return {.input_dtype = GetParam()->input_dtype}; }
 };

@@ -38,6 +38,8 @@ io::Config config_of(const Setting& setting) {
   config.model.width = 32;
   config.model.context = 16;
   config.model.hidden = {40, 24, 32};
+  config.model.network = {"conv 6 3", "max 2", "linear 8"};
+  config.model.image = {5, 4, 1};
   config.model.tie_embeddings = setting.tied;
   config.model.dropout = setting.dropout;
   config.train.dtype = setting.dtype;
@@ -191,8 +193,10 @@ std::vector<Setting> settings() {
     for (const std::string storage : {"dense", "expanded", "sparse"}) {
       all.push_back({.dtype = dtype, .storage = storage, .pruned = true});
     }
-    all.push_back({.model = "mlp", .dtype = dtype, .dropout = 0.1});
-    all.push_back({.model = "mlp", .dtype = dtype, .storage = "sparse", .pruned = true});
+    for (const std::string model : {"mlp", "vision"}) {
+      all.push_back({.model = model, .dtype = dtype, .dropout = 0.1});
+      all.push_back({.model = model, .dtype = dtype, .storage = "sparse", .pruned = true});
+    }
   }
   return all;
 }

@@ -52,12 +52,18 @@ int64_t Convolution::panel_rows(DType dtype) const {
   return std::max<int64_t>(1, options_.panel_bytes / bytes);
 }
 
+Tensor Convolution::push_panel(Tape& tape, DType dtype, int64_t rows) const {
+  return tape.push("patches", dtype, Shape{std::min(rows, panel_rows(dtype)), groups_[0].in()});
+}
+
 Tensor Convolution::channels(const Tensor& images, size_t group) const {
   const int64_t n = images.cols() / options_.groups;
   return images.column_range(static_cast<int64_t>(group) * n, n);
 }
 
 void Convolution::forward(Pass& pass, const Tensor& x, const Tensor& y) {
+  const Tape::Scope scope(pass.tape);
+  const Tensor panel = direct() ? Tensor() : push_panel(pass.tape, x.dtype, y.rows());
   for (size_t group = 0; group < groups_.size(); ++group) {
     const Tensor from = channels(x, group);
     const Tensor to = channels(y, group);
@@ -65,9 +71,8 @@ void Convolution::forward(Pass& pass, const Tensor& x, const Tensor& y) {
       groups_[group].forward(pass, {.x = from, .y = to});
       continue;
     }
-    for_panels(0, y.rows(), panel_rows(x.dtype), [&](int64_t first, int64_t n) {
-      const Tape::Scope scope(pass.tape);
-      const Tensor patches = pass.tape.push("patches", x.dtype, Shape{n, groups_[group].in()});
+    for_panels(0, y.rows(), panel.rows(), [&](int64_t first, int64_t n) {
+      const Tensor patches = panel.row_range(0, n);
       pass.kernels.patches(
           pass.stream, {.window = options_.window, .x = from, .patches = patches, .first = first});
       groups_[group].forward(pass, {.x = patches, .y = to.row_range(first, n)});
@@ -81,11 +86,12 @@ void Convolution::sum_patches(Pass& pass, const Tensor& dy, const Tensor& sum,
   const int64_t begin = first_image * options_.window.out_pixels();
   const int64_t images = sum.rows() / options_.window.pixels();
   const int64_t end = begin + images * options_.window.out_pixels();
+  const Tape::Scope scope(pass.tape);
+  const Tensor panel = push_panel(pass.tape, dy.dtype, end - begin);
   for (size_t group = 0; group < groups_.size(); ++group) {
     const Tensor from = channels(dy, group);
-    for_panels(begin, end, panel_rows(dy.dtype), [&](int64_t first, int64_t n) {
-      const Tape::Scope scope(pass.tape);
-      const Tensor patches = pass.tape.push("patches", dy.dtype, Shape{n, groups_[group].in()});
+    for_panels(begin, end, panel.rows(), [&](int64_t first, int64_t n) {
+      const Tensor patches = panel.row_range(0, n);
       groups_[group].backward_input(pass, {.dy = from.row_range(first, n), .dx = patches});
       pass.kernels.patch_sum(pass.stream, {.window = options_.window,
                                            .patches = patches,
@@ -122,23 +128,29 @@ void Convolution::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx)
 }
 
 void Convolution::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
+  // Deferred passes push it as well, so that the planned tape is large enough for both kinds.
+  const Tape::Scope scope(pass.tape);
+  const Tensor panel = direct() ? Tensor() : push_panel(pass.tape, x.dtype, dy.rows());
   if (pass.deferred == nullptr) {
-    weight_gradient(pass, x, dy, accumulate);
+    weight_gradient(pass, x, dy, panel, accumulate);
     return;
   }
   // Layers reuse the memory of x and dy.
-  const auto keep = [&pass](std::string_view name, const Tensor& images) {
-    const Tensor copy = pass.deferred->tape.push(name, images.dtype, images.shape);
+  Tape& tape = pass.deferred->tape;
+  const auto keep = [&](std::string_view name, const Tensor& images) {
+    const Tensor copy = tape.push(name, images.dtype, images.shape);
     pass.kernels.cast(pass.stream, {.x = images, .y = copy});
     return copy;
   };
   pass.deferred->gradients.emplace_back(
       [this, kept_x = keep("inputs of weight parts", x),
        kept_dy = keep("gradients of weight parts", dy),
-       accumulate](Pass& later) { weight_gradient(later, kept_x, kept_dy, accumulate); });
+       own = direct() ? Tensor() : push_panel(tape, x.dtype, dy.rows()),
+       accumulate](Pass& later) { weight_gradient(later, kept_x, kept_dy, own, accumulate); });
 }
 
-void Convolution::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
+void Convolution::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy,
+                                  const Tensor& panel, bool accumulate) {
   for (size_t group = 0; group < groups_.size(); ++group) {
     const Tensor from = channels(x, group);
     const Tensor to = channels(dy, group);
@@ -146,9 +158,8 @@ void Convolution::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy,
       groups_[group].backward_weight(pass, from, to, accumulate);
       continue;
     }
-    for_panels(0, dy.rows(), panel_rows(x.dtype), [&](int64_t first, int64_t n) {
-      const Tape::Scope scope(pass.tape);
-      const Tensor patches = pass.tape.push("patches", x.dtype, Shape{n, groups_[group].in()});
+    for_panels(0, dy.rows(), panel.rows(), [&](int64_t first, int64_t n) {
+      const Tensor patches = panel.row_range(0, n);
       pass.kernels.patches(
           pass.stream, {.window = options_.window, .x = from, .patches = patches, .first = first});
       groups_[group].backward_weight(pass, patches, to.row_range(first, n),

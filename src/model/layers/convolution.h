@@ -45,8 +45,11 @@ class Convolution {
  private:
   bool direct() const;
   int64_t panel_rows(DType dtype) const;
+  /// Memory of a panel for matrices of `rows` patches.
+  Tensor push_panel(Tape& tape, DType dtype, int64_t rows) const;
   void sum_patches(Pass& pass, const Tensor& dy, const Tensor& sum, int64_t first_image);
-  void weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate);
+  void weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, const Tensor& panel,
+                       bool accumulate);
   /// The channels of group `group` in a matrix of all groups' channels.
   Tensor channels(const Tensor& images, size_t group) const;
 

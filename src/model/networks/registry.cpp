@@ -4,10 +4,10 @@
 
 namespace espalier::model {
 
-extern const NetworkKind kGpt, kMlp;
+extern const NetworkKind kGpt, kMlp, kVision;
 
 Registry<NetworkKind> networks() {
-  static constexpr std::array<const NetworkKind*, 2> kAll{&kGpt, &kMlp};
+  static constexpr std::array<const NetworkKind*, 3> kAll{&kGpt, &kMlp, &kVision};
   return kAll;
 }
 

@@ -1,0 +1,90 @@
+// The list of layers of a convolutional network: what it means, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "src/core/error.h"
+#include "src/model/networks/registry.h"
+
+namespace espalier::vision_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+io::ModelConfig config_of(std::vector<std::string> network, std::vector<int64_t> image) {
+  return {.kind = "vision", .network = std::move(network), .image = std::move(image)};
+}
+
+model::Layers layers_of(const io::ModelConfig& config) {
+  const int64_t features = config.image[0] * config.image[1] * config.image[2];
+  return model::make_layers(config,
+                            {.classes = 10, .features = features, .input_dtype = DType::fp32});
+}
+
+TEST(Vision, LayersHaveTheShapesOfTheList) {
+  const auto layers = layers_of(config_of({"conv 8 5 stride 2", "2 x conv 16 3 groups 4",
+                                           "max 3 stride 2 padding 1", "mean", "linear 20"},
+                                          {32, 32, 3}));
+  std::vector<std::string> outputs;
+  for (size_t i = 0; i + 1 < layers.size(); ++i) {
+    outputs.push_back(std::string(layers[i]->name()) + " " +
+                      layers[i]->output(5, DType::bf16).shape.text());
+  }
+  EXPECT_THAT(outputs,
+              ElementsAre("0.conv [5, 256, 8]", "1.conv [5, 256, 16]", "2.conv [5, 256, 16]",
+                          "3.max [5, 64, 16]", "4.mean [5, 16]", "5.linear [5, 20]"));
+  const auto parameters = model::parameters_of(layers);
+  EXPECT_EQ(parameters[0].name, "0.conv.weight");
+  EXPECT_EQ(parameters[0].shape, (Shape{8, 5 * 5 * 3}));
+  EXPECT_EQ(parameters[2].name, "1.conv.0.weight");
+  EXPECT_EQ(parameters[2].shape, (Shape{4, 3 * 3 * 2}));
+  EXPECT_EQ(layers.back()->name(), "classifier");
+}
+
+std::string refusal(const std::vector<std::string>& network, const std::vector<int64_t>& image) {
+  try {
+    const io::ModelConfig config = config_of(network, image);
+    model::network_of(config).check(config);
+  } catch (const Failure& failure) {
+    return failure.what();
+  }
+  return "accepted";
+}
+
+TEST(Vision, ImpossibleListsAreRefused) {
+  const std::vector<int64_t> small{8, 8, 4};
+  EXPECT_THAT(refusal({}, small), HasSubstr("model.network is empty"));
+  EXPECT_THAT(refusal({"conv 8 3", "pool 2"}, small), HasSubstr("no layer 'pool'"));
+  EXPECT_THAT(refusal({"conv 8"}, small), HasSubstr("'conv 8' needs the extent of its window"));
+  EXPECT_THAT(refusal({"conv 8 3 strides 2"}, small), HasSubstr("unexpected 'strides'"));
+  EXPECT_THAT(refusal({"conv 8 3 stride 2 stride 3"}, small), HasSubstr("unexpected 'stride'"));
+  EXPECT_THAT(refusal({"conv 8 3 stride"}, small), HasSubstr("needs a number there"));
+  EXPECT_THAT(refusal({"conv 8 3 stride 0"}, small), HasSubstr("a stride of at least 1"));
+  EXPECT_THAT(refusal({"conv 8 3 padding 3"}, small), HasSubstr("less padding than its extent"));
+  EXPECT_THAT(refusal({"conv 9 3 groups 2"}, small), HasSubstr("must divide its 4 input and 9"));
+  EXPECT_THAT(refusal({"conv 0 3"}, small), HasSubstr("must divide its 4 input and 0"));
+  EXPECT_THAT(refusal({"conv 8 3", "max 4", "max 3"}, small),
+              HasSubstr("the window of 'max 3' does not fit into images of 2 x 2 x 8, the output "
+                        "of 'max 4'"));
+  EXPECT_THAT(refusal({"max 9"}, small), HasSubstr("images of 8 x 8 x 4, the output of the data"));
+  EXPECT_THAT(refusal({"mean"}, {8, 6, 1}), HasSubstr("needs square images, and gets 8 x 6 x 1"));
+  EXPECT_THAT(refusal({"linear 8", "conv 8 3"}, small), ::testing::StrEq("accepted"));
+  EXPECT_THAT(refusal({"linear 8 9"}, small), HasSubstr("must be 'linear OUT'"));
+  EXPECT_THAT(refusal({"0 x conv 8 3"}, small), HasSubstr("repetitions"));
+  EXPECT_THAT(refusal({"3 conv 8 3"}, small), HasSubstr("repetitions"));
+  EXPECT_THAT(refusal({"conv 8 3"}, {8, 8}), HasSubstr("[height, width, channels]"));
+}
+
+TEST(Vision, OtherImagesThanTheDataAreRefused) {
+  const io::ModelConfig config = config_of({"conv 8 3"}, {8, 8, 1});
+  try {
+    model::make_layers(config, {.classes = 10, .features = 63, .input_dtype = DType::fp32});
+    ADD_FAILURE() << "accepted";
+  } catch (const Failure& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("model.image = 8 x 8 x 1 has 64 numbers, but the images "
+                                          "of the data have 63"));
+  }
+}
+
+}  // namespace
+}  // namespace espalier::vision_test
