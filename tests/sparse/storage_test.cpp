@@ -21,6 +21,20 @@ using testing::run;
 using testing::TempDir;
 using testing::tiny_config;
 
+/// The share of positions kept by `a` that `b` does not keep.
+double share_moved(const Outcome& a, const Outcome& b) {
+  double moved = 0;
+  double kept = 0;
+  for (const auto& [name, mine] : a.positions) {
+    const std::vector<int32_t>& others = b.positions.at(name);
+    std::vector<int32_t> gone;
+    std::ranges::set_difference(mine, others, std::back_inserter(gone));
+    moved += static_cast<double>(gone.size());
+    kept += static_cast<double>(mine.size());
+  }
+  return moved / kept;
+}
+
 class Storages : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   /// Pruned after a few steps, so that masks change with existing state.
@@ -50,20 +64,6 @@ class Storages : public ::testing::TestWithParam<std::tuple<std::string, std::st
       // The same rounding decides which of two weights at the threshold stays.
       EXPECT_LE(share_moved(a, b), 1e-3);
     }
-  }
-
-  /// The share of positions kept by `a` that `b` does not keep.
-  static double share_moved(const Outcome& a, const Outcome& b) {
-    double moved = 0;
-    double kept = 0;
-    for (const auto& [name, mine] : a.positions) {
-      const std::vector<int32_t>& others = b.positions.at(name);
-      std::vector<int32_t> gone;
-      std::ranges::set_difference(mine, others, std::back_inserter(gone));
-      moved += static_cast<double>(gone.size());
-      kept += static_cast<double>(mine.size());
-    }
-    return moved / kept;
   }
 
   TempDir dir_;
@@ -218,7 +218,12 @@ class BlockEdges : public ::testing::TestWithParam<std::tuple<int64_t, std::stri
     for (size_t i = 0; i < got.losses.size(); ++i) {
       EXPECT_NEAR(got.losses[i], want.losses[i], tolerance) << "step " << i + 1;
     }
-    EXPECT_EQ(got.positions, want.positions);
+    if (std::get<1>(GetParam()) == "fp32") {
+      EXPECT_EQ(got.positions, want.positions);
+    } else {
+      // The same rounding decides which of two blocks at the threshold stays.
+      EXPECT_LE(share_moved(got, want), 5e-3);
+    }
   }
   TempDir dir_;
 };

@@ -33,54 +33,62 @@ Tensor wide_for(const Tensor& half, float* memory) {
 
 int64_t depth_of(const GemmArgs& args) { return args.transpose_a ? args.a.rows() : args.a.cols(); }
 
-/// Extents of the largest panels, and their numbers of elements.
-struct Panels {
-  int64_t rows, cols, depth;
-  explicit Panels(const GemmArgs& args)
-      : rows(std::min(kRows, args.c.rows())),
-        cols(std::min(kColumns, args.c.cols())),
-        depth(std::min(kDepth, depth_of(args))) {}
-  int64_t a() const { return rows * depth; }
-  int64_t b() const { return depth * cols; }
-  int64_t sums() const { return rows * cols; }
+/// One product of panels: `args` multiplies `left` and `right`, widened to args.a and args.b.
+struct Part {
+  GemmArgs args;
+  Tensor left, right, result;
+  bool last = false;  ///< of those that add to `result`
 };
 
-struct Product {
-  Stream& stream;
-  const GemmArgs& args;
-  const WideningLoops& loops;
-  float *a, *b, *sums;  ///< sums: for a 16-bit result
+/// The panels of a product, in memory for the largest of them: a, b and, for a 16-bit result, sums.
+class Panels {
+ public:
+  explicit Panels(const GemmArgs& args)
+      : args_(args),
+        depth_(depth_of(args)),
+        rows_(std::min(kRows, args.c.rows())),
+        cols_(std::min(kColumns, args.c.cols())),
+        inner_(std::min(kDepth, depth_)) {}
 
-  /// Computes these elements of c.
-  void compute(Cut rows, Cut cols) const {
-    const bool wide = args.c.dtype == DType::fp32;
-    const bool dry = stream.arena().dry();
-    const Tensor result = panel_of(args.c, false, rows, cols);
-    const Tensor c = wide ? result : wide_for(result, sums);
-    const int64_t depth = depth_of(args);
-    // With depth 0, c still gets its bias.
-    for (int64_t k = 0; k == 0 || k < depth; k += kDepth) {
-      const Cut inner = cut(k, kDepth, depth);
-      const Tensor left = panel_of(args.a, args.transpose_a, rows, inner);
-      const Tensor right = panel_of(args.b, args.transpose_b, inner, cols);
-      const GemmArgs part{
-          .a = wide_for(left, a),
-          .b = wide_for(right, b),
-          .c = c,
-          .bias = args.bias && k == 0 ? args.bias.elements(cols.first, cols.n) : Tensor{},
-          .transpose_a = args.transpose_a,
-          .transpose_b = args.transpose_b,
-          .accumulate = k > 0 || (wide && args.accumulate)};
-      if (!dry) {
-        loops.widen(stream.threads(), left, part.a);
-        loops.widen(stream.threads(), right, part.b);
+  int64_t bytes() const {
+    const int64_t numbers = rows_ * inner_ + inner_ * cols_ + rows_ * cols_;
+    return (numbers * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
+  }
+
+  /// Calls body(part) for all parts, in order. With depth 0, c still gets its bias.
+  template <class Body>
+  void for_parts(float* memory, const Body& body) const {
+    for (int64_t row = 0; row < args_.c.rows(); row += kRows) {
+      for (int64_t col = 0; col < args_.c.cols(); col += kColumns) {
+        for (int64_t k = 0; k == 0 || k < depth_; k += kDepth) {
+          body(part(memory, cut(row, kRows, args_.c.rows()), cut(col, kColumns, args_.c.cols()),
+                    cut(k, kDepth, depth_)));
+        }
       }
-      product(stream, part, workspace(stream, product_scratch(stream, part)));
-    }
-    if (!wide && !dry) {
-      loops.narrow(stream.threads(), c, result, args.accumulate);
     }
   }
+
+ private:
+  Part part(float* memory, Cut rows, Cut cols, Cut inner) const {
+    const bool wide = args_.c.dtype == DType::fp32;
+    const bool first = inner.first == 0;
+    Part made{.left = panel_of(args_.a, args_.transpose_a, rows, inner),
+              .right = panel_of(args_.b, args_.transpose_b, inner, cols),
+              .result = panel_of(args_.c, false, rows, cols),
+              .last = inner.first + inner.n == depth_};
+    float* const b = memory + rows_ * inner_;
+    made.args = {.a = wide_for(made.left, memory),
+                 .b = wide_for(made.right, b),
+                 .c = wide ? made.result : wide_for(made.result, b + inner_ * cols_),
+                 .bias = args_.bias && first ? args_.bias.elements(cols.first, cols.n) : Tensor{},
+                 .transpose_a = args_.transpose_a,
+                 .transpose_b = args_.transpose_b,
+                 .accumulate = !first || (wide && args_.accumulate)};
+    return made;
+  }
+
+  const GemmArgs& args_;
+  int64_t depth_, rows_, cols_, inner_;
 };
 
 }  // namespace
@@ -91,21 +99,26 @@ void product_widened(Stream& stream, const GemmArgs& args, const WideningLoops& 
       "a product has one 16-bit type", name_of(args.a.dtype), name_of(args.b.dtype),
       name_of(args.c.dtype));
   const Panels panels(args);
-  const Buffer memory =
-      stream.arena().allocate(Memory::scratch, "panels of a product in fp32", DType::fp32,
-                              Shape{panels.a() + panels.b() + panels.sums()});
-  auto* const a = static_cast<float*>(memory.tensor().data);
-  const Product whole{.stream = stream,
-                      .args = args,
-                      .loops = loops,
-                      .a = a,
-                      .b = a + panels.a(),
-                      .sums = a + panels.a() + panels.b()};
-  for (int64_t row = 0; row < args.c.rows(); row += kRows) {
-    for (int64_t col = 0; col < args.c.cols(); col += kColumns) {
-      whole.compute(cut(row, kRows, args.c.rows()), cut(col, kColumns, args.c.cols()));
-    }
+  size_t scratch = 0;
+  auto* const nowhere = reinterpret_cast<float*>(alignof(float));  // shapes decide the scratch
+  panels.for_parts(nowhere, [&](const Part& part) {
+    scratch = std::max(scratch, product_scratch(stream, part.args));
+  });
+  // One request: a plan counts the workspace.
+  const auto bytes = static_cast<size_t>(panels.bytes());
+  std::byte* const memory = workspace(stream, bytes + scratch);
+  if (is_dry(stream)) {
+    return;
   }
+  const int threads = stream.threads();
+  panels.for_parts(reinterpret_cast<float*>(memory), [&](const Part& part) {
+    loops.widen(threads, part.left, part.args.a);
+    loops.widen(threads, part.right, part.args.b);
+    product(stream, part.args, memory + bytes);
+    if (part.last && part.args.c.data != part.result.data) {
+      loops.narrow(threads, part.args.c, part.result, args.accumulate);
+    }
+  });
 }
 
 }  // namespace espalier::kernels::cpu
