@@ -16,10 +16,11 @@ int64_t exact_elements(const Store& store, const ParameterRange& range) {
 
 Range flat_range(const Store& store, const ParameterRange& range) {
   const auto parameters = store.parameters();
-  require(range.first < range.end && range.end <= parameters.size(), "parameters of the store",
+  require(range.first <= range.end && range.end <= parameters.size(), "parameters of the store",
           range.first, range.end);
-  const int64_t first = parameters[range.end - 1].offset;  // offsets fall
+  // Offsets fall. A layer without parameters has an empty range.
   const int64_t end = range.first == 0 ? store.flat_size() : parameters[range.first - 1].offset;
+  const int64_t first = range.first == range.end ? end : parameters[range.end - 1].offset;
   return {.first = first, .count = end - first};
 }
 

@@ -73,6 +73,11 @@ void draw_model(Draw& draw, const testing::TempDir& dir, io::Config& config) {
   model.context = 8;
   model.mlp_ratio = 2;
   model.hidden = draw.once_in(2) ? std::vector<int64_t>{8} : std::vector<int64_t>{12, 8};
+  model.network = {"conv 4 3"};
+  if (model.hidden.size() == 2) {
+    model.network.emplace_back("max 2");
+  }
+  model.image = {3, 3, 1};
   model.tie_embeddings = draw.once_in(4);
   model.dropout = draw.once_in(4) ? 0.1 : 0;
   model.norm = one_of(draw, model::norms());
@@ -195,6 +200,7 @@ void fix_partition(io::Config& config) {
   while (layers() < stages) {
     ++config.model.layers;
     config.model.hidden.push_back(8);
+    config.model.network.emplace_back("linear 8");
   }
   for (int64_t stage = 0; stage < stages; ++stage) {
     config.parallel.partition.push_back(layers() * (stage + 1) / stages -
