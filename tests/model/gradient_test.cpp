@@ -192,13 +192,15 @@ TEST_P(Gradients, OfGptWithEveryNorm) {
 }
 
 TEST_P(Gradients, OfNetworksForImages) {
-  for (const std::string kind : {"mlp", "vision"}) {
-    SCOPED_TRACE(kind);
-    const io::ModelConfig config{.kind = kind,
-                                 .hidden = {20, 9},
-                                 .network = {"conv 4 3", "max 2 stride 1", "conv 6 3 groups 2",
-                                             "mean 2 stride 1", "linear 9"},
-                                 .image = {4, 3, 1}};
+  const std::vector<std::string> convolutions{"conv 4 3", "max 2 stride 1", "conv 6 3 groups 2",
+                                              "mean 2 stride 1", "linear 9"};
+  const std::vector<std::string> pooled_first{"mean 2 stride 1", "conv 5 2 padding 1"};
+  const std::vector<std::pair<std::string, std::vector<std::string>>> networks{
+      {"mlp", {}}, {"vision", convolutions}, {"vision", pooled_first}};
+  for (const auto& [kind, network] : networks) {
+    SCOPED_TRACE(fmt::format("{} of {} layers", kind, network.size()));
+    const io::ModelConfig config{
+        .kind = kind, .hidden = {20, 9}, .network = network, .image = {4, 3, 1}};
     Problem problem(
         model::make_layers(config, {.classes = 7, .features = 12, .input_dtype = DType::fp32}),
         false, GetParam().dropout);

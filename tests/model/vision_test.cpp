@@ -70,6 +70,9 @@ TEST(Vision, ImpossibleListsAreRefused) {
   EXPECT_THAT(refusal({"mean"}, {8, 6, 1}), HasSubstr("needs square images, and gets 8 x 6 x 1"));
   EXPECT_THAT(refusal({"linear 8", "conv 8 3"}, small), ::testing::StrEq("accepted"));
   EXPECT_THAT(refusal({"linear 8 9"}, small), HasSubstr("must be 'linear OUT'"));
+  EXPECT_THAT(refusal({"conv 60000 65535 padding 65534"}, small), HasSubstr("would have a weight"));
+  EXPECT_THAT(refusal({"linear 65536", "linear 65536"}, small),
+              HasSubstr("'linear 65536' would have a weight of 65536 x 65536 elements"));
   EXPECT_THAT(refusal({"0 x conv 8 3"}, small), HasSubstr("repetitions"));
   EXPECT_THAT(refusal({"3 conv 8 3"}, small), HasSubstr("repetitions"));
   EXPECT_THAT(refusal({"conv 8 3"}, {8, 8}), HasSubstr("[height, width, channels]"));

@@ -18,12 +18,10 @@ void for_panels(int64_t begin, int64_t end, int64_t each, const Body& body) {
 Convolution::Convolution(const std::string& name, const Options& options) : options_(options) {
   require(options.in % options.groups == 0 && options.out % options.groups == 0,
           "groups divide the channels", options.in, options.out, options.groups);
-  Linear::Options linear = options.linear;
-  linear.bias = options.bias;
   for (int64_t group = 0; group < options.groups; ++group) {
     groups_.emplace_back(options.groups == 1 ? name : fmt::format("{}.{}", name, group),
                          options.in / options.groups * options.window.area(),
-                         options.out / options.groups, linear);
+                         options.out / options.groups, options.linear);
   }
 }
 

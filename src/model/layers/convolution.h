@@ -21,8 +21,7 @@ class Convolution {
     kernels::Window window;
     int64_t in = 1, out = 1;  ///< channels; groups divide both
     int64_t groups = 1;
-    bool bias = true;
-    Linear::Options linear{};  ///< of each group; `bias` above decides
+    Linear::Options linear{};  ///< of each group
     int64_t panel_bytes = int64_t{1} << 20U;
   };
   /// Parameters NAME.weight and NAME.bias; with several groups NAME.0.weight, ...

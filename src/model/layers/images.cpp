@@ -13,6 +13,13 @@ Tensor pixels_of(const Tensor& images, int64_t channels) {
   return images.reshaped({images.count() / channels, channels});
 }
 
+/// pass.inputs in the compute type, as a matrix of pixels.
+Tensor inputs_of(Pass& pass, int64_t channels) {
+  const Tensor inputs = pass.tape.push("inputs", pass.dtype, pass.inputs.shape);
+  pass.kernels.cast(pass.stream, {.x = pass.inputs, .y = inputs});
+  return pixels_of(inputs, channels);
+}
+
 }  // namespace
 
 RectifiedConvolution::RectifiedConvolution(std::string name, const Options& options)
@@ -32,12 +39,7 @@ TensorSpec RectifiedConvolution::output(int64_t samples, DType dtype) const {
 }
 
 Tensor RectifiedConvolution::forward(Pass& pass, const Tensor& x) {
-  Saved saved{.x = x, .y = {}};
-  if (first_) {
-    saved.x = pass.tape.push("inputs", pass.dtype, pass.inputs.shape);
-    pass.kernels.cast(pass.stream, {.x = pass.inputs, .y = saved.x});
-    saved.x = pixels_of(saved.x, convolution_.in());
-  }
+  Saved saved{.x = first_ ? inputs_of(pass, convolution_.in()) : x, .y = {}};
   const Tensor result =
       pass.tape.push("images", pass.dtype, output(pass.samples, pass.dtype).shape);
   saved.y = pixels_of(result, convolution_.out());
@@ -75,16 +77,16 @@ TensorSpec Pooling::output(int64_t samples, DType dtype) const {
 }
 
 Tensor Pooling::forward(Pass& pass, const Tensor& x) {
+  Saved saved{.x = options_.first ? inputs_of(pass, options_.channels) : x, .from = {}};
   const Tensor result =
       pass.tape.push("images", pass.dtype, output(pass.samples, pass.dtype).shape);
   const Tensor y = pixels_of(result, options_.channels);
-  Saved saved{.x = x, .from = {}};
   if (options_.kind == kernels::Pool::max) {
     saved.from = pass.tape.push("places of maxima", DType::uint8, y.shape);
   }
   pass.kernels.pool(
       pass.stream,
-      {.window = options_.window, .kind = options_.kind, .x = x, .y = y, .from = saved.from});
+      {.window = options_.window, .kind = options_.kind, .x = saved.x, .y = y, .from = saved.from});
   if (pass.training) {
     pass.tape.save(this, saved);
   }
@@ -93,6 +95,9 @@ Tensor Pooling::forward(Pass& pass, const Tensor& x) {
 
 Tensor Pooling::backward(Pass& pass, const Tensor& dy) {
   const auto& saved = pass.tape.saved<Saved>(this);
+  if (options_.first) {
+    return {};
+  }
   const Tensor dx = pass.tape.push("images gradient", pass.dtype, saved.x.shape);
   pass.kernels.pool_backward(pass.stream, {.window = options_.window,
                                            .kind = options_.kind,

@@ -1,14 +1,15 @@
 #pragma once
 // Layers between images: a convolution with a rectifier, and pooling. Images are [B, H W, C], in
 // the compute type: matrices of pixels (src/kernels/operations/window.h). Before a layer that reads
-// whole images (`flat`), the output has the same numbers as [B, H W C].
+// whole images (`flat`), the output has the same numbers as [B, H W C]. The first layer of a
+// network (`first`) reads pass.inputs, fp32 [B, H W C].
 #include <string>
 
 #include "src/model/layers/convolution.h"
 
 namespace espalier::model {
 
-/// y = relu(patches(x) Wᵀ + b). The first layer of a network reads pass.inputs, fp32 [B, H W in].
+/// y = relu(patches(x) Wᵀ + b).
 class RectifiedConvolution final : public Layer {
  public:
   struct Options {
@@ -44,6 +45,7 @@ class Pooling final : public Layer {
     kernels::Window window;
     kernels::Pool kind = kernels::Pool::max;
     int64_t channels = 1;
+    bool first = false;
     bool flat = false;
   };
   Pooling(std::string name, const Options& options);

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <sstream>
 
 #include "src/model/layers/images.h"
 #include "src/model/layers/perceptron.h"
@@ -39,21 +40,15 @@ struct Entry {
   bool reads_images() const { return kind != "linear"; }
 };
 
-std::vector<std::string> words_of(const std::string& text) {
-  std::vector<std::string> words;
-  size_t begin = 0;
-  while ((begin = text.find_first_not_of(' ', begin)) != std::string::npos) {
-    const size_t end = std::min(text.find(' ', begin), text.size());
-    words.push_back(text.substr(begin, end - begin));
-    begin = end;
-  }
-  return words;
-}
-
 /// Reads the words of one layer.
 class Words {
  public:
-  explicit Words(const std::string& text) : text_(text), words_(words_of(text)) {}
+  explicit Words(const std::string& text) : text_(text) {
+    std::istringstream in(text);
+    for (std::string word; in >> word;) {
+      words_.push_back(word);
+    }
+  }
 
   bool done() const { return next_ == words_.size(); }
   std::string word() { return done() ? std::string() : words_[next_++]; }
@@ -128,6 +123,13 @@ void read_pooling(Words& words, Entry& entry) {
   entry.out = entry.from.channels;
 }
 
+/// A mask must be able to hold the weight.
+void check_weight(const Entry& entry, int64_t inputs) {
+  check(inputs <= sparse::kMaxElements / entry.out,
+        "model.network: '{}' would have a weight of {} x {} elements; the limit is {}", entry.text,
+        entry.out, inputs, sparse::kMaxElements);
+}
+
 /// The layer `text` after images `from`, the output of layer `before`.
 Entry read_entry(const std::string& text, const Images& from, const std::string& before) {
   Words words(text);
@@ -137,6 +139,7 @@ Entry read_entry(const std::string& text, const Images& from, const std::string&
   if (entry.kind == "linear") {
     entry.out = words.number("its outputs");
     check(entry.out > 0 && words.done(), "model.network: '{}' must be 'linear OUT'", text);
+    check_weight(entry, from.count());
     entry.to = {.channels = entry.out};
     return entry;
   }
@@ -151,6 +154,9 @@ Entry read_entry(const std::string& text, const Images& from, const std::string&
   check(window.extent <= std::min(from.height, from.width) + 2 * window.padding,
         "model.network: the window of '{}' does not fit into images of {}, the output of {}", text,
         from.text(), before);
+  if (entry.kind == "conv") {
+    check_weight(entry, from.channels / entry.groups * window.area());
+  }
   entry.to = {window.out_height(), window.out_width(), entry.out};
   return entry;
 }
@@ -228,6 +234,7 @@ std::unique_ptr<Layer> make_layer(const io::ModelConfig& config, const ProblemSh
       Pooling::Options{.window = entry.window,
                        .kind = entry.kind == "max" ? kernels::Pool::max : kernels::Pool::mean,
                        .channels = entry.out,
+                       .first = number == 0,
                        .flat = flat});
 }
 
