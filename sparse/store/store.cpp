@@ -267,7 +267,7 @@ void Store::set_storage(Parameter& parameter, const Storage& storage) {
 int64_t Store::total_size() const {
   int64_t sum = 0;
   for (const Parameter& parameter : parameters_) {
-    sum += parameter.spec.borrowed ? 0 : parameter.size();
+    sum += parameter.spec.counts() ? parameter.size() : 0;
   }
   return sum;
 }
@@ -275,7 +275,7 @@ int64_t Store::total_size() const {
 int64_t Store::total_kept() const {
   int64_t sum = 0;
   for (const Parameter& parameter : parameters_) {
-    sum += parameter.spec.borrowed ? 0 : parameter.kept();
+    sum += parameter.spec.counts() ? parameter.kept() : 0;
   }
   return sum;
 }

@@ -77,9 +77,14 @@ struct ParameterSpec {
   Scaling scaling = Scaling::base;
   int64_t width = 0;                ///< of the network at this place; 0: does not matter
   bool deviation_by_width = false;  ///< `deviation` is proportional to 1 / sqrt(width) already
+  /// A moving average of what layers observe, not of the loss: UpdateRule::average updates it. It
+  /// is neither counted nor clipped, decayed, encoded or predicted.
+  bool average = false;
   /// Another rank's, read here as well (tied embeddings over a pipeline): held and stepped like any
   /// other, but neither counted nor saved.
   bool borrowed = false;
+  /// As a parameter of the network.
+  bool counts() const { return !borrowed && !average; }
 };
 
 /// A mask as the store holds it.
@@ -184,7 +189,8 @@ class Store {
   std::span<const Parameter> parameters() const { return parameters_; }
   /// Throws Bug for an unknown name.
   Parameter& find(std::string_view name);
-  int64_t total_size() const;  ///< dense elements of all parameters but borrowed ones
+  /// Dense elements of all parameters but borrowed ones and moving averages.
+  int64_t total_size() const;
   int64_t total_kept() const;
   int64_t flat_size() const { return flat_size_; }  ///< kept elements and padding
   StateParts parts() const;

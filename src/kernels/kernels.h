@@ -25,6 +25,7 @@
 #include "src/core/stream.h"
 #include "src/core/tensor.h"
 #include "src/kernels/operations/attention.h"
+#include "src/kernels/operations/batch_norm.h"
 #include "src/kernels/operations/dense.h"
 #include "src/kernels/operations/elementwise.h"
 #include "src/kernels/operations/index.h"

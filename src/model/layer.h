@@ -66,6 +66,7 @@ struct Pass {
   bool tied_head_on_other_stage = false;
   const DistillationTarget* distillation = nullptr;  ///< in training; null: targets alone
   float loss_scale = 1;        ///< gradient of the loss with respect to one row's loss
+  float batch_share = 1;       ///< samples / those of the global batch
   float dropout = 0;           ///< 0 for inference
   uint64_t dropout_key = 0;    ///< of (seed, step)
   int64_t first_sequence = 0;  ///< of inputs in the global batch: dropout depends on no rank

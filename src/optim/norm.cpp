@@ -21,7 +21,7 @@ bool GradientNorm::enqueue(const sparse::Store& store, const sparse::ParameterRa
   std::vector<kernels::SumSquaresArgs> squares;
   for (const sparse::Parameter& parameter :
        store.parameters().subspan(range.first, range.end - range.first)) {
-    if (!parameter.spec.borrowed) {
+    if (parameter.spec.counts()) {
       squares.push_back({.x = store.state(parameter).gradient, .counts = counts});
     }
   }

@@ -65,24 +65,43 @@ StepResult Optimizer::result(const PendingUpdate& update) {
 void Optimizer::apply(Stream& stream, const Update& update) {
   const UpdateStep step{.config = config_, .count = update.step + 1 - skipped_, .lr = update.lr};
   std::vector<kernels::UpdateArgs> together;
+  std::vector<kernels::UpdateArgs> averages;
   int64_t elements = 0;
   const auto parameters = store_.parameters();
   for (size_t p = update.range.end; p-- > update.range.first;) {  // ascending offsets
     if (store_.state(parameters[p]).value.count() > 0) {
-      kind_.set(step, together.emplace_back(args_of(parameters[p], update)));
+      if (parameters[p].spec.average) {
+        averages.push_back(average_args(parameters[p], update));
+      } else {
+        kind_.set(step, together.emplace_back(args_of(parameters[p], update)));
+      }
     }
     elements += parameters[p].kept();
     const bool waited_for = update.hooks.stepped && elements >= kElementsTogether;
     if (p > update.range.first && !waited_for && !store_.decodes_positions(parameters[p])) {
       continue;  // decoded positions are valid until the next decoding
     }
-    kernels_.update(stream, together);
-    together.clear();
+    for (auto* const updates : {&together, &averages}) {  // those of a call have one rule
+      kernels_.update(stream, *updates);
+      updates->clear();
+    }
     elements = 0;
     if (update.hooks.stepped) {
       update.hooks.stepped(p == 0 ? store_.flat_size() : parameters[p - 1].offset);
     }
   }
+}
+
+/// The update of a moving average: by a tenth of the way, if that of the step is finite.
+kernels::UpdateArgs Optimizer::average_args(const sparse::Parameter& parameter,
+                                            const Update& update) const {
+  kernels::UpdateArgs args = args_of(parameter, update);
+  args.rule = kernels::UpdateRule::average;
+  args.moment2 = {};
+  args.scale2 = {};
+  args.lr = 0.1F;
+  args.weight_decay = 0;
+  return args;
 }
 
 kernels::UpdateArgs Optimizer::args_of(const sparse::Parameter& parameter,

@@ -102,6 +102,7 @@ class Optimizer {
   /// Enqueues the update of each parameter in the range that this rank owns.
   void apply(Stream& stream, const Update& update);
   kernels::UpdateArgs args_of(const sparse::Parameter& parameter, const Update& update) const;
+  kernels::UpdateArgs average_args(const sparse::Parameter& parameter, const Update& update) const;
 
   sparse::Store& store_;
   const kernels::Kernels& kernels_;

@@ -49,6 +49,39 @@ inline NamedOperands operands(NormBackwardArgs& a) {
           {"dbias", sum_of(a.accumulate), a.dbias},
           {"rounded", Use::out, a.rounded}};
 }
+inline NamedOperands operands(BatchNormStatisticsArgs& a) {
+  return {{"x", Use::in, a.x}, {"mean", Use::out, a.mean}, {"variance", Use::out, a.variance}};
+}
+inline NamedOperands operands(BatchNormArgs& a) {
+  return {
+      {"x", Use::in, a.x},           {"mean", Use::in, a.mean}, {"variance", Use::in, a.variance},
+      {"weight", Use::in, a.weight}, {"bias", Use::in, a.bias}, {"addend", Use::in, a.addend},
+      {"y", Use::out, a.y}};
+}
+inline NamedOperands operands(BatchNormSumsArgs& a) {
+  return {{"dy", a.y ? Use::both : Use::in, a.dy},
+          {"x", Use::in, a.x},
+          {"y", Use::in, a.y},
+          {"mean", Use::in, a.mean},
+          {"variance", Use::in, a.variance},
+          {"sums", Use::out, a.sums},
+          {"dweight", sum_of(a.accumulate), a.dweight},
+          {"dbias", sum_of(a.accumulate), a.dbias}};
+}
+inline NamedOperands operands(BatchNormBackwardArgs& a) {
+  return {{"g", Use::in, a.g},           {"x", Use::in, a.x},
+          {"mean", Use::in, a.mean},     {"variance", Use::in, a.variance},
+          {"weight", Use::in, a.weight}, {"sums", Use::in, a.sums},
+          {"dx", Use::out, a.dx}};
+}
+inline NamedOperands operands(BatchNormAverageArgs& a) {
+  return {{"mean", Use::in, a.mean},
+          {"variance", Use::in, a.variance},
+          {"average_mean", Use::in, a.average_mean},
+          {"average_variance", Use::in, a.average_variance},
+          {"dmean", sum_of(a.accumulate), a.dmean},
+          {"dvariance", sum_of(a.accumulate), a.dvariance}};
+}
 inline NamedOperands operands(ActivationArgs& a) {
   return {{"x", Use::in, a.x}, {"y", Use::out, a.y}};
 }

@@ -1,5 +1,6 @@
 #pragma once
 // All kernel cases; see kernel_cases.h.
+#include "tests/kernels/kernel_cases_batch_norm.h"
 #include "tests/kernels/kernel_cases_block.h"
 #include "tests/kernels/kernel_cases_fp8.h"
 #include "tests/kernels/kernel_cases_low_rank.h"
@@ -119,6 +120,10 @@ inline void add_memory_cases(Cases& cases) {
   for (const DType dtype : kNumbers) {
     for (const WindowCase& shape : window_shapes()) {
       add_window_cases(cases, shape, dtype);
+    }
+    for (const auto& [rows, channels] : std::vector<std::pair<int64_t, int64_t>>{
+             {1, 1}, {2, 3}, {50, 17}, {700, 64}, {33, 600}, {1200, 40}}) {
+      add_batch_norm_cases(cases, {rows, channels, dtype});
     }
     cases.push_back(embedding_case({2, 3, 5}, 7, dtype));
     cases.push_back(embedding_case({3, 50, 260}, 300, dtype));

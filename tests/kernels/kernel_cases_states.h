@@ -239,6 +239,7 @@ struct RuleCase {
   int moments;
   UpdateArgs flags;
   void (*next)(const UpdateArgs& flags, double g, StateElement& e);  ///< g = gradient * scale
+  bool scaled = true;                                                ///< false: g = gradient
 };
 
 inline const std::vector<RuleCase>& rule_cases() {
@@ -279,6 +280,8 @@ inline const std::vector<RuleCase>& rule_cases() {
          e.master -= a.lr * (sign + a.weight_decay * e.master);
          e.moment[0] = double{a.beta2} * e.moment[0] + (1 - double{a.beta2}) * g;
        }},
+      {"average", 1, UpdateArgs{.rule = UpdateRule::average, .scale = 1, .lr = 0.1F},
+       [](const UpdateArgs& a, double g, StateElement& e) { e.master -= a.lr * g; }, false},
   };
   return all;
 }
@@ -294,11 +297,12 @@ inline Update update_of(const RuleCase& rule, const KeptPointer& kept, const Sta
   made.name = state_name(rule.name, *kept, form);
   const StatePlaces at = add_state(made, *kept, form, rule.moments);
   made.reference = [=](std::vector<Values>& v) {
-    const double scale = factor_of(at, v, rule.flags.scale);
+    const double scale = rule.scaled ? factor_of(at, v, rule.flags.scale) : 1;
     reference_update(at, *kept, v, [&](double gradient, StateElement& e) {
       rule.next(rule.flags, gradient * scale, e);
     });
   };
+  made.passes_nan = made.passes_nan && rule.scaled;  // without moments their scales reach nothing
   return {.made = std::move(made), .args = [=](Stream& stream, const Tensors& t) {
             UpdateArgs args = rule.flags;
             args.gradient = t[0];

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/kernels/kernel_cases.h"
+#include "tests/kernels/kernel_cases_batch_norm.h"
 #include "tests/kernels/kernel_cases_memory.h"
 
 namespace espalier::kernels::kernel_gradients_test {
@@ -71,6 +72,32 @@ TEST(Gradients, rmsnorm) {
       rmsnorm_backward_case(kRows, kCols, kFp32, false, kFp32), {{1, f[0]}, {2, f[1]}, {3, f[3]}});
   expect_close(b[4], differences(forward, 0, 2, b[0]), "dx");
   expect_close(b[5], differences(forward, 1, 2, b[0]), "dweight");
+}
+
+/// Statistics and normalisation together.
+TEST(Gradients, batch_norm) {
+  const BatchNormCase shape{.rows = 7, .channels = 5};
+  Case forward = batch_norm_case(shape, true, true);
+  const Case statistics = batch_norm_statistics_case(shape, 0);
+  forward.reference = [=, normalise = forward.reference](std::vector<Values>& v) {
+    std::vector<Values> found{v[0], v[1], v[2]};
+    statistics.reference(found);
+    v[1] = found[1];
+    v[2] = found[2];
+    normalise(v);
+  };
+  const std::vector<Values> f = expected(forward);
+  const Case sums_case = batch_norm_sums_case(shape, true, false);
+  const Values& dy = sums_case.operands[3].values;
+  const std::vector<Values> sums =
+      backward_of(sums_case, {{0, f[0]}, {1, f[1]}, {2, f[2]}, {3, dy}, {7, f[5]}});
+  const std::vector<Values> b =
+      backward_of(batch_norm_backward_case(shape, false, 1),
+                  {{0, f[0]}, {1, f[1]}, {2, f[2]}, {3, f[3]}, {4, sums[4]}, {5, sums[3]}});
+  expect_close(b.back(), differences(forward, 0, 5, dy), "dx");
+  expect_close(sums[5], differences(forward, 3, 5, dy), "dweight");
+  expect_close(sums[6], differences(forward, 4, 5, dy), "dbias");
+  expect_close(sums[3], differences(forward, 6, 5, dy), "daddend");
 }
 
 TEST(Gradients, activation) {

@@ -126,6 +126,7 @@ inline void add_random_windows(Cases& cases, testing::Draw& draw) {
   part.n = draw.between(1, whole.out_rows() - part.first);
   part.others = draw.between(0, 9);
   add_window_cases(cases, part, dtype);
+  add_batch_norm_cases(cases, {draw.between(1, 900), draw_extent(draw, 70), dtype});
 }
 
 inline void add_random_states(Cases& cases, testing::Draw& draw) {

@@ -41,6 +41,28 @@ TEST(Vision, LayersHaveTheShapesOfTheList) {
   EXPECT_EQ(layers.back()->name(), "classifier");
 }
 
+TEST(Vision, BlocksHaveTheShapesOfTheirPapers) {
+  const auto layers = layers_of(config_of(
+      {"conv 16 3 norm", "basic 16", "bottleneck 64 stride 2 groups 4", "wide 32", "norm"},
+      {32, 32, 3}));
+  std::vector<std::string> shapes;
+  for (const sparse::ParameterSpec& spec : model::parameters_of(layers)) {
+    if (spec.shape.rank() == 2) {
+      shapes.push_back(spec.name + " " + spec.shape.text());
+    }
+  }
+  EXPECT_THAT(shapes,
+              ElementsAre("0.conv.weight [16, 27]", "1.basic.1.weight [16, 144]",
+                          "1.basic.2.weight [16, 144]", "2.bottleneck.1.weight [16, 16]",
+                          "2.bottleneck.2.0.weight [4, 36]", "2.bottleneck.2.1.weight [4, 36]",
+                          "2.bottleneck.2.2.weight [4, 36]", "2.bottleneck.2.3.weight [4, 36]",
+                          "2.bottleneck.3.weight [64, 16]", "2.bottleneck.shortcut.weight [64, 16]",
+                          "3.wide.conv1.weight [32, 576]", "3.wide.conv2.weight [32, 288]",
+                          "3.wide.shortcut.weight [32, 64]", "classifier.weight [10, 8192]"));
+  EXPECT_EQ(layers[2]->output(5, DType::bf16).shape, (Shape{5, 256, 64}));
+  EXPECT_EQ(layers[4]->output(5, DType::bf16).shape, (Shape{5, 8192}));
+}
+
 std::string refusal(const std::vector<std::string>& network, const std::vector<int64_t>& image) {
   try {
     const io::ModelConfig config = config_of(network, image);
@@ -64,15 +86,19 @@ TEST(Vision, ImpossibleListsAreRefused) {
   EXPECT_THAT(refusal({"conv 9 3 groups 2"}, small), HasSubstr("must divide its 4 input and 9"));
   EXPECT_THAT(refusal({"conv 0 3"}, small), HasSubstr("must divide its 4 input and 0"));
   EXPECT_THAT(refusal({"conv 8 3", "max 4", "max 3"}, small),
-              HasSubstr("the window of 'max 3' does not fit into images of 2 x 2 x 8, the output "
-                        "of 'max 4'"));
-  EXPECT_THAT(refusal({"max 9"}, small), HasSubstr("images of 8 x 8 x 4, the output of the data"));
+              HasSubstr("the window of 'max 3' does not fit into images of 2 x 2 x 8; it reads the "
+                        "output of 'max 4'; its form is 'max EXTENT [stride S] [padding P]'"));
+  EXPECT_THAT(refusal({"max 9"}, small),
+              HasSubstr("images of 8 x 8 x 4; it reads the output of the data"));
   EXPECT_THAT(refusal({"mean"}, {8, 6, 1}), HasSubstr("needs square images, and gets 8 x 6 x 1"));
   EXPECT_THAT(refusal({"linear 8", "conv 8 3"}, small), ::testing::StrEq("accepted"));
   EXPECT_THAT(refusal({"linear 8 9"}, small), HasSubstr("must be 'linear OUT'"));
   EXPECT_THAT(refusal({"conv 60000 65535 padding 65534"}, small), HasSubstr("would have a weight"));
   EXPECT_THAT(refusal({"linear 65536", "linear 65536"}, small),
               HasSubstr("'linear 65536' would have a weight of 65536 x 65536 elements"));
+  EXPECT_THAT(refusal({"basic 8"}, small), HasSubstr("'basic 8' cannot be the first layer"));
+  EXPECT_THAT(refusal({"conv 8 3", "bottleneck 3"}, small), HasSubstr("8 input and 0"));
+  EXPECT_THAT(refusal({"conv 8 3 norm norm"}, small), HasSubstr("unexpected 'norm'"));
   EXPECT_THAT(refusal({"0 x conv 8 3"}, small), HasSubstr("repetitions"));
   EXPECT_THAT(refusal({"3 conv 8 3"}, small), HasSubstr("repetitions"));
   EXPECT_THAT(refusal({"conv 8 3"}, {8, 8}), HasSubstr("[height, width, channels]"));

@@ -75,7 +75,7 @@ void draw_model(Draw& draw, const testing::TempDir& dir, io::Config& config) {
   model.hidden = draw.once_in(2) ? std::vector<int64_t>{8} : std::vector<int64_t>{12, 8};
   model.network = {"conv 4 3"};
   if (model.hidden.size() == 2) {
-    model.network.emplace_back("max 2");
+    model.network = {"conv 4 3 norm", "basic 4 stride 2"};
   }
   model.image = {3, 3, 1};
   model.tie_embeddings = draw.once_in(4);

@@ -38,7 +38,7 @@ io::Config config_of(const Setting& setting) {
   config.model.width = 32;
   config.model.context = 16;
   config.model.hidden = {40, 24, 32};
-  config.model.network = {"conv 6 3", "max 2", "linear 8"};
+  config.model.network = {"conv 6 3 norm", "basic 8", "max 2", "wide 6", "norm", "linear 8"};
   config.model.image = {5, 4, 1};
   config.model.tie_embeddings = setting.tied;
   config.model.dropout = setting.dropout;

@@ -65,7 +65,9 @@ struct RandomRounding {
 ///   lion    u = sign(beta1 m + (1 - beta1) g);  w -= lr (u + weight_decay w)
 ///           m = beta2 m + (1 - beta2) g;  sign(0) = 0
 ///           Chen et al., 2023, arXiv 2302.06675, algorithm 2
-enum class UpdateRule : uint8_t { adamw, sgd, lion };
+///   average w -= lr gradient, without `scale`: of statistics, which are no parameters of the loss.
+///           Moments stay
+enum class UpdateRule : uint8_t { adamw, sgd, lion, average };
 
 /// Sees the elements of an update while they are in cache: called for consecutive blocks of at most
 /// kObservedBlock elements that cover all, from any thread of the stream, right before and right

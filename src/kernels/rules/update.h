@@ -87,6 +87,22 @@ struct Lion {
   }
 };
 
+struct Average {
+  static constexpr const char* kName = "average";
+  static constexpr bool kSecondMoment = false;
+  static constexpr double kFlops = 2;
+  float scale;  ///< not used: `factor` decides only whether anything changes
+  float rate;
+
+  [[gnu::always_inline]] static inline Average of(const UpdateArgs& args) {
+    return {.scale = args.scale, .rate = args.lr};
+  }
+  template <class Math>
+  ESPALIER_RULE float next(float w, float gradient, float*, float*) const {
+    return w - rate * gradient;
+  }
+};
+
 /// Calls body(rule) with a value of the rule's type.
 template <class Body>
 [[gnu::always_inline]] inline auto with_rule(UpdateRule rule, const Body& body) {
@@ -95,6 +111,8 @@ template <class Body>
       return body(Sgd{});
     case UpdateRule::lion:
       return body(Lion{});
+    case UpdateRule::average:
+      return body(Average{});
     case UpdateRule::adamw:
       break;
   }

@@ -151,6 +151,8 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
           .accumulate = batch.accumulate,
           .tied_head_on_other_stage = options_.tied_head_on_other_stage,
           .loss_scale = static_cast<float>(batch.loss_scale),
+          .batch_share =
+              static_cast<float>(batch.samples) / static_cast<float>(options_.global_batch),
           .dropout = training ? options_.dropout : 0,
           .dropout_key = mix(options_.seed, static_cast<uint64_t>(batch.step)),
           .first_sequence = batch.first_sample,

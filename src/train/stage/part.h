@@ -55,6 +55,7 @@ struct PassOptions {
   int64_t samples = 1;  ///< of a micro-batch, at most
   DType dtype = DType::fp32;
   float dropout = 0;
+  int64_t global_batch = 1;
   uint64_t seed = 0;
   model::Recompute recompute = model::Recompute::none;
   bool training = true;

@@ -152,6 +152,7 @@ void PartWeights::predict(const Key& wanted) {
     const sparse::OptimizerState state = store.state(parameter);
     kernels::PredictArgs::Term term = shared;
     term.step *= static_cast<float>(stage_.parametrization().factors_of(parameter).lr);
+    term = parameter.spec.average ? kernels::PredictArgs::Term{} : term;
     stage_.kernels().predict(stage_.stream(),
                              {.value = current_.part(parameter),
                               .low = state.low,
