@@ -187,7 +187,7 @@ TEST(Accuracy, IsTheSameForAllGrids) {
 
 TEST(Accuracy, TrainingRaisesIt) {
   const TempDir dir;
-  io::Config config = image_config(dir, "vision");
+  io::Config config = image_config(dir, "mlp");
   config.train.steps = 60;
   config.train.eval_every = 1;
   run(config);
