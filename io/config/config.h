@@ -43,10 +43,11 @@ struct TrainConfig {
   std::string dtype = "fp32";
   std::string gradient_dtype = "auto";
   bool master_copy = true;  ///< false: of matrices in 16 bits no more than their values
-  double loss_scale = 0;    ///< of gradients until the update; 0: a moving one in fp16, else none
+  double label_smoothing = 0;
+  double loss_scale = 0;  ///< of gradients until the update; 0: a moving one in fp16, else none
   int64_t seed = 1;
-  int64_t eval_every = 250;  ///< steps; 0: at the end only
-  int64_t eval_batches = 100;
+  int64_t eval_every = 250;      ///< steps; 0: at the end only
+  int64_t eval_batches = 100;    ///< global batches; 0: all validation samples
   int64_t checkpoint_every = 0;  ///< steps; 0: at the end only; -1: never
   int64_t keep_checkpoints = 2;
   bool checkpoint_background = true;  ///< written from a copy, where memory_budget allows one
@@ -68,10 +69,14 @@ struct OptimizerConfig {
   double min_lr = 1e-4;
   int64_t warmup_steps = 100;
   std::string schedule = "cosine";
+  std::vector<int64_t> decay_at{};  ///< of schedule "step": steps
+  double decay_factor = 0.1;        ///< of schedule "step"
+  double power = 2;                 ///< of schedule "polynomial"
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double momentum = 0.9;
+  bool nesterov = false;  ///< of "sgd"
   double weight_decay = 0.1;
   double clip = 1.0;  ///< global gradient norm; 0: off
   int64_t state_bits = 32;

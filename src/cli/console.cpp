@@ -169,10 +169,17 @@ void Progress::step(const train::StepReport& report) {
 
 std::string Progress::line(const train::StepReport& report) const {
   const double rest = static_cast<double>(total_ - report.step) / std::max(smooth_rate_, 1e-9);
-  std::string text = fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s  {} left", report.step,
-                                 total_, report.loss, report.tokens_per_s, duration_text(rest));
+  std::string text = fmt::format("step {}/{}  loss {:.4f}  {:.0f} {}/s  {} left", report.step,
+                                 total_, report.loss, report.predictions_per_s,
+                                 report.of_images ? "images" : "tokens", duration_text(rest));
   if (report.val_loss) {
     text += fmt::format("  val_loss {:.4f}", *report.val_loss);
+  }
+  if (report.val_top1) {
+    text += fmt::format("  top-1 {}", percent(*report.val_top1));
+  }
+  if (report.val_top5) {
+    text += fmt::format("  top-5 {}", percent(*report.val_top5));
   }
   return text;
 }

@@ -1,6 +1,7 @@
-// espalier eval FILE.h5: the validation loss of a file of weights, over the same windows as
-// training.
+// espalier eval FILE.h5: the validation loss of a file of weights, and the accuracy of a classifier
+// of images, over the same samples as in training.
 #include <cmath>
+#include <optional>
 
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
@@ -18,27 +19,34 @@ struct EvalArguments {
 };
 
 struct Evaluation {
-  double loss = 0;  ///< nats per prediction
+  double loss = 0;                       ///< nats per prediction
+  std::optional<double> top1{}, top5{};  ///< as train::StepReport has them
   int64_t samples = 0;
   int64_t predictions = 0;
   double seconds = 0;
 };
 
-/// Evaluates the first eval_batches global batches of the validation data, as `train` does.
+/// Evaluates the validation samples that `train` evaluates.
 Evaluation evaluate(train::Stage& stage, const train::Source& source, const io::Config& config,
                     int64_t micro_batch) {
   const double begin = now_seconds();
   Evaluation result;
-  result.samples =
-      std::min(source.validation_samples(), config.train.eval_batches * config.train.global_batch);
-  double sum = 0;
+  result.samples = train::evaluation_samples(source, config, config.train.eval_batches);
+  train::Part::Loss sum;
   for (int64_t at = 0; at < result.samples; at += micro_batch) {
     const int64_t n = std::min(micro_batch, result.samples - at);
     source.validation(at, stage.inputs(n), stage.targets(n));
     sum += stage.evaluate(n);
   }
   result.predictions = result.samples * source.problem().rows;
-  result.loss = sum / static_cast<double>(result.predictions);
+  const auto predictions = static_cast<double>(result.predictions);
+  result.loss = sum.sum / predictions;
+  if (const train::ProblemShape problem = source.problem(); problem.classifies_images()) {
+    result.top1 = static_cast<double>(sum.top1) / predictions;
+    if (problem.classes > 5) {
+      result.top5 = static_cast<double>(sum.top5) / predictions;
+    }
+  }
   result.seconds = now_seconds() - begin;
   return result;
 }
@@ -50,6 +58,12 @@ nlohmann::ordered_json json_of(const Evaluation& result, const WeightsFile& file
                               {"val_loss", result.loss},
                               {"samples", result.samples},
                               {"predictions", result.predictions}};
+  if (result.top1) {
+    json["val_top1"] = *result.top1;
+  }
+  if (result.top5) {
+    json["val_top5"] = *result.top5;
+  }
   if (file.config.data.kind != "images") {
     json["perplexity"] = std::exp(result.loss);
   }
@@ -79,7 +93,7 @@ int eval(const EvalArguments& arguments) {
     return 0;
   }
   Rows rows{{"val_loss", fmt::format("{:.6f}", result.loss)}};
-  for (const char* key : {"perplexity", "bits_per_byte"}) {
+  for (const char* key : {"val_top1", "val_top5", "perplexity", "bits_per_byte"}) {
     if (json.contains(key)) {
       rows.push_back({key, fmt::format("{:.4f}", json[key].get<double>())});
     }
@@ -94,8 +108,8 @@ int eval(const EvalArguments& arguments) {
 
 void register_eval(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<EvalArguments>();
-  CLI::App* command =
-      app.add_subcommand("eval", "Validation loss, perplexity and bits per byte of a checkpoint");
+  CLI::App* command = app.add_subcommand(
+      "eval", "Validation loss, accuracy of images, perplexity, bits per byte of a checkpoint");
   command->add_option("file", arguments->file, "checkpoint, or with --config plain HDF5")
       ->required();
   command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");

@@ -142,7 +142,8 @@ struct Point {
 
 struct Result {
   std::optional<double> loss;  ///< last validation loss
-  std::optional<double> tokens_per_s;
+  std::optional<double> rate;  ///< tokens, or images, per second
+  bool of_images = false;
   std::string error;  ///< of a run without a loss
 };
 
@@ -374,8 +375,10 @@ class Sweep {
             (point.directory / "log.txt").string());
       train::check_inputs(point.directory, point.inputs);
       const report::RunData run = report::read_run(point.directory);
+      const auto images = report::number_at(run.summary, "images_per_s");
       return {.loss = report::number_at(run.summary, "final_val_loss"),
-              .tokens_per_s = report::number_at(run.summary, "tokens_per_s"),
+              .rate = images ? images : report::number_at(run.summary, "tokens_per_s"),
+              .of_images = images.has_value(),
               .error = "its summary.json has no final_val_loss"};
     } catch (const Failure& failure) {
       return {.error = failure.what()};
@@ -425,7 +428,7 @@ class Sweep {
       Combination& to = all.back();
       if (results_[i].loss) {
         to.losses.push_back(*results_[i].loss);
-        to.rates.push_back(results_[i].tokens_per_s.value_or(0));
+        to.rates.push_back(results_[i].rate.value_or(0));
       } else {
         ++to.failed;
       }
@@ -442,7 +445,9 @@ class Sweep {
     for (const Axis& axis : axes_) {
       rows[0].push_back(axis.key);
     }
-    rows[0].insert(rows[0].end(), {"validation loss", "sd", "seeds", "failed", "tokens/s", ""});
+    const bool of_images = std::ranges::any_of(results_, &Result::of_images);
+    rows[0].insert(rows[0].end(), {"validation loss", "sd", "seeds", "failed",
+                                   of_images ? "images/s" : "tokens/s", ""});
     nlohmann::ordered_json lines = nlohmann::ordered_json::array();
     std::vector<std::string> warnings;
     for (size_t i = 0; i < all.size(); ++i) {

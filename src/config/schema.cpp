@@ -16,6 +16,7 @@
 #include "src/optim/parametrization.h"
 #include "src/optim/prediction.h"
 #include "src/optim/registry.h"
+#include "src/optim/schedule.h"
 
 namespace espalier::config {
 namespace {
@@ -121,13 +122,16 @@ void add_train(std::vector<Field>& out) {
   rows.add("master_copy", &T::master_copy, {},
            "with bf16, fp16: an fp32 copy of the weights takes the updates; false: no copy, "
            "updates round stochastically");
+  rows.add("label_smoothing", &T::label_smoothing, fraction(),
+           "share of the training loss's target distribution that all classes have alike");
   rows.add("loss_scale", &T::loss_scale, at_least(0),
            "factor of gradients until the update; 0: in fp16 dynamic, else 1");
   rows.add("seed", &T::seed, range(0, 0x1p53 - 1),  // greater integers are not exact as doubles
            "seed of initial weights, data order, dropout and rounding");
   rows.add("eval_every", &T::eval_every, at_least(0),
            "steps between evaluations; 0: at the end only");
-  rows.add("eval_batches", &T::eval_batches, at_least(1), "global batches an evaluation");
+  rows.add("eval_batches", &T::eval_batches, at_least(0),
+           "global batches an evaluation; 0: all validation samples");
   rows.add("checkpoint_every", &T::checkpoint_every, at_least(-1),
            "steps between checkpoints; 0: at the end only; -1: never");
   rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1),
@@ -164,14 +168,21 @@ void add_optimizer(std::vector<Field>& out) {
   Rows<O> rows{out, "optimizer", &Config::optimizer};
   rows.add("kind", &O::kind, one_of(choices(optim::optimizers())), "update rule");
   rows.add("lr", &O::lr, at_least(0), "learning rate after warm-up");
-  rows.add("min_lr", &O::min_lr, at_least(0), "learning rate at the last step");
+  rows.add("min_lr", &O::min_lr, at_least(0),
+           "learning rate at the end of a schedule that falls to it");
   rows.add("warmup_steps", &O::warmup_steps, at_least(0), "steps of linear rise to lr");
-  rows.add("schedule", &O::schedule, words({"cosine", "linear", "constant"}),
-           "decay of the learning rate from lr to min_lr");
+  rows.add("schedule", &O::schedule, one_of(choices(optim::lr_schedules())),
+           "decay of the learning rate after warm-up");
+  rows.add("decay_at", &O::decay_at, at_least(1),
+           "of schedule step: steps after which the learning rate falls, e.g. [3000, 4500]");
+  rows.add("decay_factor", &O::decay_factor, {.at_most = 1, .above = 0},
+           "of schedule step: new / old learning rate");
+  rows.add("power", &O::power, above(0), "of schedule polynomial");
   rows.add("beta1", &O::beta1, fraction(), "decay of the first moment");
   rows.add("beta2", &O::beta2, fraction(), "decay of the second moment");
   rows.add("epsilon", &O::epsilon, above(0), "added to the root of the second moment");
   rows.add("momentum", &O::momentum, fraction(), "of sgd");
+  rows.add("nesterov", &O::nesterov, {}, "of sgd: Nesterov's momentum");
   rows.add("weight_decay", &O::weight_decay, at_least(0),
            "matrices only; sgd adds it to the gradient, the others decouple it");
   rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: no clipping");

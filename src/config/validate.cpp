@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "parallel/reduction/registry.h"
@@ -11,6 +12,7 @@
 #include "src/model/networks/registry.h"
 #include "src/optim/prediction.h"
 #include "src/optim/registry.h"
+#include "src/optim/schedule.h"
 
 namespace espalier::config {
 namespace {
@@ -52,10 +54,30 @@ void validate_train(const Config& config) {
   if (!train.memory_budget.empty()) {
     parse_bytes(train.memory_budget);
   }
-  const io::OptimizerConfig& optimizer = config.optimizer;
-  check(optimizer.schedule == "constant" || optimizer.min_lr <= optimizer.lr,
+  check(train.label_smoothing == 0 || train.teacher.empty(),
+        "train.label_smoothing = {} smooths the targets, and train.teacher replaces a part of them "
+        "by its predictions; set one of them back to its default",
+        train.label_smoothing);
+}
+
+void validate_optimizer(const io::OptimizerConfig& optimizer) {
+  check(!optim::lr_schedule_of(optimizer).to_min_lr || optimizer.min_lr <= optimizer.lr,
         "optimizer.min_lr = {} is above optimizer.lr = {}; set a smaller optimizer.min_lr",
         optimizer.min_lr, optimizer.lr);
+  check(optimizer.schedule != "step" || !optimizer.decay_at.empty(),
+        "optimizer.schedule = \"step\" has no step at which the learning rate falls; set "
+        "optimizer.decay_at, e.g. [3000, 4500]");
+  check(std::ranges::adjacent_find(optimizer.decay_at, std::greater_equal()) ==
+            optimizer.decay_at.end(),
+        "optimizer.decay_at = [{}] must ascend; sort it, each step once",
+        fmt::join(optimizer.decay_at, ", "));
+  check(!optimizer.nesterov || optimizer.kind == "sgd",
+        "optimizer.nesterov is an option of optimizer.kind = \"sgd\", and the kind is \"{}\"; set "
+        "one of them back to its default",
+        optimizer.kind);
+  check(!optimizer.nesterov || optimizer.momentum > 0,
+        "optimizer.nesterov = true looks ahead along the momentum, and optimizer.momentum is 0; "
+        "set it, e.g. to 0.9");
 }
 
 /// Masks that move start once (at_step) or gradually (from_step), and stay from to_step on.
@@ -244,6 +266,7 @@ void validate(const Config& config) {
   model::network_of(config.model).check(config.model);
   validate_data(config);
   validate_train(config);
+  validate_optimizer(config.optimizer);
   validate_pruning(config.pruning, config.train.steps);
   validate_precision(config);
   validate_index(config);

@@ -5,9 +5,9 @@
 //   std::string_view name;   as configs and command lines write it
 //   std::string_view help;   one line for --help and docs/config.md
 //
-// and is defined in its own file. The kind's `registry.cpp` lists the members (norms and weight
-// predictions share one file, which ends with the list). Code that selects by name calls `find`;
-// code that prints choices calls `names`.
+// and is defined in its own file. The kind's `registry.cpp` lists the members (norms, weight
+// predictions and schedules of the learning rate share one file a kind, which ends with the list).
+// Code that selects by name calls `find`; code that prints choices calls `names`.
 // Adding a member: its file, its line in `registry.cpp`, a row of a test.
 #include <fmt/ranges.h>
 

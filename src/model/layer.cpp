@@ -40,12 +40,15 @@ Tensor Layer::logits(Pass& /*pass*/, const Tensor& /*x*/) {
 
 void compute_losses(Pass& pass, int64_t first, const Tensor& logits, const Tensor& dlogits) {
   const int64_t rows = logits.rows();
+  const Tensor ranks = pass.target_ranks ? pass.target_ranks.elements(first, rows) : Tensor();
   if (pass.distillation == nullptr || !dlogits) {
     pass.kernels.cross_entropy(pass.stream, {.logits = logits,
                                              .targets = pass.targets.elements(first, rows),
                                              .losses = pass.losses.elements(first, rows),
                                              .dlogits = dlogits,
-                                             .scale = pass.loss_scale});
+                                             .scale = pass.loss_scale,
+                                             .smoothing = pass.label_smoothing,
+                                             .target_ranks = ranks});
     return;
   }
   const DistillationTarget& by = *pass.distillation;

@@ -58,6 +58,7 @@ struct Pass {
   Tensor inputs;                          ///< int32 [B, T] tokens, or fp32 [B, features]
   Tensor targets;                         ///< int32 [rows] of the last layer
   Tensor losses;                          ///< fp32 [rows]: written by the last layer
+  Tensor target_ranks;                    ///< likewise (kernels::CrossEntropyArgs); empty: none
   bool training = false;                  ///< save the tensors that backward needs
   Recompute recompute = Recompute::none;  ///< in training
   bool accumulate = false;                ///< add to the gradients of earlier micro-batches
@@ -67,6 +68,7 @@ struct Pass {
   const DistillationTarget* distillation = nullptr;  ///< in training; null: targets alone
   float loss_scale = 1;        ///< gradient of the loss with respect to one row's loss
   float batch_share = 1;       ///< samples / those of the global batch
+  float label_smoothing = 0;   ///< of the targets in `losses`; not with `distillation`
   float dropout = 0;           ///< 0 for inference
   uint64_t dropout_key = 0;    ///< of (seed, step)
   int64_t first_sequence = 0;  ///< of inputs in the global batch: dropout depends on no rank

@@ -9,8 +9,8 @@
 //   2bw         W_{u-1} of mini-batch u; d is 1    W_{u-1}       PipeDream-2BW (ICML 2021)
 //   spectrain   W^_{t+d+floor(k/2)}           W^_{t+d+floor(k/2)}   SpecTrain (Chen et al., 2018)
 //
-// A prediction follows the optimizer's direction (momentum m of SGD, m^ / (sqrt(v^) + epsilon) of
-// AdamW) without weight decay:  W^_{t+s} = W_t - s lr m.
+// A prediction follows the optimizer's direction (momentum m of SGD, with Nesterov's momentum too;
+// m^ / (sqrt(v^) + epsilon) of AdamW) without weight decay:  W^_{t+s} = W_t - s lr m.
 #include "io/config/config.h"
 #include "src/core/registry.h"
 #include "src/kernels/kernels.h"

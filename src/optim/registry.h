@@ -22,7 +22,8 @@ struct OptimizerKind {
   /// The size of an update does not depend on the size of the gradient.
   bool scale_free = false;
   kernels::UpdateRule rule = kernels::UpdateRule::adamw;
-  /// Sets the numbers of the rule: betas, epsilon, bias corrections.
+  /// Sets the numbers of the rule: betas, epsilon, bias corrections; may set a variant of `rule`
+  /// with the same moments.
   void (*set)(const UpdateStep& step, kernels::UpdateArgs& args) = nullptr;
   /// Weight prediction: one term of kernels::PredictArgs that moves the weights as an update would
   /// with learning rate `lr` and the moments as they are after `done` updates. Null: the update is

@@ -1,28 +1,66 @@
 #include "src/optim/schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 
-#include "src/core/error.h"
-
 namespace espalier::optim {
+namespace {
 
-double learning_rate(const io::OptimizerConfig& config, int64_t step, int64_t steps) {
+using io::OptimizerConfig;
+
+constexpr LrSchedule kCosine{.name = "cosine",
+                             .help = "half a cosine from lr to min_lr",
+                             .to_min_lr = true,
+                             .rate = [](const OptimizerConfig& config, int64_t, double t) {
+                               return config.min_lr + (config.lr - config.min_lr) * 0.5 *
+                                                          (1 + std::cos(std::numbers::pi * t));
+                             }};
+constexpr LrSchedule kLinear{.name = "linear",
+                             .help = "a line from lr to min_lr",
+                             .to_min_lr = true,
+                             .rate = [](const OptimizerConfig& config, int64_t, double t) {
+                               return config.lr + (config.min_lr - config.lr) * t;
+                             }};
+constexpr LrSchedule kPolynomial{
+    .name = "polynomial",
+    .help = "min_lr + (lr - min_lr) (1 - t)^power, t: share of the steps after warm-up",
+    .to_min_lr = true,
+    .rate = [](const OptimizerConfig& config, int64_t, double t) {
+      return config.min_lr + (config.lr - config.min_lr) * std::pow(1 - t, config.power);
+    }};
+constexpr LrSchedule kStep{
+    .name = "step",
+    .help = "lr, times decay_factor after each of the steps decay_at",
+    .rate = [](const OptimizerConfig& config, int64_t step, double) {
+      const auto decays =
+          std::ranges::count_if(config.decay_at, [step](int64_t at) { return at <= step; });
+      return config.lr * std::pow(config.decay_factor, static_cast<double>(decays));
+    }};
+constexpr LrSchedule kConstant{
+    .name = "constant", .help = "lr", .rate = [](const OptimizerConfig& config, int64_t, double) {
+      return config.lr;
+    }};
+
+}  // namespace
+
+Registry<LrSchedule> lr_schedules() {
+  static constexpr std::array kAll{&kCosine, &kLinear, &kPolynomial, &kStep, &kConstant};
+  return kAll;
+}
+
+const LrSchedule& lr_schedule_of(const OptimizerConfig& config) {
+  return find(lr_schedules(), "optimizer.schedule", config.schedule);
+}
+
+double learning_rate(const OptimizerConfig& config, int64_t step, int64_t steps) {
   if (step < config.warmup_steps) {
     return config.lr * static_cast<double>(step + 1) / static_cast<double>(config.warmup_steps);
   }
-  if (config.schedule == "constant") {
-    return config.lr;
-  }
   const auto rest = static_cast<double>(std::max<int64_t>(steps - config.warmup_steps, 1));
-  const double done = std::clamp(static_cast<double>(step - config.warmup_steps) / rest, 0.0, 1.0);
-  if (config.schedule == "linear") {
-    return config.lr + (config.min_lr - config.lr) * done;
-  }
-  require(config.schedule == "cosine", "the config allows known schedules only", config.schedule);
-  return config.min_lr +
-         (config.lr - config.min_lr) * 0.5 * (1 + std::cos(std::numbers::pi * done));
+  const double t = std::clamp(static_cast<double>(step - config.warmup_steps) / rest, 0.0, 1.0);
+  return lr_schedule_of(config).rate(config, step, t);
 }
 
 }  // namespace espalier::optim

@@ -1,4 +1,6 @@
-// SGD with momentum, as PyTorch defines it. Formula: kernels::UpdateRule.
+// SGD with momentum or Nesterov's momentum, as PyTorch defines them. Formulas: kernels::UpdateRule.
+// The prediction is the same for both: while the gradient stays, m = g / (1 - momentum), and
+// Nesterov's direction g + momentum m is m, too.
 #include "src/optim/registry.h"
 
 namespace espalier::optim {
@@ -8,8 +10,12 @@ const OptimizerKind kSgd{
     .help = "stochastic gradient descent with momentum",
     .moments = 1,
     .rule = kernels::UpdateRule::sgd,
-    .set = [](const UpdateStep& step,
-              kernels::UpdateArgs& args) { args.beta1 = static_cast<float>(step.config.momentum); },
+    .set =
+        [](const UpdateStep& step, kernels::UpdateArgs& args) {
+          args.beta1 = static_cast<float>(step.config.momentum);
+          args.rule =
+              step.config.nesterov ? kernels::UpdateRule::nesterov : kernels::UpdateRule::sgd;
+        },
     .predict = [](const io::OptimizerConfig&, int64_t, double lr) -> kernels::PredictArgs::Term {
       return {.step = static_cast<float>(lr)};
     },

@@ -22,6 +22,7 @@ constexpr Curve kMeans[] = {
     {"lr", &StepRecord::lr},
     {"grad_norm", &StepRecord::grad_norm},
     {"tokens_per_s", &StepRecord::tokens_per_s},
+    {"images_per_s", &StepRecord::images_per_s},
     {"allreduce_bytes", &StepRecord::allreduce_bytes},
 };
 
@@ -47,6 +48,16 @@ Extent extent_of(std::span<const StepRecord> bucket, double StepRecord::*member)
   return extent;
 }
 
+/// Removes curves without a known value.
+void drop_unknown(json& out, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const json& values = out[name];
+    if (std::ranges::all_of(values, [](const json& value) { return value.is_null(); })) {
+      out.erase(name);
+    }
+  }
+}
+
 json validation(std::span<const StepRecord> steps, size_t limit) {
   std::vector<const StepRecord*> evaluations;
   for (const StepRecord& record : steps) {
@@ -54,7 +65,10 @@ json validation(std::span<const StepRecord> steps, size_t limit) {
       evaluations.push_back(&record);
     }
   }
-  json out = {{"step", json::array()}, {"seconds", json::array()}, {"loss", json::array()}};
+  json out = json::object();
+  for (const char* name : {"step", "seconds", "loss", "top1", "top5"}) {
+    out[name] = json::array();
+  }
   const size_t kept = std::min(limit, evaluations.size());
   for (size_t i = 0; i < kept; ++i) {
     const size_t at =
@@ -62,7 +76,10 @@ json validation(std::span<const StepRecord> steps, size_t limit) {
     out["step"].push_back(evaluations[at]->step);
     out["seconds"].push_back(rounded(evaluations[at]->seconds));
     out["loss"].push_back(rounded(evaluations[at]->val_loss));
+    out["top1"].push_back(rounded(evaluations[at]->val_top1));
+    out["top5"].push_back(rounded(evaluations[at]->val_top5));
   }
+  drop_unknown(out, {"top1", "top5"});
   return out;
 }
 
@@ -97,6 +114,7 @@ json curves(std::span<const StepRecord> steps, size_t limit) {
     out["loss_low"].push_back(rounded(loss.low));
     out["loss_high"].push_back(rounded(loss.high));
   }
+  drop_unknown(out, {"tokens_per_s", "images_per_s"});
   if (bucket == 1) {  // the band is the curve itself
     out.erase("loss_low");
     out.erase("loss_high");

@@ -22,23 +22,38 @@ Number settled(const RunData& run, double StepRecord::*member) {
   return median(std::move(values));
 }
 
-Number last_validation(const RunData& run) {
-  for (auto record = run.steps.rbegin(); record != run.steps.rend(); ++record) {
-    if (std::isfinite(record->val_loss)) {
-      return record->val_loss;
+std::vector<double> values_of(const RunData& run, double StepRecord::*member) {
+  std::vector<double> values;
+  for (const StepRecord& record : run.steps) {
+    if (std::isfinite(record.*member)) {
+      values.push_back(record.*member);
     }
   }
-  return std::nullopt;
+  return values;
 }
 
-Number best_validation(const RunData& run) {
-  Number best;
-  for (const StepRecord& record : run.steps) {
-    if (std::isfinite(record.val_loss)) {
-      best = std::min(best.value_or(record.val_loss), record.val_loss);
-    }
-  }
-  return best;
+using NumberOf = std::function<Number(const RunData&)>;
+
+NumberOf last(double StepRecord::*member) {
+  return [member](const RunData& run) {
+    const std::vector<double> values = values_of(run, member);
+    return values.empty() ? std::nullopt : Number(values.back());
+  };
+}
+NumberOf lowest(double StepRecord::*member) {
+  return [member](const RunData& run) {
+    const std::vector<double> values = values_of(run, member);
+    return values.empty() ? std::nullopt : Number(*std::ranges::min_element(values));
+  };
+}
+NumberOf highest(double StepRecord::*member) {
+  return [member](const RunData& run) {
+    const std::vector<double> values = values_of(run, member);
+    return values.empty() ? std::nullopt : Number(*std::ranges::max_element(values));
+  };
+}
+NumberOf settled_at(double StepRecord::*member) {
+  return [member](const RunData& run) { return settled(run, member); };
 }
 
 Cell cell(const Number& value, const std::function<std::string(double)>& text) {
@@ -88,8 +103,7 @@ Number peak_rss(const RunData& run) {
 using CellOf = std::function<Cell(const RunData&)>;
 
 /// A number of summary.json, or one computed from the steps.
-CellOf number(const char* key, std::string (*text)(double),
-              std::function<Number(const RunData&)> computed = {}) {
+CellOf number(const char* key, std::string (*text)(double), NumberOf computed = {}) {
   return [=](const RunData& run) {
     const Number known = number_at(run.summary, key);
     return cell(known || !computed ? known : computed(run), text);
@@ -113,19 +127,33 @@ struct Row {
   CellOf of;
   Better better = Better::neither;
   bool major = false;
+  bool of_some_data = false;  ///< left out if no run has it
 };
 
 std::vector<Row> rows() {
-  const auto settled_tokens = [](const RunData& run) {
-    return settled(run, &StepRecord::tokens_per_s);
-  };
   return {
-      {"Validation loss", "At the last evaluation; nats a token.",
-       number("final_val_loss", loss_text, last_validation), Better::lower, true},
+      {"Validation loss", "At the last evaluation; nats a token or image.",
+       number("final_val_loss", loss_text, last(&StepRecord::val_loss)), Better::lower, true},
       {"Best validation loss", "Lowest of all evaluations.",
-       number("best_val_loss", loss_text, best_validation), Better::lower},
+       number("best_val_loss", loss_text, lowest(&StepRecord::val_loss)), Better::lower},
+      {"Top-1 accuracy",
+       "At the last evaluation; share of images whose class is the most likely one.",
+       number("final_val_top1", percent, last(&StepRecord::val_top1)), Better::higher, true, true},
+      {"Best top-1 accuracy", "Highest of all evaluations.",
+       number("best_val_top1", percent, highest(&StepRecord::val_top1)), Better::higher, false,
+       true},
+      {"Top-5 accuracy",
+       "At the last evaluation; share of images whose class is among the five most likely ones.",
+       number("final_val_top5", percent, last(&StepRecord::val_top5)), Better::higher, false, true},
+      {"Best top-5 accuracy", "Highest of all evaluations.",
+       number("best_val_top5", percent, highest(&StepRecord::val_top5)), Better::higher, false,
+       true},
       {"Tokens/s", "Median over the steps, all ranks together.",
-       number("tokens_per_s", grouped, settled_tokens), Better::higher, true},
+       number("tokens_per_s", grouped, settled_at(&StepRecord::tokens_per_s)), Better::higher, true,
+       true},
+      {"Images/s", "Median over the steps, all ranks together.",
+       number("images_per_s", grouped, settled_at(&StepRecord::images_per_s)), Better::higher, true,
+       true},
       {"Model state per parameter",
        "Weights, gradients, master copy, moments and index that the arena holds at the end, "
        "divided "
@@ -163,7 +191,10 @@ std::vector<Headline> headlines(std::span<const RunData> runs) {
     for (const RunData& run : runs) {
       line.cells.push_back(row.of(run));
     }
-    out.push_back(std::move(line));
+    const auto unknown = [](const Cell& one) { return !one.value; };
+    if (!row.of_some_data || !std::ranges::all_of(line.cells, unknown)) {
+      out.push_back(std::move(line));
+    }
   }
   return out;
 }

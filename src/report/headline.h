@@ -1,7 +1,7 @@
 #pragma once
 // The numbers that describe a run, most important first; one list for the page and the terminal.
 // Without summary.json they are computed from metrics.jsonl as far as possible (final loss so far,
-// median tokens/s and all-reduce bytes over the second half of the steps).
+// median tokens/s or images/s and all-reduce bytes over the second half of the steps).
 #include <optional>
 #include <span>
 #include <string>

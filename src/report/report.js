@@ -125,6 +125,7 @@ function fullRange() {
 function seriesOf(key, { smooth, raw }) {
   const all = [];
   for (const [run, i] of shownRuns()) {
+    if (!run.curves[key]) continue;
     const data = run.curves, one = { name: run.name, color: colorOf(i), dash: dashOf(i), xs: data[state.axis] };
     const reach = smooth ? smoothingReach(data[key].length) : 0;
     if (raw && data.loss_low) all.push({ ...one, ys: data[key], low: data.loss_low, high: data.loss_high, faint: true });
@@ -137,6 +138,14 @@ function seriesOf(key, { smooth, raw }) {
 function validationSeries() {
   return shownRuns().filter(([run]) => run.curves.validation.loss.length > 0).map(([run, i]) => ({
     name: run.name + " validation", color: colorOf(i), circles: true, xs: run.curves.validation[state.axis], ys: run.curves.validation.loss }));
+}
+
+/** Accuracy at the evaluations ("top1" or "top5"): circles, and a faint line through them. */
+function accuracySeries(key) {
+  return shownRuns().filter(([run]) => run.curves.validation[key]).flatMap(([run, i]) => {
+    const one = { name: run.name, color: colorOf(i), dash: dashOf(i), xs: run.curves.validation[state.axis], ys: run.curves.validation[key] };
+    return [{ ...one, faint: true }, { ...one, circles: true }];
+  });
 }
 
 function pruneMarks() {
@@ -160,7 +169,15 @@ function drawCurves() {
   const draw = (id, label, series, more) => crosses.push(lineChart(byId(id), { ...shared, label, series, ...more }));
   draw("loss", "Loss", [...seriesOf("loss", { smooth: true, raw: true }), ...validationSeries()],
     { height: 330, log: state.log, yText: short, readout: (value) => value.toFixed(4) });
-  draw("tokens", "Tokens per second", seriesOf("tokens_per_s", { smooth: true }), { zero: true, yText: short, readout: (value) => Math.round(value).toLocaleString("en") });
+  /** Hidden if no run of the page has such a curve. */
+  const drawKnown = (id, label, known, series, more) => {
+    byId(id + "-section").hidden = !RUNS.some((run) => run.curves && known(run.curves));
+    if (!byId(id + "-section").hidden) draw(id, label, series, more);
+  };
+  for (const [key, label] of [["top1", "Top-1 accuracy"], ["top5", "Top-5 accuracy"]])
+    drawKnown(key, label, (data) => data.validation[key], accuracySeries(key), { yText: (value) => +(100 * value).toFixed(2) + " %", readout: (value) => (100 * value).toFixed(2) + " %" });
+  for (const [id, label] of [["tokens", "Tokens per second"], ["images", "Images per second"]])
+    drawKnown(id, label, (data) => data[id + "_per_s"], seriesOf(id + "_per_s", { smooth: true }), { zero: true, yText: short, readout: (value) => Math.round(value).toLocaleString("en") });
   draw("norm", "Gradient norm", seriesOf("grad_norm", { smooth: true }), { zero: true, yText: short, readout: (value) => value.toPrecision(4) });
   draw("rate", "Learning rate", seriesOf("lr", {}), { zero: true, yText: short, readout: (value) => value.toPrecision(4) });
   draw("traffic", "All-reduce bytes a step", seriesOf("allreduce_bytes", {}), { zero: true, yText: (value) => value === 0 ? "0" : bytesText(value).replace(/\.0+ /, " "), readout: bytesText });

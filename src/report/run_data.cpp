@@ -126,9 +126,12 @@ StepRecord record_of(const json& line) {
           .seconds = number("step_ms") / 1000,
           .loss = number("loss"),
           .val_loss = number("val_loss"),
+          .val_top1 = number("val_top1"),
+          .val_top5 = number("val_top5"),
           .lr = number("lr"),
           .grad_norm = number("grad_norm"),
           .tokens_per_s = number("tokens_per_s"),
+          .images_per_s = number("images_per_s"),
           .allreduce_bytes = number("allreduce_bytes"),
           .p2p_bytes = number("p2p_bytes"),
           .sparsity = number("sparsity")};

@@ -18,9 +18,12 @@ struct StepRecord {
   double seconds = 0;  ///< sum of step_ms up to and including this step
   double loss = 0;
   double val_loss = 0;
+  double val_top1 = 0;
+  double val_top5 = 0;
   double lr = 0;
   double grad_norm = 0;
   double tokens_per_s = 0;
+  double images_per_s = 0;
   double allreduce_bytes = 0;
   double p2p_bytes = 0;
   double sparsity = 0;

@@ -124,11 +124,17 @@ TEST(Cli, AnMlpGoesTheSameWay) {
   const std::string mlp =
       "--set model.kind=mlp --set 'model.hidden=[16, 16]' --set data.kind=images "
       "--set 'data.train=[\"images\", \"labels\"]' --set optimizer.lr=0.03";
-  expect_code(here.run("train c.toml " + mlp), 0);
+  const Ran ran = here.run("train c.toml " + mlp);
+  expect_code(ran, 0);
+  EXPECT_NE(ran.err.find(" images/s"), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find("top-1 "), std::string::npos) << ran.err;
   EXPECT_LT(here.curve("run", "loss").back(), 0.7 * here.curve("run", "loss").front());
   const Ran eval = here.run("eval --json " + kLast);
   expect_code(eval, 0);
   EXPECT_EQ(eval.json()["val_loss"], here.summary("run")["final_val_loss"]);
+  EXPECT_EQ(eval.json()["val_top1"], here.summary("run")["final_val_top1"]);
+  EXPECT_FALSE(eval.json().contains("val_top5")) << "there are three classes";
+  EXPECT_NE(here.run("eval " + kLast).out.find("val_top1"), std::string::npos);
   EXPECT_FALSE(eval.json().contains("perplexity"));
   expect_code(here.run("prune " + kLast + " -o p.h5 --method magnitude --sparsity 0.9"), 0);
   expect_code(here.run("export p.h5 -o plain.h5"), 0);

@@ -288,7 +288,7 @@ std::vector<float> answers(const io::Config& config, const kernels::Kernels& tab
     for (const Tensor& feed : {stage.inputs(1), stage.targets(1)}) {
       std::ranges::fill(feed.span<int32_t>(), static_cast<int32_t>(count));
     }
-    all.push_back(static_cast<float>(stage.evaluate(1)));
+    all.push_back(static_cast<float>(stage.evaluate(1).sum));
   }
   return all;
 }

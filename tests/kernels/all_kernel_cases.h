@@ -131,6 +131,7 @@ inline void add_memory_cases(Cases& cases) {
              {1, 1}, {5, 3}, {9, 65}, {33, 256}, {9, 5001}, {200, 256}}) {
       for (const Gradient gradient : {Gradient::absent, Gradient::beside, Gradient::in_place}) {
         cases.push_back(cross_entropy_case(rows, cols, dtype, gradient));
+        cases.push_back(cross_entropy_case(rows, cols, dtype, gradient, 0.1F));
         if (cols > 1 && gradient != Gradient::absent) {
           cases.push_back(impossible_target_case(rows, cols, dtype, gradient));
         }
@@ -138,6 +139,8 @@ inline void add_memory_cases(Cases& cases) {
     }
     for (const auto& [rows, cols] :
          std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 3}, {9, 65}, {33, 256}, {9, 5001}}) {
+      cases.push_back(target_ranks_case(rows, cols, dtype, false));
+      cases.push_back(target_ranks_case(rows, cols, dtype, true));
       const DistillationArgs warm{.weight = 0.3F, .temperature = 2.5F, .scale = 0.25F};
       cases.push_back(distillation_case(rows, cols, dtype, false, {}));
       cases.push_back(distillation_case(rows, cols, dtype, false, warm));

@@ -57,10 +57,12 @@ inline Case embedding_backward_case(const Shape& shape, int64_t vocabulary, DTyp
 
 enum class Gradient : uint8_t { absent, beside, in_place };
 
-inline Case cross_entropy_case(int64_t rows, int64_t cols, DType dtype, Gradient gradient) {
+inline Case cross_entropy_case(int64_t rows, int64_t cols, DType dtype, Gradient gradient,
+                               float smoothing = 0) {
   Case made;
-  made.name = fmt::format("cross_entropy_{}x{}_{}_gradient{:d}", rows, cols, text(dtype),
-                          static_cast<int>(gradient));
+  made.name = fmt::format("cross_entropy_{}x{}_{}_gradient{:d}{}", rows, cols, text(dtype),
+                          static_cast<int>(gradient),
+                          smoothing > 0 ? fmt::format("_smoothing{}", smoothing) : "");
   const float scale = 0.25F;
   made.operands = {input(dtype, {rows, cols}, -20, 20), ids({rows}, cols),
                    output(kFp32, {rows}, {2e-6, 2e-6})};
@@ -73,14 +75,34 @@ inline Case cross_entropy_case(int64_t rows, int64_t cols, DType dtype, Gradient
     const Tensor dlogits = gradient == Gradient::absent     ? Tensor{}
                            : gradient == Gradient::in_place ? t[0]
                                                             : t[3];
-    kernels.cross_entropy(stream, {t[0], t[1], t[2], dlogits, scale});
+    kernels.cross_entropy(stream, {t[0], t[1], t[2], dlogits, scale, smoothing});
   };
   made.reference = [=](std::vector<Values>& v) {
     const Values logits = v[0];
     Values* dlogits = gradient == Gradient::absent     ? nullptr
                       : gradient == Gradient::in_place ? &v[0]
                                                        : &v[3];
-    reference::cross_entropy(logits, v[1], scale, v[2], dlogits);
+    reference::cross_entropy(logits, v[1], scale, v[2], dlogits, double{smoothing});
+  };
+  return made;
+}
+
+/// With `steps`, logits are multiples of 8: many are equal.
+inline Case target_ranks_case(int64_t rows, int64_t cols, DType dtype, bool steps) {
+  Case made = cross_entropy_case(rows, cols, dtype, Gradient::absent);
+  made.name += fmt::format("_ranks_steps{:d}", steps);
+  made.operands.push_back(output(kFp32, {rows}, {}));
+  for (double& x : made.operands[0].values) {
+    x = steps ? 8 * std::round(x / 8) : x;
+  }
+  made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.cross_entropy(
+        stream,
+        {.logits = t[0], .targets = t[1], .losses = t[2], .dlogits = {}, .target_ranks = t[3]});
+  };
+  made.reference = [](std::vector<Values>& v) {
+    reference::cross_entropy(v[0], v[1], 1, v[2], nullptr);
+    reference::target_ranks(v[0], v[1], v[3]);
   };
   return made;
 }

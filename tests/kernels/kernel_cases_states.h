@@ -267,6 +267,17 @@ inline const std::vector<RuleCase>& rule_cases() {
          e.moment[0] = a.beta1 * e.moment[0] + g + a.weight_decay * e.master;
          e.master -= a.lr * e.moment[0];
        }},
+      {"nesterov", 1,
+       UpdateArgs{.rule = UpdateRule::nesterov,
+                  .scale = 0.5F,
+                  .lr = 0.1F,
+                  .beta1 = 0.9F,
+                  .weight_decay = 0.01F},
+       [](const UpdateArgs& a, double g, StateElement& e) {
+         const double d = g + a.weight_decay * e.master;
+         e.moment[0] = a.beta1 * e.moment[0] + d;
+         e.master -= a.lr * (d + a.beta1 * e.moment[0]);
+       }},
       {"lion", 1,
        UpdateArgs{.rule = UpdateRule::lion,
                   .scale = 0.5F,

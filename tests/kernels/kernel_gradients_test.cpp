@@ -119,11 +119,13 @@ TEST(Gradients, attention) {
 }
 
 TEST(Gradients, cross_entropy) {
-  const Case forward = cross_entropy_case(7, 33, kFp32, Gradient::absent);
-  const std::vector<Values> b =
-      backward_of(cross_entropy_case(7, 33, kFp32, Gradient::beside),
-                  {{0, forward.operands[0].values}, {1, forward.operands[1].values}});
-  expect_close(b[3], differences(forward, 0, 2, Values(7, 0.25)), "dlogits");
+  for (const float smoothing : {0.0F, 0.1F, 0.9F}) {
+    const Case forward = cross_entropy_case(7, 33, kFp32, Gradient::absent, smoothing);
+    const std::vector<Values> b =
+        backward_of(cross_entropy_case(7, 33, kFp32, Gradient::beside, smoothing),
+                    {{0, forward.operands[0].values}, {1, forward.operands[1].values}});
+    expect_close(b[3], differences(forward, 0, 2, Values(7, 0.25)), "dlogits");
+  }
 }
 
 /// The gradient is that of (1 - weight) losses + weight teacher_losses.

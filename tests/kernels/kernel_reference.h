@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <limits>
+#include <numeric>
 #include <vector>
 
 #include "src/core/rng.h"
@@ -266,7 +269,7 @@ inline void attention_backward(const Attention& s, const Values& qkv, const Valu
 }
 
 inline void cross_entropy(const Values& logits, const Values& targets, double scale, Values& losses,
-                          Values* dlogits) {
+                          Values* dlogits, double smoothing = 0) {
   const size_t rows = losses.size();
   const size_t cols = logits.size() / rows;
   for (size_t r = 0; r < rows; ++r) {
@@ -280,10 +283,31 @@ inline void cross_entropy(const Values& logits, const Values& targets, double sc
     for (size_t c = 0; c < cols; ++c) {
       sum += std::exp(x[c] - top);
     }
-    losses[r] = top + std::log(sum) - x[target];
-    for (size_t c = 0; dlogits != nullptr && c < cols; ++c) {
-      (*dlogits)[r * cols + c] = scale * (std::exp(x[c] - top) / sum - (c == target ? 1 : 0));
+    losses[r] = top + std::log(sum);
+    for (size_t c = 0; c < cols; ++c) {
+      const double wanted =
+          (c == target ? 1 - smoothing : 0) + smoothing / static_cast<double>(cols);
+      losses[r] -= wanted > 0 ? wanted * x[c] : 0;
+      if (dlogits != nullptr) {
+        (*dlogits)[r * cols + c] = scale * (std::exp(x[c] - top) / sum - wanted);
+      }
     }
+  }
+}
+
+/// The place of each target in a stable sort by descending logits, NaN first.
+inline void target_ranks(const Values& logits, const Values& targets, Values& ranks) {
+  const size_t cols = logits.size() / ranks.size();
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const double* x = logits.data() + r * cols;
+    const double at_target = x[static_cast<size_t>(targets[r])];
+    std::vector<size_t> order(cols);
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_sort(order, std::greater(), [x](size_t c) {
+      return std::isnan(x[c]) ? std::numeric_limits<double>::infinity() : x[c];
+    });
+    const auto place = std::ranges::find(order, static_cast<size_t>(targets[r]));
+    ranks[r] = static_cast<double>(std::isnan(at_target) ? cols : place - order.begin());
   }
 }
 

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -140,6 +142,30 @@ TEST(CrossEntropy, minus_infinity_is_probability_zero) {
     EXPECT_EQ(x[0], 0) << table->name;
     EXPECT_NEAR(x[2998], 0.5, 1e-6) << table->name;
     EXPECT_NEAR(x[2999], -0.5, 1e-6) << table->name;
+  }
+}
+
+TEST(CrossEntropy, a_nan_is_before_every_logit) {
+  Arena arena;
+  Stream stream(arena, 1);
+  const float kNan = std::numeric_limits<float>::quiet_NaN();
+  const Buffer logits = arena.allocate(Memory::scratch, "logits", DType::fp32, {3, 4});
+  const Buffer losses = arena.allocate(Memory::scratch, "losses", DType::fp32, {3});
+  const Buffer ranks = arena.allocate(Memory::scratch, "ranks", DType::fp32, {3});
+  const Buffer targets = arena.allocate(Memory::scratch, "targets", DType::int32, {3});
+  std::ranges::copy(
+      std::array{2.0F, kNan, 1.0F, 0.0F, 0.0F, kNan, 1.0F, 2.0F, 5.0F, 7.0F, 7.0F, 7.0F},
+      logits.tensor().get<float>());
+  std::ranges::copy(std::array{0, 1, 2}, targets.tensor().get<int32_t>());
+  for (const Kernels* table : computing_tables()) {
+    table->cross_entropy(stream, {.logits = logits.tensor(),
+                                  .targets = targets.tensor(),
+                                  .losses = losses.tensor(),
+                                  .dlogits = {},
+                                  .target_ranks = ranks.tensor()});
+    EXPECT_EQ(ranks.tensor().get<float>()[0], 1) << table->name;  // the NaN alone
+    EXPECT_EQ(ranks.tensor().get<float>()[1], 4) << table->name;  // all classes
+    EXPECT_EQ(ranks.tensor().get<float>()[2], 1) << table->name;  // an equal one, of a lower class
   }
 }
 

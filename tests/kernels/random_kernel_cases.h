@@ -77,7 +77,9 @@ inline void add_random_rows(Cases& cases, testing::Draw& draw) {
   cases.push_back(rmsnorm_backward_case(rows, cols, dtype, true, out));
   cases.push_back(cross_entropy_case(
       rows, cols, dtype,
-      draw.of<Gradient>({Gradient::absent, Gradient::beside, Gradient::in_place})));
+      draw.of<Gradient>({Gradient::absent, Gradient::beside, Gradient::in_place}),
+      draw.of<float>({0, 0.05F, 0.9F})));
+  cases.push_back(target_ranks_case(rows, cols, dtype, draw.once_in(2)));
   cases.push_back(distillation_case(
       rows, cols, dtype, dtype == kFp32 && draw.once_in(2),
       {.weight = draw.of<float>({0.1F, 1}), .temperature = draw.of<float>({0.5F, 1, 4})}));

@@ -46,6 +46,13 @@ TEST_P(Networks, TheProblemIsThatOfTheWeights) {
   EXPECT_EQ(found.input_dtype, data.input_dtype);
 }
 
+/// Weight decay: of matrices, not of norms and biases.
+TEST_P(Networks, OnlyMatricesDecay) {
+  for (const sparse::ParameterSpec& spec : parameters_of(make_layers(config(), problem()))) {
+    EXPECT_EQ(spec.decay, spec.shape.rank() == 2) << spec.name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Networks, ::testing::ValuesIn(networks().begin(), networks().end()),
                          [](const auto& network) { return std::string(network.param->name); });
 

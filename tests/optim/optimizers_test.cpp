@@ -93,6 +93,42 @@ TEST(GradientHooks, SeeEveryGradientBeforeItsUpdate) {
   EXPECT_FLOAT_EQ(store.values(weight)[1], -0.5F * 2 / 2);
 }
 
+/// Kind sgd against PyTorch's definition in double, on a matrix and a vector, which does not decay.
+TEST(Sgd, IsThatOfPyTorch) {
+  for (const bool nesterov : {false, true}) {
+    Arena arena;
+    Stream stream(arena, 1);
+    const kernels::Kernels& kernels = kernels::by_name("cpu");
+    io::OptimizerConfig config;
+    config.kind = "sgd";
+    config.momentum = 0.75;
+    config.nesterov = nesterov;
+    config.weight_decay = 0.125;
+    config.clip = 0;
+    sparse::StoreOptions options{.encoding = {}};
+    options.moments = 1;
+    sparse::Store store(
+        stream, kernels,
+        {{.name = "w", .shape = Shape{1, 1}, .decay = true}, {.name = "b", .shape = Shape{1}}},
+        options);
+    Optimizer optimizer(store, kernels, config);
+    double w[2] = {0, 0}, m[2] = {0, 0};
+    for (int64_t step = 0; step < 5; ++step) {
+      const std::string_view names[2] = {"w", "b"};
+      for (size_t i = 0; i < 2; ++i) {
+        const double gradient = w[i] - 1 - static_cast<double>(step);
+        store.state(store.find(names[i])).gradient.get<float>()[0] = static_cast<float>(gradient);
+        const double d = gradient + (i == 0 ? 0.125 : 0) * w[i];
+        m[i] = 0.75 * m[i] + d;
+        w[i] -= 0.25 * (nesterov ? d + 0.75 * m[i] : m[i]);
+      }
+      EXPECT_TRUE(optimizer.step(stream, step, 0.25).applied);
+      EXPECT_NEAR(store.values(store.find("w"))[0], w[0], 1e-5) << nesterov;
+      EXPECT_NEAR(store.values(store.find("b"))[0], w[1], 1e-5) << nesterov;
+    }
+  }
+}
+
 TEST_P(Optimizers, AQuadraticLossFalls) {
   EXPECT_LT(relative_loss(GetParam()->name, 32), 0.6);
   EXPECT_LT(relative_loss(GetParam()->name, 8), 0.6);

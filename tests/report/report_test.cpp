@@ -175,6 +175,50 @@ TEST_F(ReportTest, ShowsCompleteRunsSideBySide) {
   EXPECT_EQ(first["values"], json({1.5, 1.6}));
 }
 
+TEST_F(ReportTest, RunsOfImagesHaveAccuracies) {
+  const auto labels_of = [](const json& data) {
+    std::vector<std::string> labels;
+    for (const json& line : data["headlines"]) {
+      labels.push_back(line["label"]);
+    }
+    return labels;
+  };
+  write_run("tokens", 1.5, 1000);
+  const json without = data_of(page({"tokens"}));
+  EXPECT_EQ(std::ranges::count(labels_of(without), "Top-1 accuracy"), 0);
+  EXPECT_EQ(std::ranges::count(labels_of(without), "Images/s"), 0);
+  EXPECT_FALSE(without["runs"][0]["curves"].contains("images_per_s"));
+
+  std::string lines;
+  for (int step = 1; step <= 4; ++step) {
+    json line = {{"step", step}, {"loss", 1.0}, {"step_ms", 10.0}, {"images_per_s", 100.0 * step}};
+    if (step % 2 == 0) {
+      line.update({{"val_loss", 1.0}, {"val_top1", step == 2 ? 0.75 : 0.5}, {"val_top5", 0.875}});
+    }
+    lines += line.dump() + "\n";
+  }
+  write("images/metrics.jsonl", lines);
+  const json data = data_of(page({"tokens", "images"}));
+  const json& curves = data["runs"][1]["curves"];
+  EXPECT_EQ(curves["validation"]["top1"], json({0.75, 0.5}));
+  EXPECT_EQ(curves["validation"]["top5"], json({0.875, 0.875}));
+  EXPECT_EQ(curves["images_per_s"], json({100, 200, 300, 400}));
+  EXPECT_FALSE(curves.contains("tokens_per_s"));
+  EXPECT_FALSE(data["runs"][0]["curves"]["validation"].contains("top1"));
+  std::map<std::string, json> texts;
+  for (const json& line : data["headlines"]) {
+    texts[line["label"]] = line["texts"];
+  }
+  EXPECT_EQ(texts["Top-1 accuracy"], json({"-", "50.00 %"}));
+  EXPECT_EQ(texts["Best top-1 accuracy"], json({"-", "75.00 %"}));
+  EXPECT_EQ(texts["Best top-5 accuracy"], json({"-", "87.50 %"}));
+  EXPECT_EQ(texts["Images/s"], json({"-", "400"}));
+  EXPECT_EQ(texts["Tokens/s"], json({"25,000", "-"}));
+  const std::string table = summary_table(runs({"tokens", "images"}));
+  EXPECT_NE(table.find("Top-1 accuracy"), std::string::npos) << table;
+  EXPECT_NE(table.find("Images/s"), std::string::npos) << table;
+}
+
 TEST_F(ReportTest, ChoosesStepsOfTheTrace) {
   write_run("run", 1.5, 1000);
   const json timeline = data_of(page({"run"}))["runs"][0]["timeline"];

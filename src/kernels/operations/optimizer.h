@@ -62,12 +62,13 @@ struct RandomRounding {
 ///           w -= lr (m / c1 / (sqrt(v / c2) + epsilon) + weight_decay w), c = bias_correction
 ///           Loshchilov and Hutter, ICLR 2019, algorithm 2 (decay times lr as in PyTorch)
 ///   sgd     m = beta1 m + g + weight_decay w;  w -= lr m
+///   nesterov  d = g + weight_decay w;  m = beta1 m + d;  w -= lr (d + beta1 m)
 ///   lion    u = sign(beta1 m + (1 - beta1) g);  w -= lr (u + weight_decay w)
 ///           m = beta2 m + (1 - beta2) g;  sign(0) = 0
 ///           Chen et al., 2023, arXiv 2302.06675, algorithm 2
 ///   average w -= lr gradient, without `scale`: of statistics, which are no parameters of the loss.
 ///           Moments stay
-enum class UpdateRule : uint8_t { adamw, sgd, lion, average };
+enum class UpdateRule : uint8_t { adamw, sgd, lion, nesterov, average };
 
 /// Sees the elements of an update while they are in cache: called for consecutive blocks of at most
 /// kObservedBlock elements that cover all, from any thread of the stream, right before and right

@@ -63,11 +63,17 @@ void verify(const CrossEntropyArgs& args) {
                                                       args.dlogits.stride == args.logits.stride),
             "in place, dlogits must have the type and stride of logits");
   }
+  require(args.smoothing >= 0 && args.smoothing < 1, "smoothing must be in [0, 1)", args.smoothing);
+  if (args.target_ranks) {
+    is_fp32_vector("target_ranks", args.target_ranks, rows);
+    require(cols <= int64_t{1} << 24, "fp32 must hold the ranks of targets", cols);
+  }
 }
 
 DryCount cost(const CrossEntropyArgs& args) {
-  return {(args.dlogits ? 2 : 1) * (kExp + 3) * elements(args.logits),
-          traffic(args.logits, args.targets, args.losses, args.dlogits)};
+  const int more = (args.smoothing > 0 ? 1 : 0) + (args.target_ranks ? 2 : 0);
+  return {((args.dlogits ? 2 : 1) * (kExp + 3) + more) * elements(args.logits),
+          traffic(args.logits, args.targets, args.losses, args.dlogits, args.target_ranks)};
 }
 
 void verify(const DistillationArgs& args) {

@@ -15,12 +15,20 @@ struct EmbeddingBackwardArgs {
   Tensor tokens, dx, dtoken, dposition;
 };
 
-/// By row: losses[r] = lse(logits[r]) - logits[r, target]; with `dlogits`, also dlogits = scale
-/// (softmax(logits) - onehot). logits any [R, V]; dlogits any, may be logits; targets int32 [R];
-/// losses fp32 [R]. If a row's loss is not finite, its dlogits are NaN.
+/// By row, with the distribution q = (1 - smoothing) onehot + smoothing / V of the target (label
+/// smoothing: Szegedy et al. 2016; torch.nn.CrossEntropyLoss):
+///   losses[r] = lse(logits[r]) - sum over c of q_c logits[r, c]; with `dlogits`, also
+///   dlogits   = scale (softmax(logits) - q)
+/// logits any [R, V]; dlogits any, may be logits; targets int32 [R]; losses fp32 [R]. If a row's
+/// loss is not finite, its dlogits are NaN.
+/// target_ranks, fp32 [R] or empty: the number of classes before the target in the order of
+/// descending logits; of equal logits the lower class is first. A NaN is before every number; if
+/// the target's logit is NaN, its rank is V. Exact, since V is at most 2^24.
 struct CrossEntropyArgs {
   Tensor logits, targets, losses, dlogits;
   float scale = 1;
+  float smoothing = 0;  ///< in [0, 1)
+  Tensor target_ranks{};
 };
 
 /// Cross-entropy with the targets, and the divergence from a teacher's probabilities at temperature

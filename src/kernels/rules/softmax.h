@@ -11,18 +11,33 @@ struct Normaliser {
   float sum = 0;
 };
 
+/// The target's distribution is 1 - share at its class, and share / classes everywhere.
+struct Smoothing {
+  float share = 0;
+  float classes = 1;
+  float sum = 0;  ///< of the row's logits; not read if share is 0
+};
+
 struct RowLoss {
   float loss;
-  float factor;     ///< the gradient of an element is factor exp(x - top), if it is not the target
+  float factor;     ///< the gradient of an element that is not the target is
+  float even;       ///< factor exp(x - top) - even
   float at_target;  ///< the gradient of the target
 };
 /// `logit`: of the target; `scale`: of the gradient, which is NaN if the loss is not finite.
 template <class Math>
-ESPALIER_RULE RowLoss row_loss(const Normaliser& total, float logit, float scale) {
+ESPALIER_RULE RowLoss row_loss(const Normaliser& total, float logit, float scale,
+                               const Smoothing& smoothing) {
   const float distance = total.top - logit;
-  const float loss = distance + Math::logarithm(total.sum);
+  float loss = distance + Math::logarithm(total.sum);
+  if (smoothing.share > 0.0F) {
+    loss += smoothing.share * (logit - smoothing.sum / smoothing.classes);
+  }
   const float applied = magnitude_of(loss) <= kLargest ? scale : not_a_number();
-  return {loss, applied / total.sum, applied * (Math::exponential(-distance) / total.sum - 1.0F)};
+  const float even = smoothing.share / smoothing.classes;
+  const float target = 1.0F - (smoothing.share - even);
+  return {loss, applied / total.sum, applied * even,
+          applied * (Math::exponential(-distance) / total.sum - target)};
 }
 
 /// The scalars of DistillationArgs.

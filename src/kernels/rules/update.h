@@ -63,6 +63,25 @@ struct Sgd {
   }
 };
 
+/// SGD with Nesterov's momentum. Its own rule, so that the bits of Sgd do not depend on it.
+struct Nesterov {
+  static constexpr const char* kName = "nesterov";
+  static constexpr bool kSecondMoment = false;
+  static constexpr double kFlops = 9;
+  float scale, lr, momentum, decay;
+
+  [[gnu::always_inline]] static inline Nesterov of(const UpdateArgs& args) {
+    return {.scale = args.scale, .lr = args.lr, .momentum = args.beta1, .decay = args.weight_decay};
+  }
+  template <class Math>
+  ESPALIER_RULE float next(float w, float gradient, float* moment1, float*) const {
+    const float d = gradient * scale + decay * w;
+    const float m = momentum * *moment1 + d;
+    *moment1 = m;
+    return w - lr * (d + momentum * m);
+  }
+};
+
 struct Lion {
   static constexpr const char* kName = "lion";
   static constexpr bool kSecondMoment = false;
@@ -113,6 +132,8 @@ template <class Body>
       return body(Lion{});
     case UpdateRule::average:
       return body(Average{});
+    case UpdateRule::nesterov:
+      return body(Nesterov{});
     case UpdateRule::adamw:
       break;
   }

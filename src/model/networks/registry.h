@@ -19,6 +19,9 @@ struct ProblemShape {
   int64_t features = 64;  ///< context, or pixels
   int64_t rows = 64;      ///< predictions a sample
   DType input_dtype = DType::int32;
+
+  /// One prediction a sample, whose accuracy evaluations measure; else predictions are of tokens.
+  bool classifies_images() const { return input_dtype == DType::fp32; }
 };
 
 /// Shape of a matrix in a file of weights, by parameter name; throws Failure if there is none.

@@ -173,7 +173,7 @@ std::vector<Pipeline::Outcome> Pipeline::train_asynchronously(int64_t first, int
   return std::exchange(outcomes_, {});
 }
 
-double Pipeline::evaluate(int64_t first, int64_t samples) {
+Pipeline::Losses Pipeline::evaluate(int64_t first, int64_t samples) {
   work_ = {.training = false, .reduces = false, .first_sample = first, .samples = samples};
   const int64_t micro_batches = (samples + options_.samples - 1) / options_.samples;
   check(micro_batches <= INT32_MAX,
@@ -182,7 +182,7 @@ double Pipeline::evaluate(int64_t first, int64_t samples) {
   if (micro_batches > 0) {
     runner_.run(parallel::forward_only(layout_.schedule, static_cast<int>(micro_batches)), *this);
   }
-  return take_losses().targets;
+  return take_losses();
 }
 
 Mark Pipeline::run(const Action& action, std::span<const std::byte> in, std::span<std::byte> out) {
@@ -250,6 +250,8 @@ Pipeline::Losses Pipeline::take_losses(int64_t last) {
   const auto add = [](Losses& to, const Part::Loss& loss) {
     to.targets += loss.sum;
     to.teacher += loss.teacher;
+    to.top1 += loss.top1;
+    to.top5 += loss.top5;
   };
   for (const auto& part : stage_.parts()) {
     for (const Part::Loss& loss : part->take_losses(last)) {

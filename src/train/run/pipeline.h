@@ -67,6 +67,7 @@ class Pipeline final : private parallel::PipelineWork {
   struct Losses {
     double targets = 0;  ///< sum over rows: cross-entropy
     double teacher = 0;  ///< likewise: divergence from the teacher (model::DistillationTarget)
+    int64_t top1 = 0, top5 = 0;  ///< of evaluations, see Part::Loss
   };
   /// The losses that this rank computed (the last stage's) in steps up to `last` since the last
   /// call. Waits for them.
@@ -90,8 +91,8 @@ class Pipeline final : private parallel::PipelineWork {
   std::vector<Outcome> train_asynchronously(int64_t first, int64_t steps, double loss_scale,
                                             const Checks& checks);
 
-  /// The sum of the losses of validation samples [first, first + samples).
-  double evaluate(int64_t first, int64_t samples);
+  /// Sums over validation samples [first, first + samples).
+  Losses evaluate(int64_t first, int64_t samples);
 
   /// Times of the last step.
   const parallel::RunTimes& times() const { return times_; }

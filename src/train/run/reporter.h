@@ -24,8 +24,9 @@ struct StepReport {
   double lr = 0;
   double grad_norm = 0;  ///< not finite: the step was skipped (loss_scale.h)
   double loss_scale = 1;
-  double seconds = 0;  ///< since the step began, or since the end of the previous step
-  double tokens_per_s = 0;
+  double seconds = 0;            ///< since the step began, or since the end of the previous step
+  double predictions_per_s = 0;  ///< tokens, or images, of all ranks
+  bool of_images = false;
   StepTimes times;
   int64_t bytes_sent = 0;  ///< by rank 0 in this step
   int64_t allreduce_bytes = 0;
@@ -35,6 +36,9 @@ struct StepReport {
   std::optional<double> teacher_loss;     ///< mean of kernels::DistillationArgs::teacher_losses
   std::optional<double> mask_distance{};  ///< before this step (pruning/early_bird.h)
   std::optional<double> val_loss;
+  /// Shares of the validation images whose class is the most likely one, or among the first five;
+  /// the latter only with more than five classes.
+  std::optional<double> val_top1{}, val_top5{};
 };
 
 class Reporter {

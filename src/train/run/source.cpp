@@ -116,6 +116,11 @@ class Images final : public Source {
 
 }  // namespace
 
+int64_t evaluation_samples(const Source& source, const io::Config& config, int64_t batches) {
+  const int64_t all = source.validation_samples();
+  return batches > 0 ? std::min(all, batches * config.train.global_batch) : all;
+}
+
 std::unique_ptr<Source> open_source(const io::Config& config, const io::Vocabulary* characters) {
   if (config.data.kind == "images") {
     return std::make_unique<Images>(config);

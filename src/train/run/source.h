@@ -30,6 +30,9 @@ class Source {
   virtual io::Vocabulary characters() const { return {}; }
 };
 
+/// The validation samples of an evaluation of `batches` global batches: the first ones; 0: all.
+int64_t evaluation_samples(const Source& source, const io::Config& config, int64_t batches);
+
 /// Opens the data of a config. `characters`: the vocabulary of a checkpoint, for kind "chars".
 std::unique_ptr<Source> open_source(const io::Config& config,
                                     const io::Vocabulary* characters = nullptr);

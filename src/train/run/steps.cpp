@@ -46,11 +46,14 @@ class StepLoop {
       return;
     }
     // a tenth of an evaluation: a trial's curve has several points
-    const int64_t batches = std::max<int64_t>(config.train.eval_batches / 10, 1);
+    const int64_t all = config.train.eval_batches > 0
+                            ? config.train.eval_batches
+                            : run.source->validation_samples() / config.train.global_batch;
+    const int64_t batches = std::max<int64_t>(all / 10, 1);
     AdaPrec::Callbacks trials{
         .use = [this](const std::string& codec) { run_.data_parallel->codecs().use(codec); },
         .train = [this](int64_t step) { run_trial_step(step); },
-        .evaluate = [this, batches] { return evaluate(batches); }};
+        .evaluate = [this, batches] { return evaluate(batches).loss; }};
     adaprec_ = std::make_unique<AdaPrec>(config, run.comm, run.stage->store(), std::move(trials),
                                          run.resumed_step);
   }
@@ -138,7 +141,8 @@ class StepLoop {
               .lr = optim::learning_rate(config.optimizer, at, config.train.steps),
               .grad_norm = std::sqrt(sums[2 * i + 1] / run_.plan->layout.grid.data),
               .seconds = seconds,
-              .tokens_per_s = rows / seconds,
+              .predictions_per_s = rows / seconds,
+              .of_images = run_.plan->problem.classifies_images(),
               .times = {.compute = times.compute / steps,
                         .waited = times.waited / steps,
                         .collective = collective / steps,
@@ -295,7 +299,8 @@ class StepLoop {
     report.loss = loss;
     report.teacher_loss = teacher_loss(taught[0]);
     report.grad_norm = update.gradient_norm;
-    report.tokens_per_s = rows / report.seconds;
+    report.predictions_per_s = rows / report.seconds;
+    report.of_images = run_.plan->problem.classifies_images();
     report.bytes_sent = sent.all;
     report.allreduce_bytes = sent.allreduce;
     report.p2p_bytes = sent.p2p;
@@ -346,7 +351,10 @@ class StepLoop {
     const io::Config& config = run_.config();
     auto every = [&](int64_t interval) { return interval > 0 && report.step % interval == 0; };
     if (every(config.train.eval_every) || report.step >= config.train.steps) {
-      report.val_loss = evaluate(config.train.eval_batches);
+      const Validation found = evaluate(config.train.eval_batches);
+      report.val_loss = found.loss;
+      report.val_top1 = found.top1;
+      report.val_top5 = found.top5;
     }
     reporter_.write_metrics(report);
     check_validation(report);
@@ -369,17 +377,33 @@ class StepLoop {
     }
   }
 
-  double evaluate(int64_t batches) {
+  /// Means over the predictions.
+  struct Validation {
+    double loss = 0;
+    std::optional<double> top1{}, top5{};
+  };
+  Validation evaluate(int64_t batches) {
     const Span span(Track::compute, "evaluation");
-    const int64_t samples =
-        std::min(run_.source->validation_samples(), batches * run_.config().train.global_batch);
+    const int64_t samples = evaluation_samples(*run_.source, run_.config(), batches);
     // Contiguous shares of the replicas, as even as possible.
     const int64_t replicas = run_.plan->layout.grid.data;
     const int64_t first = samples * run_.ranks->replica() / replicas;
     const int64_t end = samples * (run_.ranks->replica() + 1) / replicas;
-    std::array<double, 1> total{run_.pipeline->evaluate(first, end - first)};
+    const Pipeline::Losses own = run_.pipeline->evaluate(first, end - first);
+    // Counts are exact in double.
+    std::array<double, 3> total{own.targets, static_cast<double>(own.top1),
+                                static_cast<double>(own.top5)};
     parallel::all_reduce_small(run_.comm, total, parallel::Combine::sum);
-    return total[0] / static_cast<double>(samples * run_.plan->problem.rows);
+    const ProblemShape& problem = run_.plan->problem;
+    const auto predictions = static_cast<double>(samples * problem.rows);
+    Validation found{.loss = total[0] / predictions};
+    if (problem.classifies_images()) {
+      found.top1 = total[1] / predictions;
+      if (problem.classes > 5) {
+        found.top5 = total[2] / predictions;
+      }
+    }
+    return found;
   }
 
   /// The factor of the loss of one row at this loss scale.

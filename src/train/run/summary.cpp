@@ -93,22 +93,30 @@ double median(std::vector<double> values) {
 }
 
 /// Adds the results in metrics.jsonl.
-void add_curves(const std::filesystem::path& metrics, Json& summary) {
-  std::vector<double> rates;
-  std::vector<double> val_losses;
-  int64_t allreduce_bytes = 0;
-  for (const auto& line : io::read_metrics(metrics)) {
-    rates.push_back(line.value("tokens_per_s", 0.0));
-    allreduce_bytes = line.value("allreduce_bytes", int64_t{0});
-    if (line.contains("val_loss") && line["val_loss"].is_number()) {
-      val_losses.push_back(line["val_loss"].get<double>());
+void add_curves(const std::filesystem::path& metrics, bool of_images, Json& summary) {
+  const std::vector<nlohmann::json> lines = io::read_metrics(metrics);
+  const auto column = [&lines](const char* key) {
+    std::vector<double> values;
+    for (const nlohmann::json& line : lines) {
+      if (line.contains(key) && line[key].is_number()) {
+        values.push_back(line[key].get<double>());
+      }
+    }
+    return values;
+  };
+  const std::vector<double> losses = column("val_loss");
+  summary["final_val_loss"] = losses.empty() ? Json() : Json(losses.back());
+  summary["best_val_loss"] = losses.empty() ? Json() : Json(*std::ranges::min_element(losses));
+  for (const std::string key : {"val_top1", "val_top5"}) {
+    if (const std::vector<double> shares = column(key.c_str()); !shares.empty()) {
+      summary["final_" + key] = shares.back();
+      summary["best_" + key] = *std::ranges::max_element(shares);
     }
   }
-  summary["final_val_loss"] = val_losses.empty() ? Json() : Json(val_losses.back());
-  summary["best_val_loss"] =
-      val_losses.empty() ? Json() : Json(*std::ranges::min_element(val_losses));
-  summary["tokens_per_s"] = median(rates);
-  summary["allreduce_bytes_per_step"] = allreduce_bytes;
+  const char* rate = of_images ? "images_per_s" : "tokens_per_s";
+  summary[rate] = median(column(rate));
+  summary["allreduce_bytes_per_step"] =
+      lines.empty() ? int64_t{0} : lines.back().value("allreduce_bytes", int64_t{0});
 }
 
 /// The plan of a rank, comparable with memory.ranks.
@@ -153,7 +161,8 @@ Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks)
   const parallel::Grid& grid = run.plan->layout.grid;
   const Stage& stage = *run.stage;
   Json summary;
-  add_curves(run.directory->root() / "metrics.jsonl", summary);
+  add_curves(run.directory->root() / "metrics.jsonl", run.plan->problem.classifies_images(),
+             summary);
   summary["steps"] = run.step;
   summary["finished"] = input.finished;
   summary["memory"] = memory_json(ranks);
@@ -198,7 +207,7 @@ Json metrics_line(const StepReport& report) {
             {"lr", report.lr},
             {"grad_norm", report.grad_norm},
             {"step_ms", report.seconds * 1e3},
-            {"tokens_per_s", report.tokens_per_s},
+            {report.of_images ? "images_per_s" : "tokens_per_s", report.predictions_per_s},
             {"compute_ms", report.times.compute * 1e3},
             {"wait_ms", report.times.waited * 1e3},
             {"collective_ms", report.times.collective * 1e3},
@@ -221,6 +230,12 @@ Json metrics_line(const StepReport& report) {
   }
   if (report.val_loss) {
     line["val_loss"] = *report.val_loss;
+  }
+  if (report.val_top1) {
+    line["val_top1"] = *report.val_top1;
+  }
+  if (report.val_top5) {
+    line["val_top5"] = *report.val_top5;
   }
   return line;
 }

@@ -33,7 +33,19 @@ double sum_of(std::span<const float> losses) {
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
+int64_t count_below(std::span<const float> numbers, float limit) {
+  return std::ranges::count_if(numbers, [limit](float one) { return one < limit; });
+}
+
 }  // namespace
+
+Part::Loss& Part::Loss::operator+=(const Loss& other) {
+  sum += other.sum;
+  teacher += other.teacher;
+  top1 += other.top1;
+  top5 += other.top5;
+  return *this;
+}
 
 PassCost& PassCost::operator+=(const PassCost& other) {
   tape_bytes += other.tape_bytes;
@@ -95,7 +107,8 @@ void Part::allocate(Slot& slot, size_t tape_bytes) {
   }
   if (ends()) {
     slot.targets = buffer("targets", DType::int32, Shape{samples * problem_.rows});
-    slot.losses = buffer("losses", DType::fp32, Shape{(taught ? 2 : 1) * samples * problem_.rows});
+    const bool second = taught || second_of(false) != Second::none;
+    slot.losses = buffer("losses", DType::fp32, Shape{(second ? 2 : 1) * samples * problem_.rows});
   }
   slot.tape = std::make_unique<model::Tape>(arena, tape_bytes, arena.dry());
 }
@@ -145,7 +158,10 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
           .samples = batch.samples,
           .inputs = view(slot.inputs.tensor(), Shape{batch.samples, problem_.features}),
           .targets = view(slot.targets.tensor(), Shape{batch.samples * problem_.rows}),
-          .losses = losses_of(slot, false),
+          .losses = losses_of(slot, Second::none),
+          .target_ranks = !training && second_of(false) == Second::target_rank
+                              ? second_numbers(slot)
+                              : Tensor(),
           .training = training,
           .recompute = options_.recompute,
           .accumulate = batch.accumulate,
@@ -153,14 +169,28 @@ model::Pass Part::make_pass(Slot& slot, bool training) {
           .loss_scale = static_cast<float>(batch.loss_scale),
           .batch_share =
               static_cast<float>(batch.samples) / static_cast<float>(options_.global_batch),
+          .label_smoothing = training ? options_.label_smoothing : 0,
           .dropout = training ? options_.dropout : 0,
           .dropout_key = mix(options_.seed, static_cast<uint64_t>(batch.step)),
           .first_sequence = batch.first_sample,
           .after_layer = after_layer_ ? &after_layer_ : nullptr};
 }
 
-Tensor Part::losses_of(const Slot& slot, bool taught) const {
-  return view(slot.losses.tensor(), Shape{(taught ? 2 : 1) * slot.batch.samples * problem_.rows});
+Part::Second Part::second_of(bool training) const {
+  if (training) {
+    return teacher_ != nullptr ? Second::teacher : Second::none;
+  }
+  return ends() && problem_.classifies_images() ? Second::target_rank : Second::none;
+}
+
+Tensor Part::losses_of(const Slot& slot, Second second) const {
+  const int64_t rows = slot.batch.samples * problem_.rows;
+  return view(slot.losses.tensor(), Shape{second == Second::none ? rows : 2 * rows});
+}
+
+Tensor Part::second_numbers(const Slot& slot) const {
+  const int64_t rows = slot.batch.samples * problem_.rows;
+  return view(slot.losses.tensor(), Shape{2 * rows}).elements(rows, rows);
 }
 
 /// Whether the pass repeats the launches of earlier passes with its key. False with
@@ -214,11 +244,10 @@ void Part::forward(int64_t number, const MicroBatch& batch, bool training,
     x = pass.tape.push("from the stage before", spec.dtype, spec.shape);
     read_message(in, x);
   }
-  const bool taught = training && teacher_ != nullptr;
+  const Second second = second_of(training);
   const Tensor y = run_pass(slot, pass, {}, [&](model::Pass& now) {
-    if (taught) {
-      const int64_t rows = now.losses.count();
-      now.distillation = &teacher_->predict(now, losses_of(slot, true).elements(rows, rows));
+    if (second == Second::teacher) {
+      now.distillation = &teacher_->predict(now, second_numbers(slot));
     }
     return network_.forward(now, x);
   });
@@ -230,7 +259,7 @@ void Part::forward(int64_t number, const MicroBatch& batch, bool training,
   }
   if (ends() && !stream_.arena().dry()) {
     pending_losses_.push_back(
-        {.step = batch.step, .rows = staging_.fetch(losses_of(slot, taught)), .taught = taught});
+        {.step = batch.step, .rows = staging_.fetch(losses_of(slot, second)), .second = second});
     collect_losses();
   }
 }
@@ -378,9 +407,16 @@ void Part::collect_losses() {
   while (!pending_losses_.empty() && stream_.passed(pending_losses_.front().rows.mark)) {
     const PendingLosses& first = pending_losses_.front();
     const std::span<const float> all = first.rows.host.span<float>();
-    const size_t rows = all.size() / (first.taught ? 2 : 1);
-    losses_.push_back(
-        {.step = first.step, .sum = sum_of(all.first(rows)), .teacher = sum_of(all.subspan(rows))});
+    const size_t rows = all.size() / (first.second == Second::none ? 1 : 2);
+    const std::span<const float> more = all.subspan(rows);
+    Loss loss{.step = first.step, .sum = sum_of(all.first(rows))};
+    if (first.second == Second::teacher) {
+      loss.teacher = sum_of(more);
+    } else if (first.second == Second::target_rank) {
+      loss.top1 = count_below(more, 1);
+      loss.top5 = count_below(more, 5);
+    }
+    losses_.push_back(loss);
     staging_.done(first.rows.host);
     pending_losses_.pop_front();
   }
@@ -399,10 +435,10 @@ std::vector<Part::Loss> Part::take_losses(int64_t last) {
   return taken;
 }
 
-double Part::take_loss_sum() {
-  double sum = 0;
+Part::Loss Part::take_loss() {
+  Loss sum;
   for (const Loss& loss : take_losses()) {
-    sum += loss.sum;
+    sum += loss;
   }
   return sum;
 }

@@ -54,6 +54,7 @@ struct PartShape {
 struct PassOptions {
   int64_t samples = 1;  ///< of a micro-batch, at most
   DType dtype = DType::fp32;
+  float label_smoothing = 0;
   float dropout = 0;
   int64_t global_batch = 1;
   uint64_t seed = 0;
@@ -100,17 +101,22 @@ class Part {
   /// Closes the micro-batch unless `training`; then its backward does. `in`, `out`: messages.
   void forward(int64_t number, const MicroBatch& batch, bool training,
                std::span<const std::byte> in = {}, std::span<std::byte> out = {});
-  /// The sum of the rows' losses of a forward at the end of the network.
+  /// Sums over the rows of a forward at the end of the network.
   struct Loss {
     int64_t step = 0;  ///< of the micro-batch
     double sum = 0;
     double teacher = 0;  ///< sum of the rows' losses from the teacher; 0: there is none
+    /// Evaluations of images: targets that are the most likely class, and among the first five.
+    int64_t top1 = 0, top5 = 0;
+
+    Loss& operator+=(const Loss& other);  ///< keeps `step`
   };
   /// Losses of forwards since the last call that belong to steps up to `last`, in order. On a
   /// device waits for these forwards, not for later ones.
   std::vector<Loss> take_losses(int64_t last = kAllSteps);
   static constexpr int64_t kAllSteps = INT64_MAX;
-  double take_loss_sum();
+  /// The sum of all.
+  Loss take_loss();
   /// Passes once kernels have read the last pass's message.
   Mark message_read() const { return message_read_; }
   /// The kernels of the gradients of layers `layer` and later, counted in this part, are enqueued.
@@ -171,13 +177,19 @@ class Part {
   template <class Some>
   Some& find(std::vector<Some>& among, int64_t number);
   model::Pass make_pass(Slot& slot, bool training);
-  /// Losses of the rows, then those from the teacher; of a pass without it, the former.
-  Tensor losses_of(const Slot& slot, bool taught) const;
+  /// A second number of each row beside its loss: the loss from the teacher, or, in evaluations,
+  /// the rank of the target.
+  enum class Second : uint8_t { none, teacher, target_rank };
+  Second second_of(bool training) const;
+  /// Losses of the rows, then their second numbers.
+  Tensor losses_of(const Slot& slot, Second second) const;
+  /// The second numbers alone.
+  Tensor second_numbers(const Slot& slot) const;
   /// Losses that are being copied to the host.
   struct PendingLosses {
     int64_t step = 0;
-    Staging::Arrival rows;  ///< with a teacher, the losses from it follow
-    bool taught = false;
+    Staging::Arrival rows;
+    Second second = Second::none;
   };
   /// The key of sparse::Store::Pass.
   int pass_key(bool backward) const {

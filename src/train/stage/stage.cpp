@@ -157,6 +157,7 @@ std::vector<std::unique_ptr<Part>> Stage::make_parts(const io::Config& config,
                                                      const Options& options, Layers layers) const {
   const PassOptions pass{.samples = options.micro_batch,
                          .dtype = dtype_by_name(config.train.dtype),
+                         .label_smoothing = static_cast<float>(config.train.label_smoothing),
                          .dropout = static_cast<float>(config.model.dropout),
                          .global_batch = config.train.global_batch,
                          .seed = static_cast<uint64_t>(config.train.seed),
@@ -199,13 +200,13 @@ double Stage::forward_backward(const MicroBatch& batch) {
   feed(batch.samples);
   whole().forward(0, batch, true);
   whole().backward(0, false, {});
-  return whole().take_loss_sum();
+  return whole().take_loss().sum;
 }
 
-double Stage::evaluate(int64_t samples) {
+Part::Loss Stage::evaluate(int64_t samples) {
   feed(samples);
   whole().forward(0, {.samples = samples}, false);
-  return whole().take_loss_sum();
+  return whole().take_loss();
 }
 
 Tensor Stage::predict(std::span<const int32_t> tokens) {

@@ -59,8 +59,8 @@ class Stage {
   Tensor targets(int64_t samples) { return feed(samples).targets; }
   /// Forward and backward; returns the sum of the rows' losses.
   double forward_backward(const MicroBatch& batch);
-  /// The sum of the rows' losses without training.
-  double evaluate(int64_t samples);
+  /// Sums over the rows without training.
+  Part::Loss evaluate(int64_t samples);
   /// Prediction of the token after `tokens`, 1 to features() of them: fp32 [1, classes], valid
   /// until the next call. The cost depends on the number of tokens given.
   Tensor predict(std::span<const int32_t> tokens);

@@ -16,9 +16,10 @@ struct Loss {
   Elements logits, dlogits;  ///< dlogits null: do not compute the gradient
   const int32_t* targets;
   float* losses;
+  float* target_ranks;  ///< null: do not count
   int cols;
   int64_t stride, dstride;
-  float scale;
+  float scale, smoothing;
 };
 
 /// The part of a row that a thread loads before it uses any of it: quad j is at column i + j step
@@ -71,6 +72,28 @@ __device__ __forceinline__ void meet(Normaliser& total, const Part& part) {
   total = {top, sum};
 }
 
+/// Over a thread's elements: the sum for label smoothing, and the number before the target.
+struct More {
+  float sum = 0;
+  int before = 0;
+
+  template <class Part>
+  __device__ __forceinline__ void add(const Part& part, float logit, int64_t target) {
+#pragma unroll
+    for (int j = 0; j < static_cast<int>(sizeof part.q / sizeof part.q[0]); ++j) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (part.has(k)) {
+          const float x = part.q[j].x[k];
+          sum += x;
+          const bool earlier = part.i + j * part.step + k < target;
+          before += !(x <= logit) || (x == logit && earlier) ? 1 : 0;
+        }
+      }
+    }
+  }
+};
+
 /// Joins the normalisers of all threads of the block.
 __device__ __forceinline__ Normaliser joined(const Normaliser& own) {
   const float top = block_max(own.top, -kLargest);
@@ -100,6 +123,8 @@ __device__ __forceinline__ void for_row(const Elements& row, int cols, const Vis
 /// rows of all blocks.
 constexpr int kThreads = 512;
 
+/// kMore: with label smoothing or ranks of targets.
+template <bool kMore>
 __global__ void __launch_bounds__(kThreads, 2) cross_entropy_row(Loss args) {
   const int64_t row = blockIdx.x;
   const Elements logits = elements_from(args.logits, row * args.stride);
@@ -107,9 +132,23 @@ __global__ void __launch_bounds__(kThreads, 2) cross_entropy_row(Loss args) {
   const bool known = target >= 0 && target < args.cols;
   const float at_target = known ? load(logits, target) : not_a_number();
   Normaliser own;
-  for_row(logits, args.cols, [&](const auto& part) { meet(own, part); });
+  More more;
+  for_row(logits, args.cols, [&](const auto& part) {
+    meet(own, part);
+    if (kMore) {
+      more.add(part, at_target, target);
+    }
+  });
   const Normaliser total = joined(own);  // has a barrier: the row may be overwritten from here on
-  const auto row_loss = rules::row_loss<Math>(total, at_target, args.scale);
+  rules::Smoothing smoothing;
+  if (kMore) {
+    const float before = block_sum(static_cast<float>(more.before));  // exact: below 2^24
+    smoothing = {args.smoothing, static_cast<float>(args.cols), block_sum(more.sum)};
+    if (threadIdx.x == 0 && args.target_ranks != nullptr) {
+      args.target_ranks[row] = before;
+    }
+  }
+  const auto row_loss = rules::row_loss<Math>(total, at_target, args.scale, smoothing);
   if (threadIdx.x == 0) {
     args.losses[row] = row_loss.loss;
   }
@@ -122,7 +161,7 @@ __global__ void __launch_bounds__(kThreads, 2) cross_entropy_row(Loss args) {
     for (Quad& q : part.q) {
 #pragma unroll
       for (float& x : q.x) {
-        x = row_loss.factor * Math::exponential(x - total.top);
+        x = row_loss.factor * Math::exponential(x - total.top) - row_loss.even;
       }
     }
     part.store(dlogits);
@@ -141,11 +180,14 @@ void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
                   .dlogits = elements(args.dlogits),
                   .targets = static_cast<const int32_t*>(args.targets.data),
                   .losses = static_cast<float*>(args.losses.data),
+                  .target_ranks = static_cast<float*>(args.target_ranks.data),
                   .cols = static_cast<int>(cols),
                   .stride = args.logits.stride,
                   .dstride = args.dlogits.stride,
-                  .scale = args.scale};
-  launch(cross_entropy_row,
+                  .scale = args.scale,
+                  .smoothing = args.smoothing};
+  const bool more = args.smoothing > 0 || args.target_ranks;
+  launch(more ? cross_entropy_row<true> : cross_entropy_row<false>,
          {.name = "cross_entropy",
           .grid = blocks_for(args.logits.rows(), 1),
           .block = threads_for_row(divide_up(cols, 4), kThreads)},

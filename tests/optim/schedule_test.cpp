@@ -1,0 +1,80 @@
+// Every registered schedule of the learning rate: values at some steps, computed by hand.
+#include "src/optim/schedule.h"
+
+#include <gtest/gtest.h>
+
+namespace espalier::optim::schedule_test {
+namespace {
+
+/// A run of 110 steps, 10 of them warm-up.
+constexpr int64_t kSteps = 110;
+
+io::OptimizerConfig config_of(std::string_view schedule) {
+  io::OptimizerConfig config;
+  config.lr = 0.5;
+  config.min_lr = 0.1;
+  config.warmup_steps = 10;
+  config.schedule = schedule;
+  config.decay_at = {30, 60, 200};
+  config.decay_factor = 0.25;
+  config.power = 3;
+  return config;
+}
+
+struct Row {
+  std::string_view schedule;
+  double at_10, at_30, at_59, at_60, at_85, at_109;
+};
+constexpr Row kRows[] = {
+    {"cosine", 0.5, 0.1 + 0.2 * (1 + 0.80901699437494745), 0.1 + 0.2 * (1 + 0.03141075907812829),
+     0.3, 0.1 + 0.2 * (1 - 0.70710678118654752), 0.1 + 0.2 * (1 - 0.99950656036573156)},
+    {"linear", 0.5, 0.42, 0.304, 0.3, 0.2, 0.104},
+    {"polynomial", 0.5, 0.1 + 0.4 * 0.512, 0.1 + 0.4 * 0.132651, 0.15, 0.10625, 0.1000004},
+    {"step", 0.5, 0.125, 0.125, 0.03125, 0.03125, 0.03125},
+    {"constant", 0.5, 0.5, 0.5, 0.5, 0.5, 0.5},
+};
+
+TEST(LearningRate, SchedulesHaveTheirFormulas) {
+  for (const Row& row : kRows) {
+    const io::OptimizerConfig config = config_of(row.schedule);
+    const auto rate = [&](int64_t step) { return learning_rate(config, step, kSteps); };
+    EXPECT_DOUBLE_EQ(rate(0), 0.05) << row.schedule;
+    EXPECT_DOUBLE_EQ(rate(8), 0.45) << row.schedule;
+    EXPECT_NEAR(rate(10), row.at_10, 1e-12) << row.schedule;
+    EXPECT_NEAR(rate(30), row.at_30, 1e-12) << row.schedule;
+    EXPECT_NEAR(rate(59), row.at_59, 1e-12) << row.schedule;
+    EXPECT_NEAR(rate(60), row.at_60, 1e-12) << row.schedule;
+    EXPECT_NEAR(rate(85), row.at_85, 1e-12) << row.schedule;
+    EXPECT_NEAR(rate(109), row.at_109, 1e-12) << row.schedule;
+  }
+}
+
+TEST(LearningRate, EveryScheduleHasARow) {
+  for (const LrSchedule* schedule : lr_schedules()) {
+    EXPECT_NE(std::ranges::find(kRows, schedule->name, &Row::schedule), std::end(kRows))
+        << schedule->name;
+  }
+}
+
+/// Bounds of min_lr hold where `to_min_lr` says that it is read.
+TEST(LearningRate, OnlySomeSchedulesReadTheLeastRate) {
+  for (const LrSchedule* schedule : lr_schedules()) {
+    io::OptimizerConfig config = config_of(schedule->name);
+    const double before = learning_rate(config, 100, kSteps);
+    config.min_lr = 0.2;
+    EXPECT_EQ(learning_rate(config, 100, kSteps) != before, schedule->to_min_lr) << schedule->name;
+  }
+}
+
+/// A polynomial of power 1 is the line.
+TEST(LearningRate, APolynomialOfPowerOneIsLinear) {
+  io::OptimizerConfig line = config_of("linear");
+  io::OptimizerConfig polynomial = config_of("polynomial");
+  polynomial.power = 1;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    EXPECT_NEAR(learning_rate(polynomial, step, kSteps), learning_rate(line, step, kSteps), 1e-15);
+  }
+}
+
+}  // namespace
+}  // namespace espalier::optim::schedule_test
