@@ -34,6 +34,13 @@ struct DataConfig {
   std::vector<std::string> validation{};  ///< empty: the last `validation_fraction` of `train`
   double validation_fraction = 0.1;
   std::string token_type = "uint16";  ///< of headerless files of kind "tokens"
+  // Of kind "images":
+  std::string format = "idx";
+  std::vector<double> mean{};       ///< one, or one per channel; empty: 0
+  std::vector<double> deviation{};  ///< likewise; empty: 1
+  int64_t crop = 0;                 ///< pixels around an image, in which training cuts windows
+  bool flip = false;                ///< training mirrors half of the images
+  std::string order = "random";
 };
 
 struct TrainConfig {

@@ -19,6 +19,7 @@ struct ProblemShape {
   int64_t features = 64;  ///< context, or pixels
   int64_t rows = 64;      ///< predictions a sample
   DType input_dtype = DType::int32;
+  Shape image{};  ///< of images: [height, width, channels]; rank 0: unknown
 };
 
 /// Shape of a matrix in a file of weights, by parameter name; throws Failure if there is none.
@@ -43,6 +44,8 @@ struct NetworkKind {
   Settings (*identity)(const io::ModelConfig& config) = nullptr;
   /// Name of the parameter that the first layer owns and the last layer uses; empty: none.
   std::string_view (*tied_parameter)(const io::ModelConfig& config) = nullptr;
+  /// [height, width, channels] of the images that it reads; null: of any.
+  Shape (*image)(const io::ModelConfig& config) = nullptr;
   /// "gpt, 4 layers, ...".
   std::string (*describe)(const io::ModelConfig& config, int64_t classes) = nullptr;
 };
