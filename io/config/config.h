@@ -25,6 +25,7 @@ struct ModelConfig {
   std::vector<int64_t> hidden{256, 256};  ///< widths of the hidden layers of "mlp"
   std::vector<std::string> network{"conv 16 3", "max 2", "conv 32 3", "max 2"};  ///< of "vision"
   std::vector<int64_t> image{28, 28, 1};  ///< of "vision": height, width, channels
+  int64_t classes = 0;                    ///< of images; 0: from the data
   int64_t vocabulary = 0;                 ///< 0: from the data
 };
 
@@ -34,6 +35,13 @@ struct DataConfig {
   std::vector<std::string> validation{};  ///< empty: the last `validation_fraction` of `train`
   double validation_fraction = 0.1;
   std::string token_type = "uint16";  ///< of headerless files of kind "tokens"
+  // Of kind "images":
+  std::string format = "idx";
+  std::vector<double> mean{};       ///< one, or one per channel; empty: 0
+  std::vector<double> deviation{};  ///< likewise; empty: 1
+  int64_t crop = 0;                 ///< pixels around an image, in which training cuts windows
+  bool flip = false;                ///< training mirrors half of the images
+  std::string order = "random";
 };
 
 struct TrainConfig {

@@ -1,5 +1,9 @@
 // espalier data tokenize and inspect: writes token files; shows the samples of data files as a run
 // reads them.
+#include <fmt/ranges.h>
+
+#include "io/data/image_format.h"
+#include "io/data/images.h"
 #include "io/data/tokens.h"
 #include "io/files/raw_file.h"
 #include "src/cli/commands.h"
@@ -80,7 +84,45 @@ nlohmann::ordered_json split_of(const DataArguments& arguments, io::Split split)
   return {{"tokens", data.size()}, {"windows", data.evaluation_windows(arguments.context)}};
 }
 
+/// Six digits: enough for fp32 pixels.
+std::string list_of(const std::vector<double>& numbers) {
+  return fmt::format("[{:.6f}]", fmt::join(numbers, ", "));
+}
+
+int inspect_images(const DataArguments& arguments) {
+  const auto train = io::ImageDataset::open(arguments.data, io::Split::train);
+  const io::ImageDataset::Statistics statistics = train.statistics();
+  const Shape& image = train.extents();
+  nlohmann::ordered_json json{{"kind", arguments.data.kind},
+                              {"format", arguments.data.format},
+                              {"image", image.extents()},
+                              {"classes", train.classes()},
+                              {"train", {{"images", train.size()}}},
+                              {"validation", nlohmann::ordered_json()},
+                              {"mean", statistics.mean},
+                              {"deviation", statistics.deviation}};
+  Rows rows{{"split", "images"}, {"train", grouped(train.size())}};
+  if (!arguments.data.validation.empty() || arguments.data.validation_fraction > 0) {
+    const int64_t size = io::ImageDataset::open(arguments.data, io::Split::validation).size();
+    json["validation"] = {{"images", size}};
+    rows.push_back({"validation", grouped(size)});
+  }
+  if (arguments.json) {
+    print_json(json);
+    return 0;
+  }
+  print(
+      fmt::format("{}{} classes; of the training images, by channel:\n\n"
+                  "[model]\nimage = {}\n\n[data]\nmean = {}\ndeviation = {}\n",
+                  table(rows), train.classes(), image.text(), list_of(statistics.mean),
+                  list_of(statistics.deviation)));
+  return 0;
+}
+
 int inspect(const DataArguments& arguments) {
+  if (arguments.data.kind == "images") {
+    return inspect_images(arguments);
+  }
   const auto train =
       io::TokenDataset::open(arguments.data, io::Split::train, {.context = arguments.context});
   nlohmann::ordered_json json{{"kind", arguments.data.kind},
@@ -134,7 +176,9 @@ void register_inspect_data(CLI::App& data, Action& chosen) {
   auto arguments = std::make_shared<DataArguments>();
   arguments->data.validation_fraction = io::DataConfig().validation_fraction;
   CLI::App* command = data.add_subcommand(
-      "inspect", "Tokens, vocabulary and split of data files, as a run would read them");
+      "inspect",
+      "Tokens, vocabulary and split of data files, as a run would read them; of images their "
+      "number, mean and deviation");
   command->add_option("files", arguments->data.train, "data.train")->required();
   command->add_option("--validation", arguments->data.validation, "data.validation")
       ->allow_extra_args(false);
@@ -144,7 +188,10 @@ void register_inspect_data(CLI::App& data, Action& chosen) {
       ->check(CLI::Range(0.0, 0.999999))
       ->capture_default_str();
   command->add_option("--kind", arguments->data.kind, "data.kind")
-      ->check(CLI::IsMember({"bytes", "chars", "tokens"}))
+      ->check(CLI::IsMember({"bytes", "chars", "tokens", "images"}))
+      ->capture_default_str();
+  command->add_option("--format", arguments->data.format, "data.format")
+      ->check(CLI::IsMember(names(io::image_formats())))
       ->capture_default_str();
   command->add_option("--token-type", arguments->data.token_type, "data.token_type")
       ->check(CLI::IsMember({"uint16", "uint32"}))
@@ -159,7 +206,7 @@ void register_inspect_data(CLI::App& data, Action& chosen) {
 }  // namespace
 
 void register_data(CLI::App& app, Action& chosen) {
-  CLI::App* data = app.add_subcommand("data", "Write and inspect token files");
+  CLI::App* data = app.add_subcommand("data", "Write token files, inspect data files");
   data->require_subcommand(0, 1);
   data->callback([data, &chosen]() {
     if (data->get_subcommands().empty()) {

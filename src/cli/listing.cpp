@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "io/data/image_format.h"
 #include "pruning/registry.h"
 #include "src/cli/console.h"
 #include "src/config/schema.h"
@@ -34,8 +35,18 @@ AssumedProblem assume_problem(const io::Config& config, const train::TeacherFile
     return {shape, ""};
   }
   if (config.data.kind == "images") {
-    return {{.classes = 10, .features = 784, .rows = 1, .input_dtype = DType::fp32},
-            "28 x 28 pixels and 10 classes, as in MNIST: the data were not read"};
+    const io::ImageFormat& format = io::image_format_of(config.data);
+    const auto stated = model::network_of(config.model).image;
+    const Shape image = stated != nullptr ? stated(config.model) : Shape(format.usual_extents);
+    const int64_t classes =
+        config.model.classes > 0 ? config.model.classes : format.usual_classes;
+    return {{.classes = classes,
+             .features = image.count(),
+             .rows = 1,
+             .input_dtype = DType::fp32,
+             .image = image},
+            fmt::format("images of {} and {} classes: the data were not read", image.text(),
+                        classes)};
   }
   constexpr int64_t kByteTokens = 256;
   constexpr int64_t kGpt2Tokens = 50257;

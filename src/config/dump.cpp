@@ -49,6 +49,11 @@ struct ToToml {
     return automatic && values->empty() ? "\"auto\""
                                         : fmt::format("[{}]", fmt::join(*values, ", "));
   }
+  std::string operator()(const std::vector<double>* values) const {
+    std::vector<std::string> out;
+    std::ranges::transform(*values, std::back_inserter(out), number);
+    return fmt::format("[{}]", fmt::join(out, ", "));
+  }
   std::string operator()(const io::Patterned* value) const {
     if (value->uniform()) {
       return toml_string(value->fallback);

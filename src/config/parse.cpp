@@ -65,16 +65,29 @@ struct Assign {
   void operator()(int64_t* slot) const {
     *slot = automatic() ? 0 : exact<int64_t>(node, "an integer");
   }
-  void operator()(double* slot) const {
-    const auto integer = node.value_exact<int64_t>();
-    *slot = integer ? static_cast<double>(*integer) : exact<double>(node, "a number");
+  double real(const toml::node& value, std::string_view expected) const {
+    const auto integer = value.value_exact<int64_t>();
+    return integer ? static_cast<double>(*integer) : exact<double>(value, expected);
   }
+  void operator()(double* slot) const { *slot = real(node, "a number"); }
   void operator()(std::string* slot) const { *slot = exact<std::string>(node, "a string"); }
   void operator()(std::vector<std::string>* slot) const {
     *slot = list<std::string>("a list of strings");
   }
   void operator()(std::vector<int64_t>* slot) const {
     *slot = automatic() ? std::vector<int64_t>() : list<int64_t>("a list of integers");
+  }
+  void operator()(std::vector<double>* slot) const {
+    constexpr std::string_view kExpected = "a list of numbers";
+    slot->clear();
+    const toml::array* array = node.as_array();
+    if (array == nullptr) {
+      slot->push_back(real(node, kExpected));
+      return;
+    }
+    for (const toml::node& element : *array) {
+      slot->push_back(real(element, kExpected));
+    }
   }
   void operator()(io::Patterned* slot) const {
     constexpr std::string_view kExpected =

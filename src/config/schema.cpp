@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "io/data/image_format.h"
 #include "parallel/pipeline/schedule/registry.h"
 #include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
@@ -89,6 +90,8 @@ void add_model(std::vector<Field>& out) {
            "of vision: the layers, such as \"conv 64 3 stride 2\", \"max 2\", \"linear 256\"");
   rows.add("image", &M::image, range(1, 1 << 16),
            "of vision: [height, width, channels] of the data");
+  rows.add("classes", &M::classes, range(0, 1 << 20),
+           "number of classes of images; 0: from the data");
   rows.add("vocabulary", &M::vocabulary, range(0, 1 << 24), "number of tokens; 0: from the data");
 }
 
@@ -99,7 +102,7 @@ void add_data(std::vector<Field>& out) {
            one_of({{"bytes", "any files; a token is a byte"},
                    {"chars", "any files; a token is one of the bytes that occur"},
                    {"tokens", "files of binary token numbers"},
-                   {"images", "IDX images and labels"}}),
+                   {"images", "images with labels, in files of data.format"}}),
            "format of the data");
   rows.add("train", &D::train, {}, "files");
   rows.add("validation", &D::validation, {}, "files; empty: the last part of train");
@@ -107,6 +110,20 @@ void add_data(std::vector<Field>& out) {
            "size of that part / size of train");
   rows.add("token_type", &D::token_type, words({"uint16", "uint32"}),
            "type of token files without a header");
+  rows.add("format", &D::format, one_of(choices(io::image_formats())), "of images: their files");
+  rows.add(
+      "mean", &D::mean, range(0, 1),
+      "of images: subtracted from pixels / 255; one number, or one for each channel; empty: 0");
+  rows.add("deviation", &D::deviation, {.at_most = 1, .above = 0},
+           "of images: divisor of the difference; one number, or one for each channel; empty: 1");
+  rows.add("crop", &D::crop, range(0, 1 << 12),
+           "of images: training cuts random windows of the original size, after padding each side "
+           "with so many zeros");
+  rows.add("flip", &D::flip, {}, "of images: training mirrors each with probability 1/2");
+  rows.add("order", &D::order,
+           one_of({{"random", "each sample is drawn from all training data"},
+                   {"epochs", "of images: each image once an epoch, in an order of that epoch"}}),
+           "order of training samples");
 }
 
 void add_train(std::vector<Field>& out) {
@@ -342,6 +359,9 @@ struct Checker {
   }
   void operator()(const std::vector<int64_t>* values) const {
     std::ranges::for_each(*values, [&](int64_t value) { integer(value); });
+  }
+  void operator()(const std::vector<double>* values) const {
+    std::ranges::for_each(*values, [&](double value) { check_real(at, limits, value); });
   }
   void operator()(const io::Patterned* value) const {
     word(value->fallback, true);

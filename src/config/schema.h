@@ -23,7 +23,7 @@ using io::Config;
 
 /// Pointer to one member of a Config; the alternative is the member's type.
 using Slot = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*,
-                          std::vector<int64_t>*, io::Patterned*>;
+                          std::vector<int64_t>*, std::vector<double>*, io::Patterned*>;
 
 struct Field {
   std::string section;

@@ -20,6 +20,24 @@ namespace {
 using io::Config;
 using parallel::parse_codec;
 
+/// Keys of images beside data of another kind.
+void validate_image_keys(const io::DataConfig& data) {
+  const io::DataConfig defaults;
+  const auto unused = [&](bool is_default, std::string_view key, std::string_view fix) {
+    check(is_default || data.kind == "images",
+          "data.{} is for data.kind = \"images\", and data.kind is \"{}\"; {}", key, data.kind,
+          fix);
+  };
+  constexpr std::string_view kRemove = "remove the key";
+  unused(data.format == defaults.format, "format", kRemove);
+  unused(data.mean.empty(), "mean", kRemove);
+  unused(data.deviation.empty(), "deviation", kRemove);
+  unused(data.crop == defaults.crop, "crop", kRemove);
+  unused(data.flip == defaults.flip, "flip", kRemove);
+  unused(data.order == defaults.order, "order = \"epochs\"",
+         "set data.order = \"random\": windows of tokens overlap and have no epochs");
+}
+
 void validate_data(const Config& config) {
   const io::DataConfig& data = config.data;
   const model::NetworkKind& network = model::network_of(config.model);
@@ -29,6 +47,7 @@ void validate_data(const Config& config) {
   check(!data.validation.empty() || data.validation_fraction > 0,
         "data.validation is empty and data.validation_fraction = 0: nothing to evaluate on; name "
         "validation files or set a fraction such as 0.1");
+  validate_image_keys(data);
   check(data.kind != "bytes" || config.model.vocabulary == 0 || config.model.vocabulary >= 256,
         "model.vocabulary = {} is too small for data.kind = \"bytes\", which has 256 tokens; set 0",
         config.model.vocabulary);

@@ -118,6 +118,39 @@ void write_images(const Workplace& here, int count) {
   here.write("labels", labels);
 }
 
+TEST(Cli, InspectsImages) {
+  const Workplace here;
+  write_images(here, 120);
+  const Ran ran = here.run("data inspect images labels --kind images --json");
+  expect_code(ran, 0);
+  const Json found = ran.json();
+  EXPECT_EQ(found["image"], Json({4, 4, 1}));
+  EXPECT_EQ(found["classes"], 3);
+  EXPECT_EQ(found["train"]["images"], 108);
+  EXPECT_EQ(found["validation"]["images"], 12);
+  const Ran text = here.run("data inspect images labels --kind images");
+  expect_code(text, 0);
+  const std::string mean = fmt::format("mean = [{:.6f}]\n", found["mean"][0].get<double>());
+  const std::string deviation =
+      fmt::format("deviation = [{:.6f}]\n", found["deviation"][0].get<double>());
+  EXPECT_NE(text.out.find("[model]\nimage = [4, 4, 1]\n\n[data]\n" + mean + deviation),
+            std::string::npos)
+      << text.out;
+  expect_error(here.run("data inspect images labels --kind images --format cifar10"), 1,
+               "not a multiple of 3073");
+  expect_code(here.run("train c.toml --set model.kind=mlp --set data.kind=images --set "
+                       "'data.train=[\"images\", \"labels\"]' --set data.mean=0.2 --set "
+                       "data.deviation=0.3 --set data.crop=1 --set data.order=epochs"),
+              0);
+  EXPECT_EQ(here.run("eval --json " + kLast).json()["val_loss"],
+            here.summary("run")["final_val_loss"]);
+  EXPECT_NE(here.run("eval --json --set data.mean=0.3 " + kLast).json()["val_loss"],
+            here.summary("run")["final_val_loss"]);
+  expect_error(here.run("train c.toml --resume auto --set model.kind=mlp --set data.kind=images "
+                        "--set 'data.train=[\"images\", \"labels\"]'"),
+               1, "data.mean was [0.2] and is []");
+}
+
 TEST(Cli, AnMlpGoesTheSameWay) {
   const Workplace here;
   write_images(here, 120);

@@ -155,10 +155,44 @@ TEST(CliText, ATeacherIsListedAndItsTokenFilesAreCompared) {
       << other.err;
 }
 
+/// The number in "1,234 parameters" of a config's first lines, which name a published network; 0:
+/// none.
+int64_t stated_parameters(const std::filesystem::path& config) {
+  std::ifstream in(config);
+  std::string comment;
+  for (std::string line; std::getline(in, line) && line.starts_with('#');) {
+    comment += line.substr(1);
+  }
+  std::smatch found;
+  if (!std::regex_search(comment, found, std::regex("([0-9][0-9,]*) parameters"))) {
+    return 0;
+  }
+  std::string digits = found[1];
+  std::erase(digits, ',');
+  return std::stoll(digits);
+}
+
+/// Published networks have as many parameters as their authors say, or torchvision's models.
+TEST(CliText, ConfigsOfNamedNetworksHaveTheirParameters) {
+  const Workplace here;
+  int count = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(ESPALIER_SOURCE_DIR "/configs")) {
+    const int64_t stated = entry.path().extension() == ".toml" ? stated_parameters(entry) : 0;
+    if (stated > 0) {
+      ++count;
+      const Ran ran = here.run("train '" + entry.path().string() + "' --dry-run --json");
+      EXPECT_EQ(ran.json()["parameters"].get<int64_t>(), stated) << entry.path();
+    }
+  }
+  EXPECT_GE(count, 11);
+}
+
 TEST(CliText, EveryConfigOfTheProjectCanBeListed) {
   const Workplace here;
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(ESPALIER_SOURCE_DIR "/configs")) {
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(ESPALIER_SOURCE_DIR "/configs")) {
     if (entry.path().extension() != ".toml") {
       continue;
     }

@@ -50,6 +50,7 @@ struct Change {
     *value = limits.choices.empty() ? std::vector<std::string>{"a b", "c\\d", ""} : limits.names();
   }
   void operator()(std::vector<int64_t>* value) const { *value = {7, 8, 9}; }
+  void operator()(std::vector<double>* value) const { *value = {0.5, 1, 0.1}; }
   void operator()(Patterned* value) const {
     *value = {
         .fallback = limits.choices.front().name,
@@ -90,7 +91,7 @@ TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
   std::ranges::sort(keys);
   EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
   // A new member of a struct needs a row; with the row this number increases.
-  EXPECT_EQ(keys.size(), 119U);
+  EXPECT_EQ(keys.size(), 126U);
 }
 
 TEST(Config, ReadsValuesOfEveryType) {
@@ -185,6 +186,32 @@ TEST(Config, StringsAreUtf8WithoutNul) {
   expect_parts(failure_of_toml("[sparse]\nindex = {default = \"auto\", \"a\\u0000*\" = \"auto\"}"),
                {"run.toml:2: sparse.index = \"a\\u0000*\" has a NUL"});
   EXPECT_EQ(failure_of_override("run.out=\u00e4\uFFFD"), "");
+}
+
+TEST(Config, NumbersOfChannelsAreAListOrOne) {
+  const Config config = parse(
+      "[model]\nkind = \"mlp\"\n[data]\nkind = \"images\"\nmean = [0, 0.5]\n"
+      "deviation = 0.25\n",
+      "run.toml");
+  EXPECT_EQ(config.data.mean, (std::vector<double>{0, 0.5}));
+  EXPECT_EQ(config.data.deviation, (std::vector<double>{0.25}));
+  expect_parts(failure_of_override("data.mean=[0.5, 123.7]"),
+               {"data.mean = 123.7", "out of range; allowed: >= 0 and <= 1"});
+  expect_parts(failure_of_override("data.deviation=[0.0]"), {"data.deviation = 0", "> 0"});
+  expect_parts(failure_of_override("data.mean=[\"a\"]"), {"data.mean", "a list of numbers"});
+}
+
+TEST(Config, KeysOfImagesNeedImages) {
+  for (const std::string setting :
+       {"format=\"cifar10\"", "mean=0.5", "deviation=0.5", "crop=4", "flip=true"}) {
+    const std::string key = setting.substr(0, setting.find('='));
+    expect_parts(failure_of_toml("[data]\n" + setting + "\n"),
+                 {"data." + key, "is for data.kind = \"images\", and data.kind is \"bytes\""});
+    EXPECT_EQ(failure_of_toml("[model]\nkind = \"mlp\"\n[data]\nkind = \"images\"\n" + setting),
+              "");
+  }
+  expect_parts(failure_of_toml("[data]\norder = \"epochs\"\n"),
+               {"data.order = \"epochs\"", "set data.order = \"random\"", "windows of tokens"});
 }
 
 TEST(Config, ARunPrunesBeforeItEnds) {

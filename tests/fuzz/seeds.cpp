@@ -122,14 +122,25 @@ Bytes idx(std::initializer_list<uint64_t> header, size_t data) {
   return bytes;
 }
 
-void write_images() {
-  const Bytes images = idx({0x803, 5, 2, 3}, 30);
-  const Bytes labels = idx({0x801, 5}, 5);
+/// [length of the first][the first][the second]
+Bytes pair_of(const Bytes& first, const Bytes& second) {
   Bytes bytes;
-  add(bytes, images.size(), 2);
-  bytes.insert(bytes.end(), images.begin(), images.end());
-  bytes.insert(bytes.end(), labels.begin(), labels.end());
-  write("images", "five", bytes);
+  add(bytes, first.size(), 2);
+  bytes.insert(bytes.end(), first.begin(), first.end());
+  bytes.insert(bytes.end(), second.begin(), second.end());
+  return bytes;
+}
+
+void write_images() {
+  write("images", "five", pair_of(idx({0x803, 5, 2, 3}, 30), idx({0x801, 5}, 5)));
+  write("images", "channels", pair_of(idx({0x804, 3, 2, 3, 2}, 36), idx({0x801, 3}, 3)));
+  for (const uint8_t labels : {1, 2}) {
+    Bytes record(labels, 7);
+    record.resize(labels + 3072U, labels);
+    Bytes bytes = pair_of(record, record);
+    bytes.insert(bytes.begin(), labels - 1U);
+    write("cifar", labels == 1 ? "ten" : "hundred", bytes);
+  }
 }
 
 void write_tokens() {

@@ -209,7 +209,7 @@ TEST_F(TokensTest, ImagesAndLabels) {
   const auto train = ImageDataset::open(data, Split::train);
   const auto validation = ImageDataset::open(data, Split::validation);
   EXPECT_EQ(train.size(), 2);
-  EXPECT_EQ(train.pixels(), 2);
+  EXPECT_EQ(train.numbers(), 2);
   EXPECT_EQ(train.classes(), 10);
   std::vector<float> row(2);
   EXPECT_EQ(train.read(0, row), 4);

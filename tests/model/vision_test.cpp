@@ -115,5 +115,19 @@ TEST(Vision, OtherImagesThanTheDataAreRefused) {
   }
 }
 
+/// Images of other extents with as many numbers.
+TEST(Vision, TurnedImagesAreRefused) {
+  const io::ModelConfig config = config_of({"conv 8 3"}, {8, 6, 2});
+  try {
+    model::make_layers(
+        config,
+        {.classes = 10, .features = 96, .input_dtype = DType::fp32, .image = Shape{8, 12, 1}});
+    ADD_FAILURE() << "accepted";
+  } catch (const Failure& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("model.image = [8, 6, 2], but the images of the data are "
+                                          "[8, 12, 1] (height, width, channels)"));
+  }
+}
+
 }  // namespace
 }  // namespace espalier::vision_test

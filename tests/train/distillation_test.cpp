@@ -472,6 +472,12 @@ TEST(DistillationErrors, OfTeachersOfOtherData) {
   write_teacher(config.train.teacher, teacher,
                 {.classes = 7, .features = 12, .rows = 1, .input_dtype = DType::fp32});
   EXPECT_THAT(failure_with(config), HasSubstr("was trained with model.kind = \"mlp\""));
+  teacher = teacher_config(config);
+  teacher.train.teacher.clear();
+  teacher.data.mean = {0.5};
+  write_teacher(config.train.teacher, teacher, source->problem());
+  EXPECT_THAT(failure_with(config),
+              AllOf(HasSubstr("data.mean = \"[0.5]\""), HasSubstr("this run has \"[]\"")));
   {
     io::CheckpointWriter writer(config.train.teacher);
     writer.write_meta({.config = config::to_toml(teacher_config(tiny_config(dir)))});

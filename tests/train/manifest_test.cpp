@@ -137,9 +137,11 @@ TEST_F(CheckResume, RefusesWhatChangesResultsSilently) {
                   HasSubstr("accepted: train.seed was 1 and is 9")));
 }
 
-TEST_F(CheckResume, ComparesEverySettingOfTheOrderOfData) {
-  for (const std::string setting : {"train.global_batch=24", "model.context=3", "data.kind=chars",
-                                    "data.token_type=uint32", "data.validation_fraction=0.5"}) {
+TEST_F(CheckResume, ComparesEverySettingOfTheOrderAndFormOfData) {
+  for (const std::string setting :
+       {"train.global_batch=24", "model.context=3", "data.kind=chars", "data.token_type=uint32",
+        "data.validation_fraction=0.5", "data.format=cifar10", "data.mean=0.5",
+        "data.deviation=0.5", "data.crop=4", "data.flip=true", "data.order=epochs"}) {
     now_ = before_;
     config::apply_override(now_, setting);
     EXPECT_THAT(failure(), HasSubstr("--accept-changes order")) << setting;

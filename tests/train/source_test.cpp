@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "io/data/images.h"
+#include "tests/support/image_files.h"
 #include "tests/support/support.h"
 
 namespace espalier::source_test {
@@ -118,15 +119,6 @@ TEST(Source, TokensOfStepsAndEvaluations) {
   }
 }
 
-/// An IDX file of bytes.
-std::string idx(const std::vector<uint32_t>& sizes, const std::string& items) {
-  std::string out{'\0', '\0', '\x08', static_cast<char>(sizes.size())};
-  for (const uint32_t size : sizes) {
-    out += {'\0', '\0', static_cast<char>(size >> 8U), static_cast<char>(size)};
-  }
-  return out + items;
-}
-
 TEST(Source, ImagesOfStepsAndEvaluations) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
@@ -137,8 +129,8 @@ TEST(Source, ImagesOfStepsAndEvaluations) {
     pixels += {static_cast<char>(image), static_cast<char>(2 * image)};
     labels += static_cast<char>(image);  // a label is the image's place
   }
-  std::ofstream(dir / "images") << idx({40, 1, 2}, pixels);
-  std::ofstream(dir / "labels") << idx({40}, labels);
+  std::ofstream(dir / "images") << idx_file({40, 1, 2}, pixels);
+  std::ofstream(dir / "labels") << idx_file({40}, labels);
   const auto source = train::open_source(config);
   EXPECT_EQ(source->validation_samples(), 10);
   const auto expect_pixels = [](const Batch& batch) {
@@ -156,6 +148,65 @@ TEST(Source, ImagesOfStepsAndEvaluations) {
   const Batch evaluated = validation(*source, 2, kSamples);
   expect_pixels(evaluated);
   EXPECT_EQ(evaluated.targets, (std::vector<int32_t>{32, 33, 34}));
+}
+
+/// 24 images of CIFAR-10, with random views, by epochs.
+io::Config cifar_config(const TempDir& dir) {
+  io::Config config = tiny_config(dir);
+  std::string records;
+  for (int image = 0; image < 24; ++image) {
+    records += cifar_record(image, std::string(1, static_cast<char>(image % 10)));
+  }
+  std::ofstream(dir / "train.bin", std::ios::binary) << records;
+  config.data = {.kind = "images",
+                 .train = {dir / "train.bin"},
+                 .validation_fraction = 0.25,
+                 .format = "cifar10",
+                 .mean = {0.5, 0.4, 0.3},
+                 .deviation = {0.25},
+                 .crop = 4,
+                 .flip = true,
+                 .order = "epochs"};
+  config.model.kind = "vision";
+  config.model.image = {32, 32, 3};
+  config.model.network = {"max 8", "conv 8 3", "mean"};
+  return config;
+}
+
+TEST(Source, RandomViewsAreForTrainingOnly) {
+  const TempDir dir;
+  io::Config config = cifar_config(dir);
+  const auto source = train::open_source(config);
+  EXPECT_EQ(source->problem().image, (Shape{32, 32, 3}));
+  EXPECT_EQ(source->problem().classes, 10);
+  expect_same_in_parts(*source);
+  config.data.crop = 0;
+  config.data.flip = false;
+  const auto plain = train::open_source(config);
+  EXPECT_EQ(validation(*source, 0, kSamples), validation(*plain, 0, kSamples));
+  const Batch seen = training(*source, 7, 1, kSamples);
+  const Batch whole = training(*plain, 7, 1, kSamples);
+  EXPECT_EQ(seen.targets, whole.targets);
+  EXPECT_NE(seen.inputs, whole.inputs);
+}
+
+TEST(Source, RanksAndBreaksKeepViewsAndEpochs) {
+  const TempDir dir;
+  io::Config config = cifar_config(dir);
+  config.train.steps = 6;  // 72 samples, 4 epochs of 18
+  config.train.micro_batch = 2;
+  config.run.out = dir / "one";
+  const Outcome one = run(config);
+  config.run.out = dir / "broken";
+  EXPECT_EQ(run_with_breaks(config, 1, {1, 4}), one);
+  for (const int ranks : {2, 3}) {
+    config.run.out = dir / std::to_string(ranks);
+    const Outcome many = run(config, ranks);
+    ASSERT_EQ(many.losses.size(), one.losses.size());
+    for (size_t step = 0; step < one.losses.size(); ++step) {
+      EXPECT_NEAR(many.losses[step], one.losses[step], 1e-5) << ranks << " ranks, step " << step;
+    }
+  }
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ struct ProblemShape {
   int64_t features = 64;  ///< context, or pixels
   int64_t rows = 64;      ///< predictions a sample
   DType input_dtype = DType::int32;
+  Shape image{};  ///< of images: [height, width, channels]; rank 0: unknown
 
   /// One prediction a sample, whose accuracy evaluations measure; else predictions are of tokens.
   bool classifies_images() const { return input_dtype == DType::fp32; }
@@ -46,6 +47,8 @@ struct NetworkKind {
   Settings (*identity)(const io::ModelConfig& config) = nullptr;
   /// Name of the parameter that the first layer owns and the last layer uses; empty: none.
   std::string_view (*tied_parameter)(const io::ModelConfig& config) = nullptr;
+  /// [height, width, channels] of the images that it reads; null: of any.
+  Shape (*image)(const io::ModelConfig& config) = nullptr;
   /// "gpt, 4 layers, ...".
   std::string (*describe)(const io::ModelConfig& config, int64_t classes) = nullptr;
 };

@@ -17,6 +17,11 @@ Images image_of(const io::ModelConfig& config) {
   return {config.image[0], config.image[1], config.image[2]};
 }
 
+Shape shape_of_image(const io::ModelConfig& config) {
+  const Images images = image_of(config);
+  return {images.height, images.width, images.channels};
+}
+
 std::vector<LayerEntry> entries_of(const io::ModelConfig& config) {
   Images images = image_of(config);
   std::vector<LayerEntry> entries;
@@ -33,6 +38,11 @@ std::vector<LayerEntry> entries_of(const io::ModelConfig& config) {
 std::unique_ptr<Layer> make_layer(const io::ModelConfig& config, const ProblemShape& problem,
                                   size_t number) {
   const Images images = image_of(config);
+  const Shape image = shape_of_image(config);
+  check(problem.image.rank() == 0 || problem.image == image,
+        "model.image = {}, but the images of the data are {} (height, width, channels); set "
+        "model.image = {}",
+        image.text(), problem.image.text(), problem.image.text());
   check(images.count() == problem.features,
         "model.image = {} has {} numbers, but the images of the data have {}; set model.image to "
         "their [height, width, channels]",
@@ -60,7 +70,8 @@ ProblemShape problem_of(const io::ModelConfig& config, const MatrixShape& shape)
   return {.classes = shape("classifier.weight")[0],
           .features = image_of(config).count(),
           .rows = 1,
-          .input_dtype = DType::fp32};
+          .input_dtype = DType::fp32,
+          .image = shape_of_image(config)};
 }
 
 constexpr std::array<std::string_view, 1> kDataKinds{"images"};
@@ -88,6 +99,7 @@ const NetworkKind kVision{
                           {"image", fmt::format("{}", fmt::join(config.image, " x "))}};
         },
     .tied_parameter = [](const io::ModelConfig&) { return std::string_view(); },
+    .image = shape_of_image,
     .describe =
         [](const io::ModelConfig& config, int64_t classes) {
           return fmt::format("vision, {}, {} classes", fmt::join(config.network, ", "), classes);

@@ -40,10 +40,10 @@ Calibration open_text(const io::DataConfig& data, const ProblemShape& problem,
 Calibration open_images(const io::DataConfig& data, const ProblemShape& problem, int64_t samples) {
   const auto images =
       std::make_shared<const io::ImageDataset>(io::ImageDataset::open(data, io::Split::train));
-  check(images->pixels() == problem.features,
-        "calibration images have {} pixels, but the network reads {}; name images of the size that "
-        "it was trained with",
-        images->pixels(), problem.features);
+  check(images->numbers() == problem.features,
+        "calibration images have {} numbers ({}), but the network reads {}; name images of the "
+        "size that it was trained with",
+        images->numbers(), images->extents().text(), problem.features);
   const int64_t count = count_of(samples, images->size());
   return {.samples = count, .read = [=](int64_t first, const Tensor& inputs) {
             for (int64_t row = 0; row < inputs.rows(); ++row) {

@@ -45,10 +45,11 @@ constexpr auto kWithoutEffect = std::to_array<std::string_view>({"run.",
                                                                  "parallel.timeout_s",
                                                                  "parallel.check_every",
                                                                  "parallel.check_state"});
-/// Settings of the order in which training reads its data.
-constexpr auto kOrder =
-    std::to_array<std::string_view>({"train.global_batch", "model.context", "data.kind",
-                                     "data.token_type", "data.validation_fraction"});
+/// Settings of the order and form in which training reads its data.
+constexpr auto kOrder = std::to_array<std::string_view>(
+    {"train.global_batch", "model.context", "data.kind", "data.token_type",
+     "data.validation_fraction", "data.format", "data.mean", "data.deviation", "data.crop",
+     "data.flip", "data.order"});
 constexpr auto kParametrization = std::to_array<std::string_view>(
     {"train.parametrization", "train.base_width", "train.base_density"});
 /// Storages are timed for these settings.

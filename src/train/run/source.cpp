@@ -74,44 +74,57 @@ class Images final : public Source {
  public:
   explicit Images(const io::Config& config)
       : seed_(config.train.seed),
+        global_batch_(config.train.global_batch),
         train_(io::ImageDataset::open(config.data, io::Split::train)),
-        validation_(io::ImageDataset::open(config.data, io::Split::validation)) {}
+        validation_(io::ImageDataset::open(config.data, io::Split::validation)),
+        classes_(std::max(train_.classes(), validation_.classes())) {
+    const int64_t given = config.model.classes;
+    check(given == 0 || classes_ <= given,
+          "the data have labels up to {}, but model.classes is {}; set model.classes to {} or more, "
+          "or to 0",
+          classes_ - 1, given, classes_);
+    classes_ = std::max(classes_, given);
+  }
 
   ProblemShape problem() const override {
-    return {.classes = std::max(train_.classes(), validation_.classes()),
-            .features = train_.pixels(),
+    return {.classes = classes_,
+            .features = train_.numbers(),
             .rows = 1,
-            .input_dtype = DType::fp32};
+            .input_dtype = DType::fp32,
+            .image = train_.extents()};
   }
   int64_t validation_samples() const override { return validation_.size(); }
 
   void train(int64_t step, int64_t first, const Tensor& inputs,
              const Tensor& targets) const override {
     for (int64_t i = 0; i < samples_in(inputs, targets, 1); ++i) {
-      copy_image(train_, train_.sample(seed_, step, first + i), i, inputs, targets);
+      const io::DrawnImage drawn = train_.draw(
+          {.seed = seed_, .step = step, .index = first + i, .global_batch = global_batch_});
+      copy_image(train_, drawn, i, inputs, targets);
     }
   }
   void validation(int64_t first, const Tensor& inputs, const Tensor& targets) const override {
     for (int64_t i = 0; i < samples_in(inputs, targets, 1); ++i) {
-      copy_image(validation_, first + i, i, inputs, targets);
+      copy_image(validation_, {.image = first + i, .view = {}}, i, inputs, targets);
     }
   }
 
  private:
-  static void copy_image(const io::ImageDataset& data, int64_t image, int64_t row,
+  static void copy_image(const io::ImageDataset& data, const io::DrawnImage& drawn, int64_t row,
                          const Tensor& inputs, const Tensor& targets) {
-    const auto pixels = static_cast<size_t>(data.pixels());
-    std::vector<float> unseen(inputs ? 0 : pixels);
-    float* out = inputs ? inputs.get<float>() + row * data.pixels() : unseen.data();
-    const int32_t label = data.read(image, {out, pixels});
+    if (inputs) {
+      data.read(drawn.image, inputs.row_range(row, 1).span<float>(), drawn.view);
+    }
     if (targets) {
-      targets.get<int32_t>()[row] = label;
+      targets.get<int32_t>()[row] = data.label(drawn.image);
     }
   }
 
   int64_t seed_;
+  int64_t global_batch_;
   io::ImageDataset train_;
   io::ImageDataset validation_;
+  int64_t classes_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
 // Sources of samples: token sequences or images. A sample is a pure function of (seed, step, index
-// in the global batch), so its order does not depend on ranks, micro-batches or resumes.
+// in the global batch), so it does not depend on ranks, micro-batches or resumes.
 #include <memory>
 
 #include "io/config/config.h"

@@ -1,5 +1,7 @@
 #include "src/train/stage/teacher.h"
 
+#include <fmt/ranges.h>
+
 #include "io/checkpoint/checkpoint.h"
 #include "src/config/parse.h"
 #include "src/core/trace.h"
@@ -22,6 +24,11 @@ void check_same_data(const io::Config& config, const io::Config& teacher) {
   };
   same("model.kind", config.model.kind, teacher.model.kind);
   same("data.kind", config.data.kind, teacher.data.kind);
+  const auto text = [](const std::vector<double>& numbers) {
+    return fmt::format("[{}]", fmt::join(numbers, ", "));
+  };
+  same("data.mean", text(config.data.mean), text(teacher.data.mean));
+  same("data.deviation", text(config.data.deviation), text(teacher.data.deviation));
   check(teacher.model.context >= config.model.context || config.data.kind == "images",
         "train.teacher = \"{}\" reads sequences of up to {} tokens, and model.context is {}; set a "
         "shorter model.context, or use a teacher with a longer one",
@@ -116,6 +123,10 @@ void check_teacher_fits_data(const TeacherFile& file, const model::ProblemShape&
         "train.teacher = \"{}\" reads images of {} pixels, and the data have {}; use a teacher of "
         "the same data",
         path, file.problem.features, problem.features);
+  check(tokens || file.problem.image.rank() == 0 || file.problem.image == problem.image,
+        "train.teacher = \"{}\" reads images of {}, and those of the data are {} (height, width, "
+        "channels); use a teacher of the same data",
+        path, file.problem.image.text(), problem.image.text());
 }
 
 Teacher::Teacher(const TeacherFile& file, const io::Config& config, Stream& stream,
