@@ -186,7 +186,7 @@ void add_optimizer(std::vector<Field>& out) {
   rows.add("kind", &O::kind, one_of(choices(optim::optimizers())), "update rule");
   rows.add("lr", &O::lr, at_least(0), "learning rate after warm-up");
   rows.add("min_lr", &O::min_lr, at_least(0),
-           "learning rate at the end of a schedule that falls to it");
+           "of cosine, linear, polynomial: learning rate at the last step");
   rows.add("warmup_steps", &O::warmup_steps, at_least(0), "steps of linear rise to lr");
   rows.add("schedule", &O::schedule, one_of(choices(optim::lr_schedules())),
            "decay of the learning rate after warm-up");
