@@ -1,5 +1,5 @@
-// Two files of CIFAR records: [format: 1 byte][length of the first: 2 bytes][the first][the second],
-// as training data and as training and validation data.
+// Two files of CIFAR records: [format: 1 byte][length of the first: 2 bytes][the first][the
+// second], as training data and as training and validation data.
 #include "tests/fuzz/read_images.h"
 
 namespace espalier::fuzz {

@@ -85,6 +85,9 @@ void draw_model(Draw& draw, const testing::TempDir& dir, io::Config& config) {
     config.data.kind = "images";
     config.data.train = {(dir / "images").string(), (dir / "labels").string()};
     write_images(config.data.train[0], config.data.train[1]);
+    config.data.crop = draw.of<int64_t>({0, 1, 2});
+    config.data.flip = draw.once_in(2);
+    config.data.order = draw.of<const char*>({"random", "epochs"});
   } else {
     config.data.kind = "chars";
     config.data.train = {(dir / "text.txt").string()};

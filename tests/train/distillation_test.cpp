@@ -472,12 +472,6 @@ TEST(DistillationErrors, OfTeachersOfOtherData) {
   write_teacher(config.train.teacher, teacher,
                 {.classes = 7, .features = 12, .rows = 1, .input_dtype = DType::fp32});
   EXPECT_THAT(failure_with(config), HasSubstr("was trained with model.kind = \"mlp\""));
-  teacher = teacher_config(config);
-  teacher.train.teacher.clear();
-  teacher.data.mean = {0.5};
-  write_teacher(config.train.teacher, teacher, source->problem());
-  EXPECT_THAT(failure_with(config),
-              AllOf(HasSubstr("data.mean = \"[0.5]\""), HasSubstr("this run has \"[]\"")));
   {
     io::CheckpointWriter writer(config.train.teacher);
     writer.write_meta({.config = config::to_toml(teacher_config(tiny_config(dir)))});
@@ -490,6 +484,37 @@ TEST(DistillationErrors, OfTeachersOfOtherData) {
     writer.commit();
   }
   EXPECT_THAT(failure_with(config), HasSubstr("without a config"));
+}
+
+/// The teacher reads the student's inputs.
+TEST(DistillationErrors, OfTeachersOfOtherImages) {
+  const TempDir dir;
+  io::Config config = taught_config(dir);
+  config.model.kind = "vision";
+  config.model.network = {"conv 2 3"};
+  config.model.image = {4, 3, 1};
+  config.data.kind = "images";
+  io::Config teacher = config;
+  teacher.train.teacher.clear();
+  ProblemShape problem{
+      .classes = 7, .features = 12, .rows = 1, .input_dtype = DType::fp32, .image = Shape{4, 3, 1}};
+  const auto open_with = [&](const std::vector<double>& mean,
+                             const std::vector<double>& deviation) {
+    teacher.data.mean = mean;
+    teacher.data.deviation = deviation;
+    write_teacher(config.train.teacher, teacher, problem);
+    return failure_of([&] { train::open_teacher(config); });
+  };
+  EXPECT_EQ(open_with({}, {}), "");
+  EXPECT_THAT(open_with({0.5}, {}), AllOf(HasSubstr("was trained with data.mean = \"[0.5]\""),
+                                          HasSubstr("this run has \"[]\"")));
+  EXPECT_THAT(open_with({}, {0.5}), HasSubstr("data.deviation"));
+  open_with({}, {});
+  const auto file = train::open_teacher(config);
+  train::check_teacher_fits_data(*file, problem, {});
+  problem.image = Shape{3, 4, 1};
+  EXPECT_THAT(failure_of([&] { train::check_teacher_fits_data(*file, problem, {}); }),
+              AllOf(HasSubstr("reads images of [4, 3, 1]"), HasSubstr("[3, 4, 1]")));
 }
 
 /// The checkpoint of a run whose teacher changed would hold what another teacher taught.
