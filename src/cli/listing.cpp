@@ -38,15 +38,14 @@ AssumedProblem assume_problem(const io::Config& config, const train::TeacherFile
     const io::ImageFormat& format = io::image_format_of(config.data);
     const auto stated = model::network_of(config.model).image;
     const Shape image = stated != nullptr ? stated(config.model) : Shape(format.usual_extents);
-    const int64_t classes =
-        config.model.classes > 0 ? config.model.classes : format.usual_classes;
-    return {{.classes = classes,
-             .features = image.count(),
-             .rows = 1,
-             .input_dtype = DType::fp32,
-             .image = image},
-            fmt::format("images of {} and {} classes: the data were not read", image.text(),
-                        classes)};
+    const int64_t classes = config.model.classes > 0 ? config.model.classes : format.usual_classes;
+    return {
+        {.classes = classes,
+         .features = image.count(),
+         .rows = 1,
+         .input_dtype = DType::fp32,
+         .image = image},
+        fmt::format("images of {} and {} classes: the data were not read", image.text(), classes)};
   }
   constexpr int64_t kByteTokens = 256;
   constexpr int64_t kGpt2Tokens = 50257;

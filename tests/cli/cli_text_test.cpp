@@ -1,5 +1,6 @@
 // The real program on text: samples, token files, and listings of a run's requirements.
 #include <chrono>
+#include <regex>
 
 #include "tests/support/program.h"
 

@@ -79,10 +79,11 @@ class Images final : public Source {
         validation_(io::ImageDataset::open(config.data, io::Split::validation)),
         classes_(std::max(train_.classes(), validation_.classes())) {
     const int64_t given = config.model.classes;
-    check(given == 0 || classes_ <= given,
-          "the data have labels up to {}, but model.classes is {}; set model.classes to {} or more, "
-          "or to 0",
-          classes_ - 1, given, classes_);
+    check(
+        given == 0 || classes_ <= given,
+        "the data have labels up to {}, but model.classes is {}; set model.classes to {} or more, "
+        "or to 0",
+        classes_ - 1, given, classes_);
     classes_ = std::max(classes_, given);
   }
 
