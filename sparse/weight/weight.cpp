@@ -49,4 +49,41 @@ void Weight::accumulate_gradient(Stream& stream, const AccumulateGradient& args)
   products_of(parameter_).accumulate_gradient(stream, {store_, kernels_, parameter_}, args);
 }
 
+bool Weight::is_dense() const {
+  return effective_storage(parameter_).dense_products && !in_fp8(store_, parameter_);
+}
+
+Tensor Weight::dense() const {
+  require(is_dense(), "a storage with a dense matrix", parameter_.spec.name);
+  return parameter_.full() || parameter_.storage.dense_copy ? parameter_.dense
+                                                            : store_.expand(parameter_);
+}
+
+void Weight::accumulate_computed(Stream& stream, bool accumulate,
+                                 const std::function<void(const Tensor& gradient)>& compute) {
+  const Shape& shape = parameter_.spec.shape;
+  const bool probed = store_.probes(parameter_);
+  require(!probed || !accumulate, "a probe reads the whole gradient at once", parameter_.spec.name);
+  if (parameter_.full() && !probed && !accumulate && store_.gradient().dtype == DType::fp32) {
+    compute(store_.full_gradient(parameter_));
+    return;
+  }
+  const Tensor gradient = store_.panels().take(DType::fp32, shape);
+  compute(gradient);
+  if (probed) {
+    store_.gradient_probe()(parameter_, gradient);
+  } else if (parameter_.full()) {
+    kernels_.cast(stream,
+                  {.x = gradient, .y = store_.full_gradient(parameter_), .accumulate = accumulate});
+  } else {
+    const Tensor packed = store_.part(store_.gradient(), parameter_);
+    const kernels::Positions positions = store_.positions(parameter_);
+    store_.panels().gather([&](Stream& with) {
+      kernels_.gather(
+          with,
+          {.dense = gradient, .packed = packed, .positions = positions, .accumulate = accumulate});
+    });
+  }
+}
+
 }  // namespace espalier::sparse

@@ -60,6 +60,14 @@ class Weight {
   };
   void accumulate_gradient(Stream& stream, const AccumulateGradient& args);
 
+  /// For other operations than products, such as convolutions: whether the storage computes with
+  /// the dense matrix (not rounded to 8 bits), the matrix, valid until the next call, and the
+  /// counterpart of accumulate_gradient: `compute` writes the whole dense gradient, fp32 [N, K].
+  bool is_dense() const;
+  Tensor dense() const;
+  void accumulate_computed(Stream& stream, bool accumulate,
+                           const std::function<void(const Tensor& gradient)>& compute);
+
  private:
   Store& store_;
   const kernels::Kernels& kernels_;

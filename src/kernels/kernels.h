@@ -26,6 +26,7 @@
 #include "src/core/tensor.h"
 #include "src/kernels/operations/attention.h"
 #include "src/kernels/operations/batch_norm.h"
+#include "src/kernels/operations/convolution.h"
 #include "src/kernels/operations/dense.h"
 #include "src/kernels/operations/elementwise.h"
 #include "src/kernels/operations/index.h"

@@ -82,6 +82,18 @@ inline NamedOperands operands(BatchNormAverageArgs& a) {
           {"dmean", sum_of(a.accumulate), a.dmean},
           {"dvariance", sum_of(a.accumulate), a.dvariance}};
 }
+inline NamedOperands operands(ConvolutionArgs& a) {
+  return {{"x", Use::in, a.x},
+          {"weight", Use::in, a.weight},
+          {"bias", Use::in, a.bias},
+          {"y", Use::out, a.y}};
+}
+inline NamedOperands operands(ConvolutionInputArgs& a) {
+  return {{"dy", Use::in, a.dy}, {"weight", Use::in, a.weight}, {"dx", Use::out, a.dx}};
+}
+inline NamedOperands operands(ConvolutionWeightArgs& a) {
+  return {{"x", Use::in, a.x}, {"dy", Use::in, a.dy}, {"dweight", Use::out, a.dweight}};
+}
 inline NamedOperands operands(ActivationArgs& a) {
   return {{"x", Use::in, a.x}, {"y", Use::out, a.y}};
 }

@@ -100,6 +100,85 @@ inline Case patch_sum_case(const WindowCase& s, DType dtype) {
   return made;
 }
 
+/// Calls body(element of x, element of W, element of y) for each product of a convolution with
+/// `out` channels.
+template <class Body>
+void for_products(const WindowCase& s, int64_t out, const Body& body) {
+  reference::for_windows(s.window, s.images, [&](int64_t y, int64_t place, int64_t pixel) {
+    for (int64_t o = 0; pixel >= 0 && o < out; ++o) {
+      for (int64_t c = 0; c < s.channels; ++c) {
+        body(pixel * s.channels + c, (o * s.window.area() + place) * s.channels + c, y * out + o);
+      }
+    }
+  });
+}
+
+/// An element that a window covers: those of x may be in none.
+inline int64_t covered_element(const WindowCase& s) {
+  int64_t found = 0;
+  for_products(s, 1, [&](int64_t x, int64_t, int64_t) { found = x; });
+  return found;
+}
+
+enum class Convolved : uint8_t { forward, input, weight };
+
+inline Case convolution_case(const WindowCase& s, int64_t out, Convolved which, DType dtype) {
+  Case made;
+  made.name = fmt::format("convolution_{}_{}_out{}_{}", static_cast<int>(which), s.text(), out,
+                          text(dtype));
+  const Shape x{s.rows(), s.channels};
+  const Shape weight{out, s.window.area() * s.channels};
+  const Shape y{s.out_rows(), out};
+  const double terms = static_cast<double>(which == Convolved::forward ? weight.cols()
+                                           : which == Convolved::input ? s.window.area() * out
+                                                                       : y.rows());
+  const Tolerance tolerance{1e-5 + 3e-7 * std::sqrt(terms), 1e-5};
+  const auto operand = [&](Convolved computed, const Shape& shape) {
+    return which == computed
+               ? output(computed == Convolved::weight ? kFp32 : dtype, shape, tolerance)
+               : input(dtype, shape);
+  };
+  made.operands = {operand(Convolved::input, x), operand(Convolved::weight, weight),
+                   operand(Convolved::forward, y)};
+  made.operands[0].nan_at = covered_element(s);
+  for_products(s, 1, [&](int64_t, int64_t w, int64_t) { made.operands[1].nan_at = w; });
+  const bool bias = which == Convolved::forward && out % 2 == 1;
+  if (bias) {
+    made.operands.push_back(input(kFp32, {out}));
+  }
+  made.run = [=](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    switch (which) {
+      case Convolved::forward:
+        return kernels.convolution(stream, {.window = s.window,
+                                            .x = t[0],
+                                            .weight = t[1],
+                                            .bias = bias ? t[3] : Tensor{},
+                                            .y = t[2]});
+      case Convolved::input:
+        return kernels.convolution_input(
+            stream, {.window = s.window, .dy = t[2], .weight = t[1], .dx = t[0]});
+      case Convolved::weight:
+        return kernels.convolution_weight(
+            stream, {.window = s.window, .x = t[0], .dy = t[2], .dweight = t[1]});
+    }
+  };
+  made.reference = [=](std::vector<Values>& v) {
+    const size_t computed = which == Convolved::input ? 0 : which == Convolved::weight ? 1 : 2;
+    v[computed].assign(v[computed].size(), 0);
+    for_products(s, out, [&](int64_t i, int64_t w, int64_t j) {
+      const std::array<int64_t, 3> at{i, w, j};
+      const size_t a = computed == 0 ? 1 : 0;
+      const size_t b = computed == 2 ? 1 : 2;
+      v[computed][at[computed]] += v[a][at[a]] * v[b][at[b]];
+    });
+    for (size_t k = 0; bias && k < v[2].size(); ++k) {
+      v[2][k] += v[3][k % static_cast<size_t>(out)];
+    }
+  };
+  made.any_thread_count = false;  // the library divides sums by threads
+  return made;
+}
+
 inline Case pool_case(const WindowCase& s, Pool kind, DType dtype) {
   Case made;
   made.name =
@@ -182,6 +261,10 @@ inline void add_window_cases(std::vector<Case>& cases, WindowCase s, DType dtype
     for (const Pool kind : {Pool::max, Pool::mean}) {
       cases.push_back(pool_case(s, kind, dtype));
       cases.push_back(pool_backward_case(s, kind, dtype));
+    }
+    const int64_t out = 1 + s.channels % 7 + 16 * (s.images % 2);
+    for (const Convolved which : {Convolved::forward, Convolved::input, Convolved::weight}) {
+      cases.push_back(convolution_case(s, out, which, dtype));
     }
   }
 }

@@ -45,6 +45,11 @@ bool Convolution::direct() const {
   return window.extent == 1 && window.stride == 1 && window.padding == 0;
 }
 
+bool Convolution::dense(const Pass& pass) {
+  return !direct() && groups_.size() == 1 && pass.on_input == nullptr &&
+         groups_[0].weight().is_dense();
+}
+
 int64_t Convolution::panel_rows(DType dtype) const {
   const int64_t bytes = groups_[0].in() * static_cast<int64_t>(size_of(dtype));
   return std::max<int64_t>(1, options_.panel_bytes / bytes);
@@ -62,6 +67,14 @@ Tensor Convolution::channels(const Tensor& images, size_t group) const {
 void Convolution::forward(Pass& pass, const Tensor& x, const Tensor& y) {
   const Tape::Scope scope(pass.tape);
   const Tensor panel = direct() ? Tensor() : push_panel(pass.tape, x.dtype, y.rows());
+  if (dense(pass)) {
+    pass.kernels.convolution(pass.stream, {.window = options_.window,
+                                           .x = x,
+                                           .weight = groups_[0].weight().dense(),
+                                           .bias = groups_[0].bias(),
+                                           .y = y});
+    return;
+  }
   for (size_t group = 0; group < groups_.size(); ++group) {
     const Tensor from = channels(x, group);
     const Tensor to = channels(y, group);
@@ -104,6 +117,12 @@ void Convolution::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx)
     for (size_t group = 0; group < groups_.size(); ++group) {
       groups_[group].backward_input(pass, {.dy = channels(dy, group), .dx = channels(dx, group)});
     }
+    return;
+  }
+  if (dense(pass)) {
+    pass.kernels.convolution_input(
+        pass.stream,
+        {.window = options_.window, .dy = dy, .weight = groups_[0].weight().dense(), .dx = dx});
     return;
   }
   const kernels::Window& window = options_.window;
@@ -149,6 +168,16 @@ void Convolution::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy,
 
 void Convolution::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy,
                                   const Tensor& panel, bool accumulate) {
+  if (dense(pass)) {
+    groups_[0].weight().accumulate_computed(pass.stream, accumulate, [&](const Tensor& gradient) {
+      pass.kernels.convolution_weight(
+          pass.stream, {.window = options_.window, .x = x, .dy = dy, .dweight = gradient});
+    });
+    if (const Tensor bias = groups_[0].bias_gradient()) {
+      pass.kernels.column_sum(pass.stream, {.x = dy, .out = bias, .accumulate = accumulate});
+    }
+    return;
+  }
   for (size_t group = 0; group < groups_.size(); ++group) {
     const Tensor from = channels(x, group);
     const Tensor to = channels(dy, group);

@@ -5,7 +5,8 @@
 //   y = patches(x) Wᵀ + b       W [out, extent² in], a matrix like any other: masks, storages,
 //                               optimizers and files need nothing new
 //
-// The matrix of patches never exists as a whole: panels of at most 1 MiB are made, used and
+// With one group and a storage that computes with the dense matrix, the kernels of convolutions
+// compute it. Else the matrix of patches never exists as a whole: panels of at most 1 MiB are made, used and
 // dropped, in forward and again in backward. With extent 1, stride 1 and no padding x itself is the
 // matrix. With several groups, each maps its part of the channels with its own W.
 #include <string>
@@ -43,6 +44,8 @@ class Convolution {
 
  private:
   bool direct() const;
+  /// Whether the kernels of dense convolutions compute it.
+  bool dense(const Pass& pass);
   int64_t panel_rows(DType dtype) const;
   /// Memory of a panel for matrices of `rows` patches.
   Tensor push_panel(Tape& tape, DType dtype, int64_t rows) const;

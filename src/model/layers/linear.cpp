@@ -50,7 +50,7 @@ void Linear::forward(Pass& pass, sparse::Weight::Apply args) {
   if (pass.on_input != nullptr) {
     (*pass.on_input)(weight_name_, args.x);
   }
-  args.bias = bias_ != nullptr ? bias_->dense : Tensor();
+  args.bias = bias();
   weight_->apply(pass.stream, args);
 }
 
@@ -78,10 +78,7 @@ void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool
 
 void Linear::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
   weight_->accumulate_gradient(
-      pass.stream, {.dy = dy,
-                    .x = x,
-                    .accumulate = accumulate,
-                    .bias_gradient = bias_ != nullptr ? store_->full_gradient(*bias_) : Tensor()});
+      pass.stream, {.dy = dy, .x = x, .accumulate = accumulate, .bias_gradient = bias_gradient()});
 }
 
 }  // namespace espalier::model

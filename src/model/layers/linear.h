@@ -30,6 +30,11 @@ class Linear {
   const std::string& name() const { return weight_name_; }
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
+  sparse::Weight& weight() { return *weight_; }
+  Tensor bias() const { return bias_ != nullptr ? bias_->dense : Tensor(); }
+  Tensor bias_gradient() const {
+    return bias_ != nullptr ? store_->full_gradient(*bias_) : Tensor();
+  }
   /// y = x Wᵀ + b (+ addend), and activated = f(y) if set. Sets args.bias.
   void forward(Pass& pass, sparse::Weight::Apply args);
   /// dx = dy W, times f'(preactivation) if set.

@@ -2,7 +2,7 @@
 
 #include "src/kernels/cpu/dense/fp8.h"
 #include "src/kernels/cpu/dense/product.h"
-#include "src/kernels/cpu/dense/product_widened.h"
+#include "src/kernels/cpu/dense/widen.h"
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
@@ -66,38 +66,12 @@ void rounded_product(Stream& stream, const GemmArgs& args) {
   });
 }
 
-void widen(int threads, const Tensor& half, const Tensor& wide) {
-  with_type(half.dtype, [&]<class T>(T) {
-    for_rows(threads, half.rows(), half.cols(), [&](int64_t row) {
-      const T* const from = row_of<T>(half, row);
-      auto* const to = row_of<float>(wide, row);
-#pragma omp simd
-      for (int64_t c = 0; c < half.cols(); ++c) {
-        to[c] = load(from + c);
-      }
-    });
-  });
-}
-
-void narrow(int threads, const Tensor& wide, const Tensor& half, bool accumulate) {
-  with_type(half.dtype, [&]<class T>(T) {
-    for_rows(threads, half.rows(), half.cols(), [&](int64_t row) {
-      T* const to = row_of<T>(half, row);
-      const auto* const from = row_of<float>(wide, row);
-#pragma omp simd
-      for (int64_t c = 0; c < half.cols(); ++c) {
-        store(to + c, from[c] + (accumulate ? load(to + c) : 0.0F));
-      }
-    });
-  });
-}
-
 /// c = op(a) op(b) (+ c) (+ bias)
 void product(Stream& stream, const GemmArgs& args) {
   if (args.round_a != Float8::none) {
     rounded_product(stream, args);
   } else if (!cpu::multiplies(args.a.dtype)) {
-    cpu::product_widened(stream, args, {.widen = widen, .narrow = narrow});
+    cpu::product_widened(stream, args, kWideningLoops);
   } else {
     cpu::product(stream, args, cpu::workspace(stream, cpu::product_scratch(stream, args)));
   }
