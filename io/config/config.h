@@ -64,9 +64,10 @@ struct TrainConfig {
   bool fp8 = false;             ///< dense products of hidden layers in 8 bits
   std::string memory_budget{};  ///< "", or a size such as "16GiB" (parse_bytes)
   std::string parametrization = "supar-lr";
-  int64_t base_width = 0;   ///< for which the learning rate is tuned; 0: the network's
-  double base_density = 1;  ///< likewise
-  std::string teacher{};    ///< checkpoint of a network to learn from; empty: none
+  int64_t base_width = 0;        ///< for which the learning rate is tuned; 0: the network's
+  double base_density = 1;       ///< likewise
+  bool sync_batch_norm = false;  ///< statistics of all replicas' micro-batches
+  std::string teacher{};         ///< checkpoint of a network to learn from; empty: none
   double teacher_weight = 0.5;
   double teacher_temperature = 1;
 };

@@ -171,6 +171,8 @@ void add_train(std::vector<Field>& out) {
            "network's");
   rows.add("base_density", &T::base_density, {.at_most = 1, .above = 0},
            "of supar and supar-lr: density of prunable weights in that network");
+  rows.add("sync_batch_norm", &T::sync_batch_norm, {},
+           "statistics of batch norm are those of the micro-batches of all replicas; CPUs only");
   rows.add("teacher", &T::teacher, {},
            "distillation: checkpoint of a network for the same data, whose predictions are learned "
            "as well; empty: none");

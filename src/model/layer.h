@@ -48,6 +48,13 @@ struct DistillationTarget {
   std::function<Tensor(int64_t first, int64_t rows)> logits;
 };
 
+/// The replicas whose micro-batches share the statistics of batch norm.
+struct Replicas {
+  int64_t count = 1;
+  /// All-gather in host memory: `all` gets the numbers of each replica, in order. Collective.
+  std::function<void(std::span<const float> mine, std::span<float> all)> gather;
+};
+
 /// One pass of a micro-batch through the layers.
 struct Pass {
   Stream& stream;
@@ -66,11 +73,12 @@ struct Pass {
   /// Tied embeddings: the head, with its part of their gradient, is on another stage.
   bool tied_head_on_other_stage = false;
   const DistillationTarget* distillation = nullptr;  ///< in training; null: targets alone
-  float loss_scale = 1;        ///< gradient of the loss with respect to one row's loss
-  float batch_share = 1;       ///< samples / those of the global batch
-  float label_smoothing = 0;   ///< of the targets in `losses`; not with `distillation`
-  float dropout = 0;           ///< 0 for inference
-  uint64_t dropout_key = 0;    ///< of (seed, step)
+  float loss_scale = 1;                ///< gradient of the loss with respect to one row's loss
+  float batch_share = 1;               ///< samples / those of the global batch
+  const Replicas* replicas = nullptr;  ///< in training; null: statistics of this micro-batch alone
+  float label_smoothing = 0;           ///< of the targets in `losses`; not with `distillation`
+  float dropout = 0;                   ///< 0 for inference
+  uint64_t dropout_key = 0;            ///< of (seed, step)
   int64_t first_sequence = 0;  ///< of inputs in the global batch: dropout depends on no rank
   const std::function<void()>* after_layer = nullptr;  ///< called after each layer; null: nothing
   /// Called by each linear map with the name of its weight and its inputs; null: nothing.

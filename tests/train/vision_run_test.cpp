@@ -114,6 +114,29 @@ TEST(VisionRanks, MatchOneRank) {
   }
 }
 
+/// Shared statistics: replicas with micro-batches of a part each have the statistics of one with the
+/// whole.
+TEST(VisionRanks, SharedStatisticsMatchOneRank) {
+  const TempDir dir;
+  io::Config config = config_of(dir);
+  config.optimizer.kind = "sgd";
+  config.optimizer.lr = 0.05;
+  config.train.micro_batch = 6;
+  const Outcome one = run(config, 1);
+  config.train.sync_batch_norm = true;
+  for (const int ranks : {2, 3}) {
+    config.train.micro_batch = 6 / ranks;
+    config.parallel.pipeline = 1;
+    EXPECT_LT(largest_difference(run(config, ranks), one), 2e-4) << ranks;
+    config.parallel.pipeline = 2;
+    EXPECT_LT(std::abs(run(config, 2 * ranks).losses.back() - one.losses.back()), 1e-4) << ranks;
+  }
+  config.parallel.pipeline = 1;
+  config.train.sync_batch_norm = false;
+  config.train.micro_batch = 3;
+  EXPECT_GT(largest_difference(run(config, 2), one), 1e-3) << "own statistics are others";
+}
+
 /// The average of the first step is a tenth of the way from its start (0 and 1) to the statistics
 /// of the step: whatever clips the gradient.
 TEST(VisionAverages, DoNotDependOnClippingRateOrLossScale) {

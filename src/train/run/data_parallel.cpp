@@ -28,8 +28,27 @@ DataParallel::DataParallel(const io::Config& config, Ranks& ranks, Stage& stage,
   if (uses_low_rank(config)) {
     set_low_rank(low_rank(), config, stage, 0);
   }
+  share_batch_norm();
   if (shards_ && collectives_->on_device()) {
     shards_->set_device_gather([this](const auto& vectors) { collectives_->all_gather(vectors); });
+  }
+}
+
+void DataParallel::share_batch_norm() {
+  parallel::Communicator& replicas = ranks_.data();
+  if (!config_.train.sync_batch_norm || replicas.size() == 1) {
+    return;
+  }
+  if (stage_.store().arena().on_device()) {
+    throw SharedFailure(
+        "train.sync_batch_norm is for CPUs; set it to false, or run.backend to \"cpu\"");
+  }
+  for (const auto& part : stage_.parts()) {
+    part->set_replicas({.count = replicas.size(),
+                        .gather = [&replicas](std::span<const float> mine, std::span<float> all) {
+                          parallel::all_gather(replicas, std::as_bytes(mine),
+                                               std::as_writable_bytes(all));
+                        }});
   }
 }
 

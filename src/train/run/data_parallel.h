@@ -66,6 +66,7 @@ class DataParallel {
 
  private:
   std::unique_ptr<ReplicaCollectives> make_collectives();
+  void share_batch_norm();
   void prepare_wire(int64_t step);
   void start_reduce();
   uint64_t rounding_key(int64_t step) const;

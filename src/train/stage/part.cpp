@@ -151,29 +151,29 @@ void Part::send_feed(Slot& slot, const model::Pass& pass) {
 
 model::Pass Part::make_pass(Slot& slot, bool training) {
   const MicroBatch& batch = slot.batch;
-  return {.stream = stream_,
-          .kernels = kernels_,
-          .tape = *slot.tape,
-          .dtype = options_.dtype,
-          .samples = batch.samples,
-          .inputs = view(slot.inputs.tensor(), Shape{batch.samples, problem_.features}),
-          .targets = view(slot.targets.tensor(), Shape{batch.samples * problem_.rows}),
-          .losses = losses_of(slot, Second::none),
-          .target_ranks = !training && second_of(false) == Second::target_rank
-                              ? second_numbers(slot)
-                              : Tensor(),
-          .training = training,
-          .recompute = options_.recompute,
-          .accumulate = batch.accumulate,
-          .tied_head_on_other_stage = options_.tied_head_on_other_stage,
-          .loss_scale = static_cast<float>(batch.loss_scale),
-          .batch_share =
-              static_cast<float>(batch.samples) / static_cast<float>(options_.global_batch),
-          .label_smoothing = training ? options_.label_smoothing : 0,
-          .dropout = training ? options_.dropout : 0,
-          .dropout_key = mix(options_.seed, static_cast<uint64_t>(batch.step)),
-          .first_sequence = batch.first_sample,
-          .after_layer = after_layer_ ? &after_layer_ : nullptr};
+  return {
+      .stream = stream_,
+      .kernels = kernels_,
+      .tape = *slot.tape,
+      .dtype = options_.dtype,
+      .samples = batch.samples,
+      .inputs = view(slot.inputs.tensor(), Shape{batch.samples, problem_.features}),
+      .targets = view(slot.targets.tensor(), Shape{batch.samples * problem_.rows}),
+      .losses = losses_of(slot, Second::none),
+      .target_ranks =
+          !training && second_of(false) == Second::target_rank ? second_numbers(slot) : Tensor(),
+      .training = training,
+      .recompute = options_.recompute,
+      .accumulate = batch.accumulate,
+      .tied_head_on_other_stage = options_.tied_head_on_other_stage,
+      .loss_scale = static_cast<float>(batch.loss_scale),
+      .batch_share = static_cast<float>(batch.samples) / static_cast<float>(options_.global_batch),
+      .replicas = training && replicas_ ? &*replicas_ : nullptr,
+      .label_smoothing = training ? options_.label_smoothing : 0,
+      .dropout = training ? options_.dropout : 0,
+      .dropout_key = mix(options_.seed, static_cast<uint64_t>(batch.step)),
+      .first_sequence = batch.first_sample,
+      .after_layer = after_layer_ ? &after_layer_ : nullptr};
 }
 
 Part::Second Part::second_of(bool training) const {

@@ -139,6 +139,8 @@ class Part {
   /// The reason of the first failed capture, once; else empty.
   std::string take_graph_failure() { return graphs_.take_failure(); }
   /// Called between layers, to progress messages.
+  /// Training passes share statistics of batch norm with them.
+  void set_replicas(model::Replicas replicas) { replicas_ = std::move(replicas); }
   void set_after_layer(std::function<void()> after_layer) { after_layer_ = std::move(after_layer); }
   /// The cost of a pass. Dry parts only.
   PassCost measure(bool defer);
@@ -239,6 +241,7 @@ class Part {
   GraphCache<PassKey, PassResult> graphs_;
   bool done_at_end_ = false;
   std::function<void()> after_layer_;
+  std::optional<model::Replicas> replicas_;
 };
 
 }  // namespace espalier::train
