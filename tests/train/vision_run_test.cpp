@@ -114,7 +114,7 @@ class TransformerRuns : public ::testing::TestWithParam<std::string> {
 
 TEST_P(TransformerRuns, Learn) {
   config_.model.dropout = 0;
-  config_.train.steps = 60;
+  config_.train.steps = 150;
   config_.optimizer.lr = 5e-3;
   const Outcome outcome = run(config_);
   EXPECT_LT(outcome.losses.back(), 0.5) << "of about 1.1 = log 3 at the start";

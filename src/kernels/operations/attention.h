@@ -5,9 +5,9 @@
 namespace espalier::kernels {
 
 /// Self-attention, softmax(q kᵀ / sqrt(D)) v by head, by tiles with a running (online) softmax: at
-/// most one tile of scores exists. causal: token t attends to tokens 0..t; otherwise to all. qkv any [B, T, 3C] (q, k, v adjacent in a row, head
-/// h at columns h D, D = C / heads); out [B, T, C] of qkv's type; lse fp32 [B, H, T] = log of the
-/// sum of exponentials by row.
+/// most one tile of scores exists. qkv any [B, T, 3C] (q, k, v adjacent in a row, head h at columns
+/// h D, D = C / heads); out [B, T, C] of qkv's type; lse fp32 [B, H, T] = log of the sum of
+/// exponentials by row. causal: token t attends to tokens 0..t; otherwise to all.
 struct AttentionArgs {
   Tensor qkv, out, lse;
   int heads = 1;

@@ -38,8 +38,8 @@ class PatchEmbedding final : public Layer {
   sparse::Parameter* position_ = nullptr;
 };
 
-/// y[b] = mean over t of norm(x)[b, t], in the compute type: images of one pixel. It takes the place
-/// of a class token (Beyer et al. 2022, "Better plain ViT baselines for ImageNet-1k").
+/// y[b] = mean over t of norm(x)[b, t], in the compute type: images of one pixel. It takes the
+/// place of a class token (Beyer et al. 2022, "Better plain ViT baselines for ImageNet-1k").
 class TokenMean final : public Layer {
  public:
   struct Options {
