@@ -1,7 +1,7 @@
 // Attention by tiles. One (sequence, head) pair at a time: q, k, v are packed to panels that fit
-// L2; score tiles of kQueryTile x kKeyTile are on the stack. Causal attention computes only tiles on
-// or below the diagonal. Softmax and all sums are fp32. In bf16, if the instruction set multiplies
-// pairs, the operands of every product are bf16, including probabilities. Source: Dao,
+// L2; score tiles of kQueryTile x kKeyTile are on the stack. Causal attention computes only tiles
+// on or below the diagonal. Softmax and all sums are fp32. In bf16, if the instruction set
+// multiplies pairs, the operands of every product are bf16, including probabilities. Source: Dao,
 // FlashAttention-2 (2023), algorithms 1 and 2.
 #include "src/kernels/cpu/attention/products.h"
 #include "src/kernels/cpu/attention/rows.h"
