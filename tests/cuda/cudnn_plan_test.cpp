@@ -54,16 +54,21 @@ TEST_F(CudnnPlans, are_made_for_shapes_of_attention) {
                                                {77, 2, 96},
                                                {193, 2, 128},
                                                {64, 1, 8}}) {
-      for (const auto& [backward, deterministic] :
-           {std::pair{false, true}, {true, true}, {true, false}}) {
-        const AttentionKey key{backward, deterministic, 5, tokens, heads, width};
+      for (const auto& [backward, causal, deterministic] : {std::array<bool, 3>{false, true, true},
+                                                            {true, true, true},
+                                                            {true, true, false},
+                                                            {false, false, true},
+                                                            {true, false, true},
+                                                            {true, false, false}}) {
+        const AttentionKey key{backward, causal, deterministic, 5, tokens, heads, width};
         const AttentionPlan made = plan_attention(key, {.device = &device});
         ASSERT_TRUE(made.plan) << gpu.name << " " << tokens << "x" << width << ": " << made.why_not;
         EXPECT_LE(made.plan->workspace, attention_workspace(key));
-        std::cout << fmt::format("{} {}{} {} positions, {} heads of {}: engine {}, workspace {}\n",
-                                 gpu.name, backward ? "backward" : "forward",
-                                 deterministic ? "" : " with a sum of dq", tokens, heads, width,
-                                 made.plan->engine, made.plan->workspace);
+        std::cout << fmt::format(
+            "{} {}{}{} {} positions, {} heads of {}: engine {}, workspace {}\n", gpu.name,
+            backward ? "backward" : "forward", causal ? "" : " of all",
+            deterministic ? "" : " with a sum of dq", tokens, heads, width, made.plan->engine,
+            made.plan->workspace);
       }
     }
   }
@@ -71,7 +76,8 @@ TEST_F(CudnnPlans, are_made_for_shapes_of_attention) {
 
 TEST_F(CudnnPlans, a_refusal_has_a_reason) {
   const CudnnObject device = described(kGpus[0]);
-  const AttentionPlan made = plan_attention({false, true, 1, 128, 2, 12}, {.device = &device});
+  const AttentionPlan made =
+      plan_attention({false, true, true, 1, 128, 2, 12}, {.device = &device});
   EXPECT_FALSE(made.plan);
   EXPECT_NE(made.why_not.find("cuDNN has no plan"), std::string::npos) << made.why_not;
 }

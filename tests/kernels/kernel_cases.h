@@ -182,8 +182,8 @@ inline Case activation_backward_case(Activation kind, int64_t n, DType dtype, do
 
 inline Case attention_case(const reference::Attention& s, DType dtype) {
   Case made;
-  made.name =
-      fmt::format("attention_{}x{}_{}x{}_{}", s.sequences, s.tokens, s.heads, s.width, text(dtype));
+  made.name = fmt::format("attention_{}x{}_{}x{}{}_{}", s.sequences, s.tokens, s.heads, s.width,
+                          s.causal ? "" : "_all", text(dtype));
   // Tables with products of pairs round each probability to the pair's type. Values are up to 2,
   // and probabilities sum to 1.
   const Tolerance rounded_terms{std::max(1e-5, 2 * rounding_of(dtype)), 1e-5};
@@ -191,7 +191,7 @@ inline Case attention_case(const reference::Attention& s, DType dtype) {
                    output(dtype, {s.sequences, s.tokens, s.columns()}, rounded_terms),
                    output(kFp32, {s.sequences, s.heads, s.tokens}, {1e-5, 1e-5})};
   made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.attention(stream, {t[0], t[1], t[2], static_cast<int>(s.heads)});
+    kernels.attention(stream, {t[0], t[1], t[2], static_cast<int>(s.heads), s.causal});
   };
   made.reference = [s](std::vector<Values>& v) { reference::attention(s, v[0], v[1], v[2]); };
   return made;
@@ -223,7 +223,8 @@ inline Case attention_backward_case(const reference::Attention& s, DType dtype) 
                                                    : 5e-5,
                                   1e-4}));
   made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.attention_backward(stream, {t[0], t[1], t[2], t[3], t[4], static_cast<int>(s.heads)});
+    kernels.attention_backward(stream,
+                               {t[0], t[1], t[2], t[3], t[4], static_cast<int>(s.heads), s.causal});
   };
   made.reference = [s](std::vector<Values>& v) {
     reference::attention_backward(s, v[0], v[3], v[4]);
@@ -245,7 +246,17 @@ inline void add_attention_cases(Cases& cases, DType dtype) {
            {1, 65, 1, 80},
            {1, 70, 2, 96},
            {1, 40, 1, 128},
-           {1, 150, 1, 128}}) {
+           {1, 150, 1, 128},
+           {1, 1, 1, 4, false},
+           {2, 5, 3, 8, false},
+           {1, 49, 2, 16, false},
+           {1, 150, 2, 24, false},
+           {2, 130, 2, 64, false},
+           {1, 193, 1, 32, false},
+           {1, 64, 1, 64, false},
+           {1, 65, 1, 80, false},
+           {1, 70, 2, 96, false},
+           {1, 150, 1, 128, false}}) {
     cases.push_back(attention_case(s, dtype));
     cases.push_back(attention_backward_case(s, dtype));
   }

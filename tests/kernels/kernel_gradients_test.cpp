@@ -110,12 +110,14 @@ TEST(Gradients, activation) {
 }
 
 TEST(Gradients, attention) {
-  const reference::Attention shape{2, 17, 2, 6};
-  const Case forward = attention_case(shape, kFp32);
-  const std::vector<Values> f = expected(forward);
-  const std::vector<Values> b =
-      backward_of(attention_backward_case(shape, kFp32), {{0, f[0]}, {1, f[1]}, {2, f[2]}});
-  expect_close(b[4], differences(forward, 0, 1, b[3]), "dqkv");
+  for (const bool causal : {true, false}) {
+    const reference::Attention shape{2, 17, 2, 6, causal};
+    const Case forward = attention_case(shape, kFp32);
+    const std::vector<Values> f = expected(forward);
+    const std::vector<Values> b =
+        backward_of(attention_backward_case(shape, kFp32), {{0, f[0]}, {1, f[1]}, {2, f[2]}});
+    expect_close(b[4], differences(forward, 0, 1, b[3]), causal ? "dqkv" : "dqkv of all tokens");
+  }
 }
 
 TEST(Gradients, cross_entropy) {

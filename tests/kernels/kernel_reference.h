@@ -182,6 +182,9 @@ inline double activation_slope(Activation kind, double x) {
 /// B sequences, T tokens, H heads of width D.
 struct Attention {
   int64_t sequences, tokens, heads, width;
+  bool causal = true;
+  /// Number of keys that query t sees.
+  int64_t seen(int64_t t) const { return causal ? t + 1 : tokens; }
   int64_t columns() const { return heads * width; }
   /// Element d of q (part 0), k (1) or v (2) of one head.
   size_t at(int64_t b, int64_t t, int part, int64_t h, int64_t d) const {
@@ -192,13 +195,13 @@ struct Attention {
   }
 };
 
-/// Probabilities of query t over keys 0..t; returns the log of the sum of exponentials.
+/// Probabilities of query t over the keys that it sees; returns the log of the sum of exponentials.
 inline double attention_row(const Attention& s, const Values& qkv, int64_t b, int64_t h, int64_t t,
                             Values& p) {
   double top = -INFINITY;
   double sum = 0;
-  p.assign(static_cast<size_t>(t + 1), 0);
-  for (int64_t j = 0; j <= t; ++j) {
+  p.assign(static_cast<size_t>(s.seen(t)), 0);
+  for (int64_t j = 0; j < s.seen(t); ++j) {
     for (int64_t d = 0; d < s.width; ++d) {
       p[j] += qkv[s.at(b, t, 0, h, d)] * qkv[s.at(b, j, 1, h, d)] /
               std::sqrt(static_cast<double>(s.width));
@@ -233,7 +236,7 @@ inline void attention(const Attention& s, const Values& qkv, Values& out, Values
     lse[(b * s.heads + h) * s.tokens + t] = attention_row(s, qkv, b, h, t, p);
     for (int64_t d = 0; d < s.width; ++d) {
       double sum = 0;
-      for (int64_t j = 0; j <= t; ++j) {
+      for (int64_t j = 0; j < s.seen(t); ++j) {
         sum += p[j] * qkv[s.at(b, j, 2, h, d)];
       }
       out[s.out_at(b, t, h, d)] = sum;
@@ -250,7 +253,7 @@ inline void attention_backward(const Attention& s, const Values& qkv, const Valu
     attention_row(s, qkv, b, h, t, p);
     Values dp(p.size(), 0);
     double delta = 0;
-    for (int64_t j = 0; j <= t; ++j) {
+    for (int64_t j = 0; j < s.seen(t); ++j) {
       for (int64_t d = 0; d < s.width; ++d) {
         const double g = dout[s.out_at(b, t, h, d)];
         dp[j] += g * qkv[s.at(b, j, 2, h, d)];
@@ -258,7 +261,7 @@ inline void attention_backward(const Attention& s, const Values& qkv, const Valu
       }
       delta += p[j] * dp[j];
     }
-    for (int64_t j = 0; j <= t; ++j) {
+    for (int64_t j = 0; j < s.seen(t); ++j) {
       const double ds = p[j] * (dp[j] - delta) * scale;
       for (int64_t d = 0; d < s.width; ++d) {
         dqkv[s.at(b, t, 0, h, d)] += ds * qkv[s.at(b, j, 1, h, d)];

@@ -55,12 +55,13 @@ inline void add_random_products(Cases& cases, testing::Draw& draw) {
 }
 
 inline void add_random_attention(Cases& cases, testing::Draw& draw) {
-  const reference::Attention shape{
+  reference::Attention shape{
       .sequences = draw.between(1, 3),
       .tokens = draw_extent(draw, 140),
       .heads = draw.between(1, 3),
       .width = draw.once_in(2) ? 8 * draw.between(1, 16) : draw.between(1, 70)};
   const DType dtype = draw_number(draw);
+  shape.causal = draw.once_in(2);
   cases.push_back(attention_case(shape, dtype));
   cases.push_back(attention_backward_case(shape, dtype));
 }

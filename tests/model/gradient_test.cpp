@@ -201,21 +201,28 @@ TEST_P(Gradients, OfNetworksForImages) {
   const std::vector<std::string> residual{"conv 4 3 norm", "basic 4",
                                           "bottleneck 8 stride 2 groups 2"};
   const std::vector<std::string> wide{"conv 4 3 plain", "wide 4", "wide 6 stride 2", "norm"};
+  const std::vector<std::string> transformer{"patch 8 1", "2 x transformer 2 ratio 3",
+                                             "token-mean"};
+  const std::vector<std::string> hybrid{"conv 4 1", "patch 6 2", "transformer 3", "token-mean",
+                                        "linear 5"};
   struct Row {
     std::string kind;
     std::vector<std::string> network;
     double step = 5e-4;
+    std::vector<int64_t> image = {4, 3, 1};
   };
   const std::vector<Row> networks{{"mlp", {}},
                                   {"vision", convolutions},
                                   {"vision", pooled_first},
                                   // Norms divide by small deviations: slopes change faster.
                                   {"vision", residual, 1e-4},
-                                  {"vision", wide, 1e-4}};
-  for (const auto& [kind, network, step] : networks) {
+                                  {"vision", wide, 1e-4},
+                                  {"vision", transformer, 5e-3, {2, 2, 3}},
+                                  {"vision", hybrid, 1e-3, {2, 2, 3}}};
+  for (const auto& [kind, network, step, image] : networks) {
     SCOPED_TRACE(fmt::format("{} of {} layers", kind, network.size()));
     const io::ModelConfig config{
-        .kind = kind, .hidden = {20, 9}, .network = network, .image = {4, 3, 1}};
+        .kind = kind, .hidden = {20, 9}, .network = network, .image = image};
     Problem problem(
         model::make_layers(config, {.classes = 7, .features = 12, .input_dtype = DType::fp32}),
         false, GetParam().dropout);

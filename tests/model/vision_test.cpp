@@ -1,4 +1,4 @@
-// The list of layers of a convolutional network: what it means, and what is refused.
+// The list of layers of a network for images: what it means, and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,6 +63,38 @@ TEST(Vision, BlocksHaveTheShapesOfTheirPapers) {
   EXPECT_EQ(layers[4]->output(5, DType::bf16).shape, (Shape{5, 8192}));
 }
 
+TEST(Vision, TransformersHaveTheShapesOfTheirPaper) {
+  const auto layers = layers_of(config_of(
+      {"patch 24 4", "2 x transformer 3", "transformer 2 ratio 2", "token-mean"}, {12, 12, 3}));
+  std::vector<std::string> outputs;
+  for (size_t i = 0; i + 1 < layers.size(); ++i) {
+    const model::TensorSpec spec = layers[i]->output(5, DType::bf16);
+    outputs.push_back(
+        fmt::format("{} {} {}", layers[i]->name(), name_of(spec.dtype), spec.shape.text()));
+  }
+  EXPECT_THAT(outputs, ElementsAre("0.patch fp32 [5, 9, 24]", "1.transformer fp32 [5, 9, 24]",
+                                   "2.transformer fp32 [5, 9, 24]", "3.transformer fp32 [5, 9, 24]",
+                                   "4.token-mean bf16 [5, 24]"));
+  std::vector<std::string> shapes;
+  for (const sparse::ParameterSpec& spec : model::parameters_of(layers)) {
+    if (!spec.name.starts_with("1.") && !spec.name.starts_with("2.")) {
+      shapes.push_back(spec.name + " " + spec.shape.text());
+    }
+  }
+  EXPECT_THAT(
+      shapes,
+      ElementsAre(
+          "0.patch.weight [24, 48]", "0.patch.bias [24]", "0.patch.position [9, 24]",
+          "3.transformer.norm1.weight [24]", "3.transformer.norm1.bias [24]",
+          "3.transformer.attention.qkv.weight [72, 24]", "3.transformer.attention.qkv.bias [72]",
+          "3.transformer.attention.projection.weight [24, 24]",
+          "3.transformer.attention.projection.bias [24]", "3.transformer.norm2.weight [24]",
+          "3.transformer.norm2.bias [24]", "3.transformer.mlp.expand.weight [48, 24]",
+          "3.transformer.mlp.expand.bias [48]", "3.transformer.mlp.contract.weight [24, 48]",
+          "3.transformer.mlp.contract.bias [24]", "4.token-mean.norm.weight [24]",
+          "4.token-mean.norm.bias [24]", "classifier.weight [10, 24]", "classifier.bias [10]"));
+}
+
 std::string refusal(const std::vector<std::string>& network, const std::vector<int64_t>& image) {
   try {
     const io::ModelConfig config = config_of(network, image);
@@ -99,6 +131,36 @@ TEST(Vision, ImpossibleListsAreRefused) {
   EXPECT_THAT(refusal({"basic 8"}, small), HasSubstr("'basic 8' cannot be the first layer"));
   EXPECT_THAT(refusal({"conv 8 3", "bottleneck 3"}, small), HasSubstr("8 input and 0"));
   EXPECT_THAT(refusal({"conv 8 3 norm norm"}, small), HasSubstr("unexpected 'norm'"));
+  EXPECT_THAT(refusal({"patch 8 3"}, small),
+              HasSubstr("the extent of 'patch 8 3' must divide the height and width of images of "
+                        "8 x 8 x 4; it reads the output of the data; its form is 'patch WIDTH "
+                        "EXTENT'"));
+  EXPECT_THAT(refusal({"patch 8 0", "token-mean"}, small), HasSubstr("must divide the height"));
+  EXPECT_THAT(refusal({"patch 8 2 norm"}, small), HasSubstr("must be 'patch WIDTH EXTENT'"));
+  EXPECT_THAT(refusal({"patch 8 2", "transformer 3", "token-mean"}, small),
+              HasSubstr("the heads of 'transformer 3' must divide the width of its tokens, 8; it "
+                        "reads the output of 'patch 8 2'"));
+  EXPECT_THAT(refusal({"patch 8 2", "transformer 0"}, small), HasSubstr("must divide the width"));
+  EXPECT_THAT(refusal({"patch 8 2", "transformer 2 ratio 0"}, small),
+              HasSubstr("the ratio of 'transformer 2 ratio 0' must be at least 1"));
+  EXPECT_THAT(refusal({"patch 65536 8", "transformer 1"}, small),
+              HasSubstr("'transformer 1' would have a weight of 262144 x 65536 elements"));
+  EXPECT_THAT(refusal({"conv 8 3", "transformer 2"}, small),
+              HasSubstr("'transformer 2' reads tokens, and gets images of 8 x 8 x 8; put a 'patch' "
+                        "before it; it reads the output of 'conv 8 3'"));
+  EXPECT_THAT(refusal({"transformer 2"}, small), HasSubstr("it reads the output of the data"));
+  EXPECT_THAT(refusal({"patch 8 2", "transformer 2", "conv 8 3"}, small),
+              HasSubstr("'conv 8 3' reads images, and gets 4 x 4 tokens of 8; put 'token-mean' "
+                        "before it; it reads the output of 'transformer 2'"));
+  EXPECT_THAT(refusal({"patch 8 2", "patch 8 2"}, small), HasSubstr("'patch 8 2' reads images"));
+  EXPECT_THAT(refusal({"patch 8 2", "3 x transformer 2"}, small),
+              HasSubstr("'transformer 2' is the last layer and gives 4 x 4 tokens of 8; add "
+                        "'token-mean'"));
+  EXPECT_THAT(refusal({"patch 8 2", "token-mean"}, {8, 4, 1}),
+              HasSubstr("as many rows of tokens as columns, and gets 4 x 2 tokens of 8"));
+  EXPECT_THAT(refusal({"patch 8 2", "token-mean 2"}, small), HasSubstr("must be 'token-mean'"));
+  EXPECT_THAT(refusal({"conv 8 3", "patch 8 2", "transformer 2", "token-mean", "linear 9"}, small),
+              ::testing::StrEq("accepted"));
   EXPECT_THAT(refusal({"0 x conv 8 3"}, small), HasSubstr("repetitions"));
   EXPECT_THAT(refusal({"3 conv 8 3"}, small), HasSubstr("repetitions"));
   EXPECT_THAT(refusal({"conv 8 3"}, {8, 8}), HasSubstr("[height, width, channels]"));

@@ -21,13 +21,17 @@ using reference::Attention;
 
 /// Each width with a kernel, and some between; several tiles, with an incomplete last one.
 const std::vector<Attention>& shapes() {
-  static const std::vector<Attention> all{{2, 201, 2, 32},  {1, 259, 2, 64}, {1, 141, 1, 96},
-                                          {1, 137, 1, 128}, {1, 100, 3, 8},  {2, 66, 1, 72},
-                                          {1, 128, 2, 64},  {1, 67, 1, 120}};
+  static const std::vector<Attention> all{
+      {2, 201, 2, 32},        {1, 259, 2, 64},        {1, 141, 1, 96},
+      {1, 137, 1, 128},       {1, 100, 3, 8},         {2, 66, 1, 72},
+      {1, 128, 2, 64},        {1, 67, 1, 120},        {2, 201, 2, 32, false},
+      {1, 259, 2, 64, false}, {1, 141, 1, 96, false}, {1, 137, 1, 128, false},
+      {1, 100, 3, 8, false}};
   return all;
 }
 std::string text(const Attention& s) {
-  return fmt::format("{}x{} heads {}x{}", s.sequences, s.tokens, s.heads, s.width);
+  return fmt::format("{}x{} heads {}x{}{}", s.sequences, s.tokens, s.heads, s.width,
+                     s.causal ? "" : " all");
 }
 
 TEST(SimtAttention, agrees_with_the_reference_over_several_tiles) {
@@ -63,7 +67,8 @@ struct Operands {
               .tokens = s.tokens,
               .heads = s.heads,
               .width = s.width,
-              .scale = 1.0F / std::sqrt(static_cast<float>(s.width))};
+              .scale = 1.0F / std::sqrt(static_cast<float>(s.width)),
+              .causal = s.causal};
   }
   template <class Forward, class Backward>
   void run(const Forward& forward, const Backward& backward) {
@@ -84,7 +89,8 @@ struct Operands {
 
 /// Scores up to 10,000 and more: one key has all the weight, and neither pass overflows.
 TEST(SimtAttention, bears_scores_of_ten_thousand) {
-  for (const Attention& shape : {Attention{1, 150, 1, 64}, {1, 70, 2, 96}}) {
+  for (const Attention& shape :
+       {Attention{1, 150, 1, 64}, {1, 70, 2, 96}, {1, 150, 1, 64, false}}) {
     Case one = attention_case(shape, kBf16);
     for (double& value : one.operands[0].values) {
       value = rounded(kBf16, 60 * value);

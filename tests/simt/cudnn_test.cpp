@@ -73,7 +73,7 @@ TEST_F(Cudnn, computes_the_cases_of_the_table) {
     taken += runs_;
     buffers_.clear();
   }
-  EXPECT_EQ(taken, 2 * 7);
+  EXPECT_EQ(taken, 2 * 14);
   EXPECT_EQ(cudnn_host().sums_of_dq, 0) << "two runs have the same bits";
 }
 
@@ -85,8 +85,8 @@ TEST_F(Cudnn, adds_up_dq_in_memory_where_bits_need_not_repeat) {
     expect_right(one);
     buffers_.clear();
   }
-  EXPECT_EQ(cudnn_host().runs, 2 * 7);
-  EXPECT_EQ(cudnn_host().sums_of_dq, 7);
+  EXPECT_EQ(cudnn_host().runs, 2 * 14);
+  EXPECT_EQ(cudnn_host().sums_of_dq, 14);
 }
 
 TEST_F(Cudnn, has_gradients_of_both_kinds_beside_each_other) {
@@ -99,12 +99,13 @@ TEST_F(Cudnn, has_gradients_of_both_kinds_beside_each_other) {
 }
 
 TEST_F(Cudnn, keeps_a_plan_for_each_shape) {
-  for (const Attention& shape : {Attention{1, 64, 1, 16}, {2, 64, 1, 16}, {1, 65, 1, 16}}) {
+  for (const Attention& shape :
+       {Attention{1, 64, 1, 16}, {2, 64, 1, 16}, {1, 65, 1, 16}, {1, 65, 1, 16, false}}) {
     for (int again = 0; again < 2; ++again) {
       expect_runs(shape, 1, 1);
     }
   }
-  EXPECT_EQ(cudnn_host().plans, 6);
+  EXPECT_EQ(cudnn_host().plans, 8);
 }
 
 /// Runs are enqueued on the queue, like all work of a device.

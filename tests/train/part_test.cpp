@@ -40,6 +40,11 @@ io::Config config_of(const Setting& setting) {
   config.model.hidden = {40, 24, 32};
   config.model.network = {"conv 6 3 norm", "basic 8", "max 2", "wide 6", "norm", "linear 8"};
   config.model.image = {5, 4, 1};
+  if (setting.model == "transformer") {
+    config.model.kind = "vision";
+    config.model.network = {"conv 6 1", "patch 8 1", "2 x transformer 2", "token-mean", "linear 8"};
+    config.model.image = {2, 2, 5};
+  }
   config.model.tie_embeddings = setting.tied;
   config.model.dropout = setting.dropout;
   config.train.dtype = setting.dtype;
@@ -193,7 +198,12 @@ std::vector<Setting> settings() {
     for (const std::string storage : {"dense", "expanded", "sparse"}) {
       all.push_back({.dtype = dtype, .storage = storage, .pruned = true});
     }
-    for (const std::string model : {"mlp", "vision"}) {
+    for (const std::string recompute : {"selective", "full"}) {
+      all.push_back(
+          {.model = "transformer", .dtype = dtype, .recompute = recompute, .dropout = 0.1});
+    }
+    all.push_back({.model = "transformer", .dtype = dtype, .storage = "expanded", .pruned = true});
+    for (const std::string model : {"mlp", "vision", "transformer"}) {
       all.push_back({.model = model, .dtype = dtype, .dropout = 0.1});
       all.push_back({.model = model, .dtype = dtype, .storage = "sparse", .pruned = true});
     }

@@ -1,11 +1,12 @@
-// Trainings of convolutional networks with batch norm and residual blocks: the equalities of
-// equality_test.cpp, and the moving averages of the statistics.
+// Trainings of networks for images, convolutional (with batch norm and residual blocks) or of
+// transformer blocks: the equalities of equality_test.cpp, and the moving averages of batch norm.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <fstream>
 
 #include "src/core/rng.h"
+#include "src/model/networks/registry.h"
 #include "tests/support/support.h"
 #include "tests/support/ways.h"
 
@@ -60,6 +61,13 @@ double largest_difference(const Outcome& a, const Outcome& b) {
   return largest;
 }
 
+io::Config transformer_config(const TempDir& dir, const std::string& dtype) {
+  io::Config config = config_of(dir, dtype);
+  config.model.network = {"patch 16 2", "2 x transformer 2", "token-mean"};
+  config.model.dropout = 0.1;
+  return config;
+}
+
 class VisionRuns : public ::testing::TestWithParam<std::string> {
  protected:
   TempDir dir_;
@@ -97,6 +105,96 @@ TEST_P(VisionRuns, FullMaskIsDense) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, VisionRuns, ::testing::Values("fp32", "bf16", "fp16"));
+
+class TransformerRuns : public ::testing::TestWithParam<std::string> {
+ protected:
+  TempDir dir_;
+  io::Config config_ = transformer_config(dir_, GetParam());
+};
+
+TEST_P(TransformerRuns, Learn) {
+  config_.model.dropout = 0;
+  config_.train.steps = 150;
+  config_.optimizer.lr = 5e-3;
+  const Outcome outcome = run(config_);
+  EXPECT_LT(outcome.losses.back(), 0.5) << "of about 1.1 = log 3 at the start";
+  EXPECT_LT(outcome.val_loss, 0.7);
+}
+
+TEST_P(TransformerRuns, StagesChangeNoBit) {
+  const Outcome whole = run(config_);
+  config_.parallel.pipeline = 2;
+  for (const std::string schedule : {"gpipe", "1f1b", "zero-bubble"}) {
+    config_.parallel.schedule = schedule;
+    EXPECT_EQ(run(config_, 2).losses, whole.losses) << schedule;
+  }
+}
+
+TEST_P(TransformerRuns, RecomputeChangesNoBit) {
+  const Outcome kept = run(config_);
+  for (const std::string recompute : {"selective", "full"}) {
+    config_.train.recompute = recompute;
+    EXPECT_EQ(run(config_), kept) << recompute;
+  }
+}
+
+TEST_P(TransformerRuns, ResumeIsNoBreak) {
+  prune_sparse(config_);
+  const Outcome whole = run(config_);
+  EXPECT_EQ(run_with_breaks(config_, 1, {2, 4, 7}), whole);
+}
+
+TEST_P(TransformerRuns, FullMaskIsDense) {
+  const Outcome dense = run(config_);
+  prune(config_);
+  config_.pruning.sparsity = 0;
+  EXPECT_EQ(run(config_), dense);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, TransformerRuns, ::testing::Values("fp32", "bf16", "fp16"));
+
+/// Storages compute the same products in other orders.
+TEST(TransformerStorages, Agree) {
+  const TempDir dir;
+  io::Config config = transformer_config(dir, "fp32");
+  config.optimizer.kind = "sgd";  // an update of Adam magnifies rounding of small gradients
+  config.optimizer.lr = 0.05;
+  prune(config);
+  config.sparse.storage.fallback = "dense";
+  const Outcome dense = run(config);
+  prune_sparse(config);
+  EXPECT_LT(largest_difference(run(config), dense), 1e-5);
+  prune_expanded(config);
+  EXPECT_LT(largest_difference(run(config), dense), 1e-5);
+}
+
+TEST(TransformerRanks, MatchOneRank) {
+  const TempDir dir;
+  io::Config config = transformer_config(dir, "fp32");
+  config.optimizer.kind = "sgd";
+  config.optimizer.lr = 0.05;
+  const Outcome one = run(config, 1);
+  for (const int64_t zero : {0, 1}) {
+    config.parallel.zero = zero;
+    EXPECT_LT(largest_difference(run(config, 4), one), 1e-5) << " zero " << zero;
+  }
+}
+
+/// A checkpoint of another norm is refused: its parameters have another meaning.
+TEST(TransformerIdentity, HasTheNorm) {
+  const TempDir dir;
+  io::Config config = transformer_config(dir, "fp32");
+  const auto norm_of = [](const io::Config& of) {
+    std::string found = "none";
+    for (const auto& [key, value] : model::network_of(of.model).identity(of.model)) {
+      found = key == "norm" ? value : found;
+    }
+    return found;
+  };
+  EXPECT_EQ(norm_of(config), "layernorm");
+  config.model.network = {"conv 4 3 norm"};
+  EXPECT_EQ(norm_of(config), "none");
+}
 
 /// With the same micro-batches the statistics are the same on any number of ranks, so only the
 /// order of sums differs.

@@ -6,16 +6,17 @@
 namespace espalier::kernels {
 namespace {
 
-/// Scores on and below the diagonal, over all heads and sequences.
-double causal_scores(const Tensor& qkv, int heads) {
+/// Scores over all heads and sequences; causal: those on and below the diagonal.
+double scores(const Tensor& qkv, int heads, bool causal) {
   const auto tokens = static_cast<double>(qkv.shape[1]);
-  return static_cast<double>(qkv.shape[0]) * heads * tokens * (tokens + 1) / 2;
+  const double keys = causal ? (tokens + 1) / 2 : tokens;
+  return static_cast<double>(qkv.shape[0]) * heads * tokens * keys;
 }
 
 /// Flops of `products` products of each score with a row of D = C / H elements, and of the softmax.
-double attention_flops(const Tensor& qkv, int heads, int products) {
+double attention_flops(const Tensor& qkv, int heads, bool causal, int products) {
   const double width = static_cast<double>(qkv.cols()) / 3 / heads;
-  return causal_scores(qkv, heads) * (2 * products * width + kExp);
+  return scores(qkv, heads, causal) * (2 * products * width + kExp);
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ void verify(const AttentionArgs& args) {
 }
 
 DryCount cost(const AttentionArgs& args) {
-  return {attention_flops(args.qkv, args.heads, 2), traffic(args.qkv, args.out, args.lse)};
+  return {attention_flops(args.qkv, args.heads, args.causal, 2),
+          traffic(args.qkv, args.out, args.lse)};
 }
 
 void verify(const AttentionBackwardArgs& args) {
@@ -46,7 +48,7 @@ void verify(const AttentionBackwardArgs& args) {
 }
 
 DryCount cost(const AttentionBackwardArgs& args) {
-  return {attention_flops(args.qkv, args.heads, 5),
+  return {attention_flops(args.qkv, args.heads, args.causal, 5),
           traffic(args.qkv, args.out, args.lse, args.dout, args.dqkv)};
 }
 

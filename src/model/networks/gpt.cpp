@@ -6,21 +6,14 @@
 //   head        losses = cross-entropy(norm(x) Wᵀ), by chunks of rows: full logits never exist
 //
 // The residual stream x is fp32, products run in the compute type. Dropout acts on the embedding
-// and on both branches (not inside attention). Initial weights: normal 0.02; projections into the
-// residual stream 0.02 / sqrt(2 layers).
-//
-// A block keeps for backward, in bytes a row (e: bytes of the compute type, ratio 4):
-//   none       8 C residual streams + 14 e C: norm outputs, qkv, attention, MLP around gelu
-//   selective  8 C + 8 e C: norm outputs and gelu are computed again
-//   full       4 C: its input; the rest is there for one block at a time
+// and in the blocks. Initial weights: normal 0.02. Blocks: src/model/layers/transformer.h.
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <optional>
 
 #include "src/model/layers/dropout.h"
 #include "src/model/layers/linear.h"
 #include "src/model/layers/norm.h"
+#include "src/model/layers/transformer.h"
 #include "src/model/networks/registry.h"
 
 namespace espalier::model {
@@ -29,7 +22,7 @@ namespace {
 constexpr std::string_view kToken = "embedding.token";
 
 struct GptShape {
-  int64_t layers, heads, width, context, vocabulary, mlp_ratio;
+  int64_t width, context, vocabulary;
   bool tie_embeddings;
   std::string norm;
 
@@ -100,239 +93,6 @@ class Embedding final : public Layer {
   sparse::Store* store_ = nullptr;
   sparse::Parameter* token_ = nullptr;
   sparse::Parameter* position_ = nullptr;
-};
-
-constexpr auto kGelu = kernels::Activation::gelu;
-
-/// Scope of tensors that are cheap to compute again: a training pass without recompute keeps them,
-/// any other drops them at the end of the scope.
-class Cheap {
- public:
-  explicit Cheap(Pass& pass) {
-    if (!pass.training || pass.recompute != Recompute::none) {
-      drop_.emplace(pass.tape);
-    }
-  }
-  /// The tensor to save for `pushed`; empty: recomputed.
-  Tensor kept(const Tensor& pushed) const { return drop_ ? Tensor() : pushed; }
-
- private:
-  std::optional<Tape::Scope> drop_;
-};
-
-Linear::Options into_residual(const GptShape& shape) {
-  return {.deviation = 0.02F / std::sqrt(2.0F * static_cast<float>(shape.layers)),
-          .width = shape.width,
-          .flow = {.ends_branch = true}};
-}
-
-class Block final : public Layer {
- public:
-  Block(const GptShape& shape, int64_t number)
-      : name_(fmt::format("blocks.{}", number)),
-        shape_(shape),
-        norm1_(shape.norm, name_ + ".norm1", shape.width),
-        norm2_(shape.norm, name_ + ".norm2", shape.width),
-        qkv_(name_ + ".attention.qkv", shape.width, 3 * shape.width,
-             {.width = shape.width, .flow = {.begins_branch = true, .parts = 3}}),
-        projection_(name_ + ".attention.projection", shape.width, shape.width,
-                    into_residual(shape)),
-        expand_(name_ + ".mlp.expand", shape.width, shape.mlp_ratio * shape.width,
-                {.width = shape.width, .flow = {.begins_branch = true}}),
-        contract_(name_ + ".mlp.contract", shape.mlp_ratio * shape.width, shape.width,
-                  into_residual(shape)) {}
-
-  std::string_view name() const override { return name_; }
-  std::vector<sparse::ParameterSpec> parameters() const override {
-    std::vector<sparse::ParameterSpec> all;
-    auto add = [&all](std::vector<sparse::ParameterSpec> some) {
-      all.insert(all.end(), some.begin(), some.end());
-    };
-    add(norm1_.parameters());
-    add(qkv_.parameters());
-    add(projection_.parameters());
-    add(norm2_.parameters());
-    add(expand_.parameters());
-    add(contract_.parameters());
-    return all;
-  }
-
-  void bind(sparse::Store& store, const kernels::Kernels& kernels) override {
-    norm1_.bind(store);
-    norm2_.bind(store);
-    for (Linear* linear : {&qkv_, &projection_, &expand_, &contract_}) {
-      linear->bind(store, kernels);
-    }
-  }
-
-  TensorSpec output(int64_t samples, DType /*dtype*/) const override {
-    return shape_.residual_stream(samples);
-  }
-
-  Tensor forward(Pass& pass, const Tensor& x) override {
-    const Tensor out = pass.tape.push("residual stream", DType::fp32, x.shape);
-    std::optional<Tape::Scope> temporaries;
-    if (!pass.training) {
-      temporaries.emplace(pass.tape);
-    }
-    const Saved saved = run(pass, x, out);
-    if (pass.training) {
-      pass.tape.save(this, saved);
-    }
-    return out;
-  }
-
-  // Reuses memory: a tensor that is no longer needed becomes the next one.
-  Tensor backward(Pass& pass, const Tensor& dy) override {
-    const auto& saved = pass.tape.saved<Saved>(this);
-    const Tape::Scope temporaries(pass.tape);
-    const Tensor narrow = pass.tape.push("branch gradient", pass.dtype, dy.shape);
-    if (has_copy(pass)) {
-      pass.kernels.cast(pass.stream, {.x = dy, .y = narrow});
-    }
-    mlp_backward(pass, saved, dy, narrow);
-    attention_backward(pass, saved, dy, narrow);
-    return dy;
-  }
-
-  bool can_replay() const override { return true; }
-  void replay(Pass& pass, const Tensor& x) override { pass.tape.save(this, run(pass, x, {})); }
-
- private:
-  struct Saved {
-    Norm::Saved norm1, norm2;
-    Tensor qkv, attention, lse;  ///< [B, T, 3C], [B, T, C], [B, H, T]
-    Tensor expanded;             ///< [R, ratio C] before GELU
-    Tensor normed1, normed2;     ///< outputs of the norms; not with recompute
-    Tensor activated;            ///< [R, ratio C] after GELU; not with recompute
-  };
-  /// All but the last product, which needs the output's memory.
-  Saved run(Pass& pass, const Tensor& x, const Tensor& out) {
-    Saved saved;
-    const Tensor middle = pass.tape.push("residual stream", DType::fp32, x.shape);
-    attention_forward(pass, x, middle, saved);
-    mlp_forward(pass, middle, out, saved);
-    return saved;
-  }
-
-  void attention_forward(Pass& pass, const Tensor& x, const Tensor& middle, Saved& saved) {
-    const int64_t sequences = x.shape[0];
-    const int64_t tokens = x.shape[1];
-    saved.norm1 = norm1_.prepare(pass, x);
-    saved.qkv = pass.tape.push("attention qkv", pass.dtype, Shape{sequences, tokens, qkv_.out()});
-    saved.attention = pass.tape.push("attention out", pass.dtype, x.shape);
-    saved.lse =
-        pass.tape.push("attention lse", DType::fp32, Shape{sequences, shape_.heads, tokens});
-    {
-      const Cheap cheap(pass);
-      const Tensor normed = pass.tape.push("norm", pass.dtype, x.shape);
-      norm1_.forward(pass, saved.norm1, normed);
-      qkv_.forward(pass, {.x = normed, .y = saved.qkv});
-      saved.normed1 = cheap.kept(normed);
-    }
-    pass.kernels.attention(pass.stream, {.qkv = saved.qkv,
-                                         .out = saved.attention,
-                                         .lse = saved.lse,
-                                         .heads = static_cast<int>(shape_.heads)});
-    add_branch(pass, projection_, saved.attention, x, middle);
-  }
-
-  void mlp_forward(Pass& pass, const Tensor& middle, const Tensor& out, Saved& saved) {
-    const Shape wide{middle.rows(), expand_.out()};
-    saved.norm2 = norm2_.prepare(pass, middle);
-    saved.expanded = pass.tape.push("mlp expanded", pass.dtype, wide);
-    const Cheap cheap(pass);
-    const Tensor normed = pass.tape.push("norm", pass.dtype, middle.shape);
-    norm2_.forward(pass, saved.norm2, normed);
-    saved.normed2 = cheap.kept(normed);
-    if (!out) {  // a replay: backward computes the rest
-      expand_.forward(pass, {.x = normed, .y = saved.expanded});
-      return;
-    }
-    const Tensor activated = pass.tape.push("mlp activated", pass.dtype, wide);
-    expand_.forward(
-        pass, {.x = normed, .y = saved.expanded, .activation = kGelu, .activated = activated});
-    saved.activated = cheap.kept(activated);
-    add_branch(pass, contract_, activated, middle, out);
-  }
-
-  /// Backward of a branch; both add to `gradient`. With has_copy, `narrow` holds a copy of
-  /// `gradient` in the compute type, and mlp_backward, which runs first, updates it for
-  /// attention_backward.
-  void mlp_backward(Pass& pass, const Saved& saved, const Tensor& gradient, const Tensor& narrow) {
-    const Tape::Scope temporaries(pass.tape);
-    const Tensor dout = branch_gradient(pass, contract_, gradient, narrow);
-    Tensor wide = saved.activated;
-    if (!wide) {
-      wide = pass.tape.push("mlp activated", pass.dtype, saved.expanded.shape);
-      pass.kernels.activation(pass.stream, {.kind = kGelu, .x = saved.expanded, .y = wide});
-    }
-    contract_.backward_weight(pass, wide, dout, pass.accumulate);
-    contract_.backward_input(
-        pass, {.dy = dout, .dx = wide, .activation = kGelu, .preactivation = saved.expanded});
-    Tensor normed = saved.normed2;
-    if (!normed) {
-      normed = narrow;
-      norm2_.forward(pass, saved.norm2, normed);
-    }
-    expand_.backward_weight(pass, normed, wide, pass.accumulate);
-    expand_.backward_input(pass, {.dy = wide, .dx = narrow});
-    norm2_.backward(pass, saved.norm2, narrow, gradient, has_copy(pass) ? narrow : Tensor());
-  }
-
-  void attention_backward(Pass& pass, const Saved& saved, const Tensor& gradient,
-                          const Tensor& narrow) {
-    const Tape::Scope temporaries(pass.tape);
-    const Tensor dout = branch_gradient(pass, projection_, gradient, narrow);
-    const Tensor dattention = pass.tape.push("attention gradient", pass.dtype, gradient.shape);
-    projection_.backward_input(pass, {.dy = dout, .dx = dattention});
-    projection_.backward_weight(pass, saved.attention, dout, pass.accumulate);
-    const Tensor dqkv = pass.tape.push("qkv gradient", pass.dtype, saved.qkv.shape);
-    pass.kernels.attention_backward(pass.stream, {.qkv = saved.qkv,
-                                                  .out = saved.attention,
-                                                  .lse = saved.lse,
-                                                  .dout = dattention,
-                                                  .dqkv = dqkv,
-                                                  .heads = static_cast<int>(shape_.heads)});
-    Tensor normed = saved.normed1;
-    if (!normed) {
-      normed = narrow;
-      norm1_.forward(pass, saved.norm1, normed);
-    }
-    qkv_.backward_weight(pass, normed, dqkv, pass.accumulate);
-    qkv_.backward_input(pass, {.dy = dqkv, .dx = narrow});
-    norm1_.backward(pass, saved.norm1, narrow, gradient);
-  }
-
-  /// out = x + dropout(linear(branch))
-  void add_branch(Pass& pass, Linear& linear, const Tensor& branch, const Tensor& x,
-                  const Tensor& out) {
-    if (drops(pass)) {
-      linear.forward(pass, {.x = branch, .y = out});
-      apply_dropout(pass, linear.name(), out, out);
-      pass.kernels.cast(pass.stream, {.x = x, .y = out, .accumulate = true});
-    } else {
-      linear.forward(pass, {.x = branch, .y = out, .addend = x});
-    }
-  }
-
-  /// Whether the gradient of a branch differs from the residual stream's: rounded, or dropped out.
-  static bool has_copy(const Pass& pass) { return pass.dtype != DType::fp32 || drops(pass); }
-
-  /// Gradient of the output of the branch's linear map, in `narrow` where it differs.
-  static Tensor branch_gradient(Pass& pass, const Linear& linear, const Tensor& gradient,
-                                const Tensor& narrow) {
-    if (!has_copy(pass)) {
-      return gradient;
-    }
-    apply_dropout(pass, linear.name(), narrow, narrow);
-    return narrow;
-  }
-
-  std::string name_;
-  GptShape shape_;
-  Norm norm1_, norm2_;
-  Linear qkv_, projection_, expand_, contract_;
 };
 
 /// Logits are computed for some rows at a time.
@@ -462,12 +222,9 @@ void check_shape(const io::ModelConfig& config) {
 
 std::unique_ptr<Layer> make_layer(const io::ModelConfig& config, const ProblemShape& problem,
                                   size_t number) {
-  const GptShape shape{.layers = config.layers,
-                       .heads = config.heads,
-                       .width = config.width,
+  const GptShape shape{.width = config.width,
                        .context = config.context,
                        .vocabulary = problem.classes,
-                       .mlp_ratio = config.mlp_ratio,
                        .tie_embeddings = config.tie_embeddings,
                        .norm = config.norm};
   if (number == 0) {
@@ -475,7 +232,13 @@ std::unique_ptr<Layer> make_layer(const io::ModelConfig& config, const ProblemSh
   }
   const auto block = static_cast<int64_t>(number) - 1;
   if (block < config.layers) {
-    return std::make_unique<Block>(shape, block);
+    return std::make_unique<TransformerBlock>(
+        fmt::format("blocks.{}", block), TransformerBlock::Options{.tokens = config.context,
+                                                                   .width = config.width,
+                                                                   .heads = config.heads,
+                                                                   .mlp_ratio = config.mlp_ratio,
+                                                                   .blocks = config.layers,
+                                                                   .norm = config.norm});
   }
   return std::make_unique<Head>(shape);
 }

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "src/model/layers/perceptron.h"
 #include "src/model/layers/residual.h"
+#include "src/model/layers/tokens.h"
+#include "src/model/layers/transformer.h"
 
 namespace espalier::model {
 namespace {
@@ -84,13 +87,19 @@ void read_convolution(Words& words, LayerEntry& entry) {
   add_convolution(entry, shape);
 }
 
-std::unique_ptr<Layer> make_convolution(const LayerEntry& entry, const LayerPlace& place) {
+/// The entry's first convolution, with the scaling of its place.
+Convolution::Options first_convolution(const LayerEntry& entry, const LayerPlace& place) {
   Convolution::Options convolution = entry.convolutions.front();
   if (place.first) {
     convolution.linear.scaling = sparse::Scaling::base;
     convolution.linear.width = convolution.out;
     convolution.linear.deviation_by_width = false;
   }
+  return convolution;
+}
+
+std::unique_ptr<Layer> make_convolution(const LayerEntry& entry, const LayerPlace& place) {
+  const Convolution::Options convolution = first_convolution(entry, place);
   return std::make_unique<ConvolutionLayer>(
       place.name,
       ConvolutionLayer::Options{
@@ -198,7 +207,70 @@ std::unique_ptr<Layer> make_wide(const LayerEntry& entry, const LayerPlace& plac
                                                                     .flat = place.flat});
 }
 
-constexpr std::array<LayerKind, 8> kAll{{
+void read_patch(Words& words, LayerEntry& entry) {
+  const int64_t width = words.number("the width of its tokens");
+  const int64_t extent = words.number("the extent of its patches");
+  check(words.done(), "model.network: '{}' must be 'patch WIDTH EXTENT'", entry.text);
+  check(extent > 0 && entry.from.height % extent == 0 && entry.from.width % extent == 0,
+        "model.network: the extent of '{}' must divide the height and width of images of {}",
+        entry.text, entry.from.text());
+  add_convolution(entry, {.out = width, .extent = extent, .stride = extent});
+  Linear::Options& linear = entry.convolutions.front().linear;
+  linear.deviation = 1 / std::sqrt(static_cast<float>(linear.width));  // no rectifier follows
+  entry.to.tokens = true;
+  check(entry.to.count() <= sparse::kMaxElements,
+        "model.network: '{}' would have {} numbers of positions; the limit is {}", entry.text,
+        entry.to.count(), sparse::kMaxElements);
+}
+
+std::unique_ptr<Layer> make_patch(const LayerEntry& entry, const LayerPlace& place) {
+  return std::make_unique<PatchEmbedding>(
+      place.name, PatchEmbedding::Options{.convolution = first_convolution(entry, place),
+                                          .first = place.first});
+}
+
+void read_transformer(Words& words, LayerEntry& entry) {
+  entry.heads = words.number("its heads");
+  words.options({{.name = "ratio", .number = &entry.ratio}});
+  const int64_t width = entry.from.channels;
+  check(entry.heads > 0 && width % entry.heads == 0,
+        "model.network: the heads of '{}' must divide the width of its tokens, {}", entry.text,
+        width);
+  check(entry.ratio > 0, "model.network: the ratio of '{}' must be at least 1", entry.text);
+  const int64_t rows = std::max<int64_t>(3, entry.ratio) * width;
+  check(rows <= sparse::kMaxElements / width,
+        "model.network: '{}' would have a weight of {} x {} elements; the limit is {}", entry.text,
+        rows, width, sparse::kMaxElements);
+  entry.to = entry.from;
+}
+
+std::unique_ptr<Layer> make_transformer(const LayerEntry& entry, const LayerPlace& place) {
+  return std::make_unique<TransformerBlock>(
+      place.name, TransformerBlock::Options{.tokens = entry.from.height * entry.from.width,
+                                            .width = entry.from.channels,
+                                            .heads = entry.heads,
+                                            .mlp_ratio = entry.ratio,
+                                            .blocks = place.blocks,
+                                            .norm = place.norm,
+                                            .causal = false});
+}
+
+void read_token_mean(Words& words, LayerEntry& entry) {
+  check(words.done(), "model.network: '{}' must be 'token-mean'", entry.text);
+  check(entry.from.height == entry.from.width,
+        "model.network: 'token-mean' needs as many rows of tokens as columns, and gets {}",
+        entry.from.text());
+  entry.to = {.channels = entry.from.channels};
+}
+
+std::unique_ptr<Layer> make_token_mean(const LayerEntry& entry, const LayerPlace& place) {
+  return std::make_unique<TokenMean>(place.name, TokenMean::Options{.edge = entry.from.height,
+                                                                    .width = entry.from.channels,
+                                                                    .norm = place.norm,
+                                                                    .flat = place.flat});
+}
+
+constexpr std::array<LayerKind, 11> kAll{{
     {.name = "conv",
      .form = "conv OUT EXTENT [stride S] [padding P] [groups G] [norm] [plain]",
      .read = read_convolution,
@@ -232,6 +304,17 @@ constexpr std::array<LayerKind, 8> kAll{{
      .may_be_first = false,
      .read = read_basic,
      .make = make_wide},
+    {.name = "patch", .form = "patch WIDTH EXTENT", .read = read_patch, .make = make_patch},
+    {.name = "transformer",
+     .form = "transformer HEADS [ratio R]",
+     .reads_tokens = true,
+     .read = read_transformer,
+     .make = make_transformer},
+    {.name = "token-mean",
+     .form = "token-mean",
+     .reads_tokens = true,
+     .read = read_token_mean,
+     .make = make_token_mean},
 }};
 
 constexpr auto kKinds = [] {
@@ -242,7 +325,10 @@ constexpr auto kKinds = [] {
 
 }  // namespace
 
-std::string Images::text() const { return fmt::format("{} x {} x {}", height, width, channels); }
+std::string Images::text() const {
+  return tokens ? fmt::format("{} x {} tokens of {}", height, width, channels)
+                : fmt::format("{} x {} x {}", height, width, channels);
+}
 
 Registry<LayerKind> layer_kinds() { return kKinds; }
 
@@ -256,6 +342,12 @@ LayerEntry read_layer(const std::string& text, const Images& from, const std::st
         "model.network: '{}' cannot be the first layer; begin with a 'conv'", text);
   LayerEntry entry{.text = text, .kind = &*kind, .from = from, .to = {}};
   try {
+    check(!kind->reads_tokens || from.tokens,
+          "model.network: '{}' reads tokens, and gets images of {}; put a 'patch' before it", text,
+          from.text());
+    check(kind->reads_tokens || !from.tokens,
+          "model.network: '{}' reads images, and gets {}; put 'token-mean' before it", text,
+          from.text());
     kind->read(words, entry);
   } catch (const Failure& failure) {
     throw Failure(fmt::format("{}; it reads the output of {}; its form is '{}'", failure.what(),

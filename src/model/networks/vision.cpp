@@ -3,6 +3,7 @@
 // on.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 
 #include "src/model/layers/perceptron.h"
@@ -32,6 +33,8 @@ std::vector<LayerEntry> entries_of(const io::ModelConfig& config) {
       images = entries.back().to;
     }
   }
+  check(!images.tokens, "model.network: '{}' is the last layer and gives {}; add 'token-mean'",
+        entries.empty() ? "" : entries.back().text, images.text());
   return entries;
 }
 
@@ -55,7 +58,10 @@ std::unique_ptr<Layer> make_layer(const io::ModelConfig& config, const ProblemSh
   const bool last = number + 1 == entries.size();
   return entry.kind->make(entry, {.name = fmt::format("{}.{}", number, entry.kind->name),
                                   .first = number == 0,
-                                  .flat = last || entries[number + 1].kind->reads_vectors});
+                                  .flat = last || entries[number + 1].kind->reads_vectors,
+                                  .norm = config.norm,
+                                  .blocks = std::ranges::count_if(
+                                      entries, [](const LayerEntry& e) { return e.heads > 0; })});
 }
 
 size_t layer_count(const io::ModelConfig& config) {
@@ -74,6 +80,17 @@ ProblemShape problem_of(const io::ModelConfig& config, const MatrixShape& shape)
           .image = shape_of_image(config)};
 }
 
+/// model.norm decides only about layers that read tokens.
+Settings identity(const io::ModelConfig& config) {
+  Settings settings{{"network", fmt::format("{}", fmt::join(config.network, ", "))},
+                    {"image", fmt::format("{}", fmt::join(config.image, " x "))}};
+  if (std::ranges::any_of(entries_of(config),
+                          [](const LayerEntry& entry) { return entry.kind->reads_tokens; })) {
+    settings.emplace_back("norm", config.norm);
+  }
+  return settings;
+}
+
 constexpr std::array<std::string_view, 1> kDataKinds{"images"};
 
 }  // namespace
@@ -81,7 +98,7 @@ constexpr std::array<std::string_view, 1> kDataKinds{"images"};
 extern const NetworkKind kVision;
 const NetworkKind kVision{
     .name = "vision",
-    .help = "convolutional network; classifies images",
+    .help = "convolutional network or vision transformer; classifies images",
     .data_kinds = kDataKinds,
     .input_dtype = DType::fp32,
     .check =
@@ -93,11 +110,7 @@ const NetworkKind kVision{
     .layer_count = layer_count,
     .make_layer = make_layer,
     .problem_of = problem_of,
-    .identity =
-        [](const io::ModelConfig& config) {
-          return Settings{{"network", fmt::format("{}", fmt::join(config.network, ", "))},
-                          {"image", fmt::format("{}", fmt::join(config.image, " x "))}};
-        },
+    .identity = identity,
     .tied_parameter = [](const io::ModelConfig&) { return std::string_view(); },
     .image = shape_of_image,
     .describe =

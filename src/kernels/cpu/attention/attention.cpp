@@ -1,7 +1,7 @@
-// Causal attention by tiles. One (sequence, head) pair at a time: q, k, v are packed to panels that
-// fit L2; score tiles of kQueryTile x kKeyTile are on the stack. Only tiles on or below the
-// diagonal are computed. Softmax and all sums are fp32. In bf16, if the instruction set multiplies
-// pairs, the operands of every product are bf16, including probabilities. Source: Dao,
+// Attention by tiles. One (sequence, head) pair at a time: q, k, v are packed to panels that fit
+// L2; score tiles of kQueryTile x kKeyTile are on the stack. Causal attention computes only tiles
+// on or below the diagonal. Softmax and all sums are fp32. In bf16, if the instruction set
+// multiplies pairs, the operands of every product are bf16, including probabilities. Source: Dao,
 // FlashAttention-2 (2023), algorithms 1 and 2.
 #include "src/kernels/cpu/attention/products.h"
 #include "src/kernels/cpu/attention/rows.h"
@@ -65,7 +65,8 @@ void forward_head(const Products& products, const float* q, const float* kt, con
   for (int64_t q0 = 0; q0 < head.tokens; q0 += kQueryTile) {
     const int64_t queries = least(kQueryTile, head.tokens - q0);
     Softmax softmax;
-    for (int64_t k0 = 0; k0 < q0 + queries; k0 += kKeyTile) {
+    const int64_t end = head.keys_before(q0 + queries);
+    for (int64_t k0 = 0; k0 < end; k0 += kKeyTile) {
       const Tile tile = tile_at(head, q0, k0);
       products.scores(tile, q, kt, scores);
       softmax.add(tile, head.score_scale(), scores);
@@ -127,7 +128,7 @@ void backward_tile(const Products& products, const Tile& tile, const BackwardPan
 template <class T>
 void forward(Stream& stream, const AttentionArgs& args) {
   const TileMath& math = math_for(args.qkv.dtype);
-  const Head head = head_of(args.qkv, args.heads, math);
+  const Head head = head_of(args.qkv, args.heads, args.causal, math);
   const int64_t columns = args.qkv.cols() / 3;
   const int64_t pairs = args.qkv.shape[0] * args.heads;
   const int64_t floats = 4 * head.panel();
@@ -213,7 +214,7 @@ void pack_backward(const Head& head, const AttentionBackwardArgs& args, int64_t 
 template <class T>
 void backward(Stream& stream, const AttentionBackwardArgs& args) {
   const TileMath& math = math_for(args.qkv.dtype);
-  const Head head = head_of(args.qkv, args.heads, math);
+  const Head head = head_of(args.qkv, args.heads, args.causal, math);
   const int64_t columns = args.qkv.cols() / 3;
   const int64_t pairs = args.qkv.shape[0] * args.heads;
   const int64_t floats = backward_floats(head);
@@ -229,7 +230,8 @@ void backward(Stream& stream, const AttentionBackwardArgs& args) {
     const BackwardPanels p = backward_panels(head, memory + thread_index() * floats);
     pack_backward<T>(head, args, pair, p);
     for (int64_t q0 = 0; q0 < head.tokens; q0 += kQueryTile) {
-      for (int64_t k0 = 0; k0 < q0 + kQueryTile && k0 < head.tokens; k0 += kKeyTile) {
+      const int64_t end = head.keys_before(least(q0 + kQueryTile, head.tokens));
+      for (int64_t k0 = 0; k0 < end; k0 += kKeyTile) {
         backward_tile({head, math}, tile_at(head, q0, k0), p, lse + pair * head.tokens);
       }
     }

@@ -24,27 +24,30 @@ inline const TileMath& math_for(DType dtype) {
   return pairs != nullptr ? *pairs : kFloatMath;
 }
 
-inline Head head_of(const Tensor& qkv, int heads, const TileMath& math) {
+inline Head head_of(const Tensor& qkv, int heads, bool causal, const TileMath& math) {
   const int64_t width = qkv.cols() / 3 / heads;
   return {.tokens = qkv.shape[1],
           .width = width,
           .padded_tokens = padded(qkv.shape[1]),
           .padded_width = padded(width),
           .elements = math.elements,
-          .scale = 1.0F / __builtin_sqrtf(static_cast<float>(width))};
+          .scale = 1.0F / __builtin_sqrtf(static_cast<float>(width)),
+          .causal = causal};
 }
 
 /// A tile of queries [q0, q0 + queries) against keys [k0, k0 + keys); `keys` is padded to vectors,
 /// and row i sees the first `visible(i)` of them.
 struct Tile {
   int64_t q0, queries, k0, keys;
-  int64_t visible(int64_t i) const { return least(q0 + i - k0 + 1, keys); }
+  int64_t seen;  ///< number of keys that each row sees; 0: causal, row i sees keys up to its own
+  int64_t visible(int64_t i) const { return seen > 0 ? seen : least(q0 + i - k0 + 1, keys); }
 };
 
 inline Tile tile_at(const Head& head, int64_t q0, int64_t k0) {
   const int64_t queries = least(kQueryTile, head.tokens - q0);
-  const int64_t keys = least(kKeyTile, q0 + queries - k0);
-  return {.q0 = q0, .queries = queries, .k0 = k0, .keys = padded(keys)};
+  const int64_t keys = least(kKeyTile, head.keys_before(q0 + queries) - k0);
+  return {
+      .q0 = q0, .queries = queries, .k0 = k0, .keys = padded(keys), .seen = head.causal ? 0 : keys};
 }
 
 /// The three products of a tile of one head.

@@ -1,4 +1,4 @@
-// Causal attention: by cuDNN where it supports the call (attention_library.h), else by tiles where
+// Attention: by cuDNN where it supports the call (attention_library.h), else by tiles where
 // tensor cores support it, else by rows.
 #include "src/kernels/cuda/attention/attention.h"
 
@@ -21,7 +21,8 @@ AttentionShapes shapes_of(const Args& args) {
           .tokens = args.qkv.shape[1],
           .heads = args.heads,
           .width = width,
-          .scale = 1.0F / sqrtf(static_cast<float>(width))};
+          .scale = 1.0F / sqrtf(static_cast<float>(width)),
+          .causal = args.causal};
 }
 
 LibraryAttention for_library(const Stream& stream, const AttentionShapes& s) {
@@ -37,7 +38,8 @@ LibraryAttention for_library(const Stream& stream, const AttentionShapes& s) {
           .tokens = s.tokens,
           .heads = s.heads,
           .width = s.width,
-          .scale = s.scale};
+          .scale = s.scale,
+          .causal = s.causal};
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ struct AttentionShapes {
   float* lse = nullptr;
   float* delta = nullptr;  ///< workspace of backward: per row, the sum of out dout
   int64_t sequences = 0, tokens = 0, heads = 0, width = 0;
-  float scale = 1;  ///< factor of scores: width^-1/2
+  float scale = 1;     ///< factor of scores: width^-1/2
+  bool causal = true;  ///< a query sees the keys up to its own; otherwise all
 
   __host__ __device__ int64_t columns() const { return heads * width; }
   __host__ __device__ int64_t pairs() const { return sequences * heads; }

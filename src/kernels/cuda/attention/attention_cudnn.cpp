@@ -33,6 +33,7 @@ Way chosen_way() {
 
 AttentionKey key_of(const LibraryAttention& call, bool backward) {
   return {.backward = backward,
+          .causal = call.causal,
           .deterministic = call.deterministic || !backward,
           .sequences = call.sequences,
           .tokens = call.tokens,
@@ -115,7 +116,9 @@ void run(const Cudnn& cudnn, const CudnnPlan& plan, const LibraryAttention& call
   place(Id::out, call.out);
   place(Id::lse, call.lse);
   place(Id::scale, &scale);
-  place(Id::minus_infinity, &minus_infinity);
+  if (key.causal) {
+    place(Id::minus_infinity, &minus_infinity);
+  }
   if (backward) {
     place(Id::dout, call.dout);
     place(Id::delta, call.delta);

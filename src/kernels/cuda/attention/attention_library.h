@@ -1,5 +1,5 @@
 #pragma once
-// Causal attention by cuDNN's flash kernels. attention.cu tries cuDNN first; our own kernels
+// Attention by cuDNN's flash kernels. attention.cu tries cuDNN first; our own kernels
 // compute every call that cuDNN does not support, and all calls if the library is missing.
 //
 // Calls offered to cuDNN: bf16 operands aligned to 16 bytes, at least 64 positions, heads of at
@@ -31,6 +31,7 @@ struct LibraryAttention {
   float *lse = nullptr, *delta = nullptr;  ///< delta [sequences, heads, tokens]: backward fills it
   int64_t sequences = 0, tokens = 0, heads = 0, width = 0;
   float scale = 1;
+  bool causal = true;
 };
 
 /// Bytes of the stream's workspace that a call uses.

@@ -23,14 +23,16 @@ CudnnShape transposed(CudnnShape shape) {
 class Graphs {
  public:
   explicit Graphs(const AttentionKey& key) : key_(key) {
-    const auto& [backward, deterministic, B, T, H, D] = key;
+    const auto& [backward, causal, deterministic, B, T, H, D] = key;
     square_ = {{B, H, T, T}, {H * T * T, T * T, T, 1}};
     column_ = {{B, H, T, 1}, {H * T, T, 1, 1}};
     part_ = {{B, H, T, D}, {3 * H * D * T, D, 3 * H * D, 1}};
     whole_ = {{B, H, T, D}, {H * D * T, D, H * D, 1}};
     by_heads_ = {{B, H, T, D}, {H * T * D, T * D, D, 1}};
     graph_.number(id(Id::scale));
-    graph_.number(id(Id::minus_infinity));
+    if (causal) {
+      graph_.number(id(Id::minus_infinity));
+    }
   }
 
   CudnnObject forward(const CudnnTarget& target) {
@@ -101,6 +103,9 @@ class Graphs {
   }
   int64_t exponential(int64_t x) { return graph_.pointwise(Pointwise::exp, x, scores()); }
   int64_t masked(int64_t x) {
+    if (!key_.causal) {
+      return x;
+    }
     const int64_t row = graph_.index(x, 2, graph_.between(Data::int32, square_));
     const int64_t column = graph_.index(x, 3, graph_.between(Data::int32, square_));
     const int64_t seen = graph_.pointwise(Pointwise::greater_or_equal, row, column,

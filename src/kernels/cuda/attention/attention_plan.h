@@ -1,9 +1,9 @@
 #pragma once
-// Causal attention as graphs of cuDNN operations that cuDNN recognises as flash attention. The
+// Attention as graphs of cuDNN operations that cuDNN recognises as flash attention. The
 // graph names scores, softmax and their gradients one by one. None of them is stored in memory,
 // except ds in deterministic backward.
 //
-//   forward    s = scale q kᵀ below the diagonal, -inf above; lse = log of the sum of exp(s) by
+//   forward    s = scale q kᵀ (causal: -inf above the diagonal); lse = log of the sum of exp(s) by
 //              row; out = exp(s - lse) v
 //   backward   p = exp(s - lse); dv = pᵀ dout; ds = scale p (dout vᵀ - delta); dk = dsᵀ q;
 //              dq = ds k, delta = the sum of out dout by row
@@ -25,6 +25,7 @@ namespace espalier::kernels::ESPALIER_GPU {
 /// bf16, with rows as in AttentionArgs and AttentionBackwardArgs.
 struct AttentionKey {
   bool backward = false;
+  bool causal = true;
   bool deterministic = true;  ///< false: with an fp32 sum of dq; forward is always deterministic
   int64_t sequences = 0, tokens = 0, heads = 0, width = 0;
   auto operator<=>(const AttentionKey&) const = default;

@@ -1,4 +1,4 @@
-// Causal attention without tensor cores. A warp has one query (for the gradients of k and v: one
+// Attention without tensor cores. A warp has one query (for the gradients of k and v: one
 // key) and processes the keys (queries) 32 at a time, in two steps:
 // - each lane computes the score of one of them;
 // - each lane adds to every 32nd column of the head, with the scores broadcast by shuffles.
@@ -26,6 +26,9 @@ struct Place {
       : pair(s.pair(quotient(blockIdx.x, blocks))),
         t(blockIdx.x % blocks * kWarps + threadIdx.x / 32),
         there(t < s.tokens) {}
+  /// The last key that query t sees, and the first query that sees key t.
+  __device__ int64_t last_key(const Shapes& s) const { return s.causal ? t : s.tokens - 1; }
+  __device__ int64_t first_query(const Shapes& s) const { return s.causal ? t : 0; }
   __device__ int64_t part(const Shapes& s, int64_t row, int which) const {
     return s.part(pair, row, which);
   }
@@ -88,9 +91,10 @@ __global__ void __launch_bounds__(32 * kWarps) attend(Shapes s) {
   float sums[kColumnsEach] = {};
   float top = -FLT_MAX;
   float sum = 0;
-  for (int64_t first = 0; first <= own.t; first += 32) {
+  const int64_t last = own.last_key(s);
+  for (int64_t first = 0; first <= last; first += 32) {
     const int64_t key = first + lane;
-    const bool seen = key <= own.t;
+    const bool seen = key <= last;
     const float score = seen ? s.scale * dot(q, s.qkv, own.part(s, key, 1), s.width) : -FLT_MAX;
     const float higher = fmaxf(top, warp_max(score));
     const float p = seen ? expf(score - higher) : 0.0F;
@@ -100,7 +104,7 @@ __global__ void __launch_bounds__(32 * kWarps) attend(Shapes s) {
     for (float& one : sums) {
       one *= shrink;
     }
-    for (int j = 0; j < 32 && first + j <= own.t; ++j) {
+    for (int j = 0; j < 32 && first + j <= last; ++j) {
       add_row(s, s.qkv, own.part(s, first + j, 2), __shfl_sync(kAllLanes, p, j), sums);
     }
   }
@@ -137,14 +141,15 @@ __global__ void __launch_bounds__(32 * kWarps) query_gradient(Shapes s) {
   const float lse = s.lse[own.number(s, own.t)];
   const float delta = s.delta[own.number(s, own.t)];
   float sums[kColumnsEach] = {};
-  for (int64_t first = 0; first <= own.t; first += 32) {
+  const int64_t last = own.last_key(s);
+  for (int64_t first = 0; first <= last; first += 32) {
     const int64_t key = first + threadIdx.x % 32;
     float slope = 0;
-    if (key <= own.t) {
+    if (key <= last) {
       const float p = expf(s.scale * dot(q, s.qkv, own.part(s, key, 1), s.width) - lse);
       slope = p * (dot(dout, s.qkv, own.part(s, key, 2), s.width) - delta);
     }
-    for (int j = 0; j < 32 && first + j <= own.t; ++j) {
+    for (int j = 0; j < 32 && first + j <= last; ++j) {
       add_row(s, s.qkv, own.part(s, first + j, 1), __shfl_sync(kAllLanes, slope, j), sums);
     }
   }
@@ -160,7 +165,7 @@ __global__ void __launch_bounds__(32 * kWarps) key_gradient(Shapes s) {
   const float* v = keep(s, s.qkv, own.part(s, own.t, 2), 1);
   float dk[kColumnsEach] = {};
   float dv[kColumnsEach] = {};
-  for (int64_t first = own.t; first < s.tokens; first += 32) {
+  for (int64_t first = own.first_query(s); first < s.tokens; first += 32) {
     const int64_t query = first + threadIdx.x % 32;
     float p = 0;
     float slope = 0;

@@ -1,20 +1,21 @@
-// Causal attention on tensor cores, forward, after Dao, FlashAttention-2 (2023), algorithm 1.
+// Attention on tensor cores, forward, after Dao, FlashAttention-2 (2023), algorithm 1.
 //
 // - A block has 128 queries of one head, a warp 32 of them. Keys and values are loaded in tiles;
 //   one is loaded while the other is multiplied.
 // - Scores, the running softmax and sums stay in registers.
-// - Each warp skips tiles above the diagonal and masks only those on it.
+// - Causal: each warp skips tiles above the diagonal and masks only those on it. Otherwise only a
+//   last, incomplete tile is masked.
 //
 // Operands are 16-bit, sums fp32. Probabilities are rounded to the operands' type for the second
-// product. A NaN in v also reaches earlier rows, down to the start of its tile.
+// product. Causal: a NaN in v also reaches earlier rows, down to the start of its tile.
 //
 // Bound: 4 D flops and one exponential per score. A fragment of k or v serves two products: 128
 // bytes of shared memory for 2,048 multiply-adds, half of an SM's rate. Exponentials (16 a clock)
 // take half the time of an A100's products at D = 64. If the L2 cache holds the operands, each is
 // read T / 256 times on average; from T = 1,024 on that is no bound.
 //
-// Registers (ptxas of CUDA 13, sm_90a; sm_80 about the same, sm_100 up to 31 more; none spills),
-// shared memory, blocks an SM:
+// Registers of causal kernels (ptxas of CUDA 13, sm_90a; sm_80 about the same, sm_100 up to 31
+// more; none spills; the others take up to 10 more on sm_90a), shared memory, blocks an SM:
 //          168, 16 KiB, 3  220, 32 KiB, 2  207, 36 KiB, 2  239, 48 KiB, 2
 #include "src/kernels/cuda/attention/tile.h"
 
@@ -108,7 +109,7 @@ __device__ __forceinline__ void finish(const AttentionShapes& s, const Attention
   store_rows<kHalf, kD>(sums, tile, row % kQueries, output_rows(s, s.out, pair), row);
 }
 
-template <DType kHalf, int kD>
+template <DType kHalf, int kD, bool kCausal>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     attend(AttentionShapes s, AttentionOrder order) {
   constexpr int kTile = kKeys<kD>;
@@ -129,13 +130,13 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
 
   const int row = first + static_cast<int>(threadIdx.x) / 32 * 16 * kM;
   const Left<kD, kM, kD <= 64> queries(q, row - first);
-  const int end = first + kQueries < keys.count ? first + kQueries : keys.count;
+  const int end = kCausal && first + kQueries < keys.count ? first + kQueries : keys.count;
   const float scale2 = s.scale * kLog2E;
   float out[kM][kD / 8][4] = {};
   Softmax softmax;
   for (int key = 0; key < end; key += kTile) {
     uint32_t p[kM][kTile / 16][4];
-    const bool seen = key < row + 16 * kM;
+    const bool seen = !kCausal || key < row + 16 * kM;
     wait_copies<0>();
     __syncthreads();  // k has arrived; all warps have finished with v
     load_tile<kD, kTile>(v, values, key);
@@ -143,9 +144,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     if (seen) {
       float scores[kM][kTile / 8][4];
       multiply_rows<kHalf>(scores, queries, k, 0);
-      if (key + kTile > row) {
+      if (kCausal ? key + kTile > row : key + kTile > end) {
         for_sums(scores, [&](float& score, int i, int j) {
-          score = key + j > row + i ? -INFINITY : score;
+          score = (kCausal ? key + j > row + i : key + j >= end) ? -INFINITY : score;
         });
       }
       float shrink[kM][2];
@@ -166,10 +167,10 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   finish<kHalf, kD>(s, pair, softmax, out, q, row);
 }
 
-template <DType kHalf, int kD>
+template <DType kHalf, int kD, bool kCausal>
 void start(Stream& stream, const AttentionShapes& s) {
   const AttentionOrder order = attention_order(s, kQueries);
-  launch(attend<kHalf, kD>,
+  launch(attend<kHalf, kD, kCausal>,
          {.name = "attention_tiles",
           .grid = blocks_for(int64_t{order.tiles} * order.pairs, 1),
           .block = kAttentionThreads,
@@ -177,12 +178,18 @@ void start(Stream& stream, const AttentionShapes& s) {
          stream, s, order);
 }
 
-template <DType kHalf>
+template <DType kHalf, bool kCausal>
 void start_by_width(Stream& stream, const AttentionShapes& s) {
-  const auto run = s.width <= 32   ? start<kHalf, 32>
-                   : s.width <= 64 ? start<kHalf, 64>
-                   : s.width <= 96 ? start<kHalf, 96>
-                                   : start<kHalf, 128>;
+  const auto run = s.width <= 32   ? start<kHalf, 32, kCausal>
+                   : s.width <= 64 ? start<kHalf, 64, kCausal>
+                   : s.width <= 96 ? start<kHalf, 96, kCausal>
+                                   : start<kHalf, 128, kCausal>;
+  run(stream, s);
+}
+
+template <DType kHalf>
+void start_by_mask(Stream& stream, const AttentionShapes& s) {
+  const auto run = s.causal ? start_by_width<kHalf, true> : start_by_width<kHalf, false>;
   run(stream, s);
 }
 
@@ -198,7 +205,7 @@ bool attention_fits_tiles(const AttentionShapes& s) {
 
 void attention_by_tiles(Stream& stream, const AttentionShapes& s) {
   const auto run =
-      s.qkv.type == DType::fp16 ? start_by_width<DType::fp16> : start_by_width<DType::bf16>;
+      s.qkv.type == DType::fp16 ? start_by_mask<DType::fp16> : start_by_mask<DType::bf16>;
   run(stream, s);
 }
 

@@ -1,11 +1,11 @@
-// Causal attention on tensor cores, backward. Scores are recomputed per tile, as in Dao,
+// Attention on tensor cores, backward. Scores are recomputed per tile, as in Dao,
 // FlashAttention-2 (2023), algorithm 2, but without atomics. With ' for the transpose,
 // p = exp(scale score - lse) and ds = p (dout v' - delta):
 //
 //   query_gradient   dq = scale ds k: a block has 64 queries, loops over keys and values, and also
 //                    computes delta, the sums of out dout by row.
 //   key_gradient     dk = scale ds' q, dv = p' dout: a block has 64 keys and loops over queries and
-//                    dout, from the diagonal on.
+//                    dout; causal: from the diagonal on.
 //
 // A warp has 16 rows of its own, with their sums in registers. The operands of the loop have two
 // stages: one is loaded while the other is multiplied. p and ds are rounded to the operands' type
@@ -16,8 +16,8 @@
 // of the tensor cores'. A fragment of the loop's operands serves one product: 256 bytes of shared
 // memory for 2,048 multiply-adds, so 1,024 a clock of an SM, the full rate of an A100.
 //
-// Registers (ptxas of CUDA 13, sm_90a; sm_80 about the same, sm_100 up to 31 more; none spills),
-// shared memory, blocks an SM:
+// Registers of causal kernels (ptxas of CUDA 13, sm_90a; sm_80 about the same, sm_100 up to 31
+// more; none spills; the others take 20 fewer to 16 more on sm_90a), shared memory, blocks an SM:
 //   columns                 32              64              96              128
 //   query_gradient     120, 24 KiB, 4  164, 48 KiB, 3  196, 48 KiB, 2  226, 64 KiB, 2
 //   key_gradient       162, 25 KiB, 3  224, 49 KiB, 2  224, 49 KiB, 2  247, 65 KiB, 2
@@ -62,9 +62,9 @@ struct Step {
   int step;
 };
 
-/// Adds to dq of 16 queries the terms of kStep keys. `ahead`: the first query minus the first key
-/// of the stage.
-template <DType kHalf, int kD>
+/// Adds to dq of 16 queries the terms of kStep keys. `ahead`: the first query (not causal: the last
+/// key of all) minus the first key of the stage.
+template <DType kHalf, int kD, bool kCausal>
 __device__ __forceinline__ void add_query_gradient(float (&dq)[1][kD / 8][4],
                                                    const Left<kD, 1, true>& q,
                                                    const Left<kD, 1, true>& dout, const Step& keys,
@@ -76,7 +76,7 @@ __device__ __forceinline__ void add_query_gradient(float (&dq)[1][kD / 8][4],
   multiply_rows<kHalf>(ds, dout, keys.second, keys.step);
   if (keys.step + kStep > ahead) {
     for_sums(p, [&](float& score, int i, int j) {
-      score = keys.step + j > ahead + i ? -INFINITY : score;
+      score = keys.step + j > ahead + (kCausal ? i : 0) ? -INFINITY : score;
     });
   }
   score_gradient(p, ds, scale2, [&](int, int e) { return about[e / 2]; });
@@ -87,7 +87,7 @@ __device__ __forceinline__ void add_query_gradient(float (&dq)[1][kD / 8][4],
 
 /// Adds to dk and dv of 16 keys the terms of kStep queries. `ahead`: the first key minus the first
 /// query of the stage. `rows`: all query rows of the stage.
-template <DType kHalf, int kD, bool kHeld>
+template <DType kHalf, int kD, bool kCausal, bool kHeld>
 __device__ __forceinline__ void add_key_gradients(float (&dk)[1][kD / 8][4],
                                                   float (&dv)[1][kD / 8][4],
                                                   const Left<kD, 1, kHeld>& k,
@@ -97,7 +97,7 @@ __device__ __forceinline__ void add_key_gradients(float (&dk)[1][kD / 8][4],
   float ds[1][kStep / 8][4];
   multiply_rows<kHalf>(p, k, queries.first, queries.step);
   multiply_rows<kHalf>(ds, v, queries.second, queries.step);
-  if (queries.step < ahead + 16) {
+  if (kCausal && queries.step < ahead + 16) {
     for_sums(p, [&](float& score, int i, int j) {
       score = ahead + i > queries.step + j ? -INFINITY : score;
     });
@@ -139,7 +139,7 @@ __device__ __forceinline__ void make_deltas(const AttentionShapes& s, const Atte
   }
 }
 
-template <DType kHalf, int kD>
+template <DType kHalf, int kD, bool kCausal>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     query_gradient(AttentionShapes s, AttentionOrder order) {
   using Pass = Passing<kD>;
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     const bool there = first + at < s.tokens;
     about[h] = {there ? s.lse[s.number(pair, first + at)] * kLog2E : 0.0F, deltas[at]};
   }
-  const int end = first + kRows < keys.count ? first + kRows : keys.count;
+  const int end = kCausal && first + kRows < keys.count ? first + kRows : keys.count;
   const float scale2 = s.scale * kLog2E;
   float dq[1][kD / 8][4] = {};
   for (int key = 0; key < end; key += Pass::kRows) {
@@ -188,8 +188,10 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
       load(key + Pass::kRows, stages + (key / Pass::kRows + 1) % 2 * 2 * Pass::kSize);
     }
     commit_copies();
-    for (int step = 0; step < Pass::kRows && key + step < row + 16; step += kStep) {
-      add_query_gradient<kHalf, kD>(dq, queries, gradients, {k, v, step}, row - key, about, scale2);
+    const int seen = kCausal ? row + 16 : end;
+    for (int step = 0; step < Pass::kRows && key + step < seen; step += kStep) {
+      add_query_gradient<kHalf, kD, kCausal>(dq, queries, gradients, {k, v, step},
+                                             (kCausal ? row : end - 1) - key, about, scale2);
     }
   }
   const float factor[1][2] = {{s.scale, s.scale}};
@@ -197,7 +199,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   store_rows<kHalf, kD>(dq, q, own, part_rows(s, s.dqkv, pair, 0), row);
 }
 
-template <DType kHalf, int kD>
+template <DType kHalf, int kD, bool kCausal>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     key_gradient(AttentionShapes s, AttentionOrder order) {
   using Pass = Passing<kD>;
@@ -224,9 +226,10 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   load_tile<kD, kRows>(k, part_rows(s, s.qkv, pair, 1), first);
   load_tile<kD, kRows>(v, part_rows(s, s.qkv, pair, 2), first);
   commit_copies();
-  load(first, stages);
+  const int begin = kCausal ? first : 0;
+  load(begin, stages);
   commit_copies();
-  QueryRow next = about(first);
+  QueryRow next = about(begin);
   wait_copies<1>();
   __syncthreads();
 
@@ -237,8 +240,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   const float scale2 = s.scale * kLog2E;
   float dk[1][kD / 8][4] = {};
   float dv[1][kD / 8][4] = {};
-  for (int query = first; query < queries.count; query += Pass::kRows) {
-    const int stage = (query - first) / Pass::kRows % 2;
+  for (int query = begin; query < queries.count; query += Pass::kRows) {
+    const int stage = (query - begin) / Pass::kRows % 2;
     uint16_t* const q = stages + stage * 2 * Pass::kSize;
     uint16_t* const dout = q + Pass::kSize;
     if (threadIdx.x < Pass::kRows) {
@@ -251,10 +254,11 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
       next = about(query + Pass::kRows);
     }
     commit_copies();
-    // Skips queries before the warp's first key.
-    for (int step = row < query + kStep ? 0 : kStep; step < Pass::kRows; step += kStep) {
-      add_key_gradients<kHalf, kD>(dk, dv, keys, values, {q, dout, step}, row - query,
-                                   rows + stage * Pass::kRows, scale2);
+    // Causal: skips queries before the warp's first key.
+    for (int step = !kCausal || row < query + kStep ? 0 : kStep; step < Pass::kRows;
+         step += kStep) {
+      add_key_gradients<kHalf, kD, kCausal>(dk, dv, keys, values, {q, dout, step}, row - query,
+                                            rows + stage * Pass::kRows, scale2);
     }
   }
   const float factor[1][2] = {{s.scale, s.scale}};
@@ -263,7 +267,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   store_rows<kHalf, kD>(dv, v, own, part_rows(s, s.dqkv, pair, 2), row);
 }
 
-template <DType kHalf, int kD>
+template <DType kHalf, int kD, bool kCausal>
 void start(Stream& stream, const AttentionShapes& s) {
   using Pass = Passing<kD>;
   const AttentionOrder order = attention_order(s, kRows);
@@ -272,18 +276,24 @@ void start(Stream& stream, const AttentionShapes& s) {
                .grid = blocks_for(int64_t{order.tiles} * order.pairs, 1),
                .block = kAttentionThreads,
                .shared_bytes = kTiles + kRows * sizeof(float)};
-  launch(query_gradient<kHalf, kD>, shape, stream, s, order);
+  launch(query_gradient<kHalf, kD, kCausal>, shape, stream, s, order);
   shape.name = "attention_tiles_backward_kv";
   shape.shared_bytes = kTiles + 2 * Pass::kRows * sizeof(QueryRow);
-  launch(key_gradient<kHalf, kD>, shape, stream, s, order);
+  launch(key_gradient<kHalf, kD, kCausal>, shape, stream, s, order);
+}
+
+template <DType kHalf, bool kCausal>
+void start_by_width(Stream& stream, const AttentionShapes& s) {
+  const auto run = s.width <= 32   ? start<kHalf, 32, kCausal>
+                   : s.width <= 64 ? start<kHalf, 64, kCausal>
+                   : s.width <= 96 ? start<kHalf, 96, kCausal>
+                                   : start<kHalf, 128, kCausal>;
+  run(stream, s);
 }
 
 template <DType kHalf>
-void start_by_width(Stream& stream, const AttentionShapes& s) {
-  const auto run = s.width <= 32   ? start<kHalf, 32>
-                   : s.width <= 64 ? start<kHalf, 64>
-                   : s.width <= 96 ? start<kHalf, 96>
-                                   : start<kHalf, 128>;
+void start_by_mask(Stream& stream, const AttentionShapes& s) {
+  const auto run = s.causal ? start_by_width<kHalf, true> : start_by_width<kHalf, false>;
   run(stream, s);
 }
 
@@ -291,7 +301,7 @@ void start_by_width(Stream& stream, const AttentionShapes& s) {
 
 void attention_backward_by_tiles(Stream& stream, const AttentionShapes& s) {
   const auto run =
-      s.qkv.type == DType::fp16 ? start_by_width<DType::fp16> : start_by_width<DType::bf16>;
+      s.qkv.type == DType::fp16 ? start_by_mask<DType::fp16> : start_by_mask<DType::bf16>;
   run(stream, s);
 }
 
