@@ -82,6 +82,12 @@ inline NamedOperands operands(BatchNormAverageArgs& a) {
           {"dmean", sum_of(a.accumulate), a.dmean},
           {"dvariance", sum_of(a.accumulate), a.dvariance}};
 }
+inline NamedOperands operands(LocalNormArgs& a) {
+  return {{"x", Use::in, a.x}, {"y", Use::out, a.y}};
+}
+inline NamedOperands operands(LocalNormBackwardArgs& a) {
+  return {{"dy", Use::in, a.dy}, {"x", Use::in, a.x}, {"dx", Use::out, a.dx}};
+}
 inline NamedOperands operands(ActivationArgs& a) {
   return {{"x", Use::in, a.x}, {"y", Use::out, a.y}};
 }
