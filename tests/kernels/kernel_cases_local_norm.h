@@ -63,12 +63,12 @@ inline Case local_norm_backward_case(const LocalNormCase& s) {
   made.reference = [s](std::vector<Values>& v) {
     const Values scale = s.scales(v[1]);
     const auto share = static_cast<double>(s.with_scales().share());
+    Values terms(v[1].size());
     for (size_t i = 0; i < v[1].size(); ++i) {
       v[2][i] = v[0][i] * std::pow(scale[i], -0.75);
+      terms[i] = 1.5 * share * v[0][i] * v[1][i] * std::pow(scale[i], -1.75);
     }
-    s.each([&](size_t i, size_t j) {
-      v[2][i] -= 1.5 * share * v[1][i] * v[0][j] * v[1][j] * std::pow(scale[j], -1.75);
-    });
+    s.each([&](size_t i, size_t j) { v[2][i] -= v[1][i] * terms[j]; });
   };
   return made;
 }

@@ -58,7 +58,7 @@ io::Config config_of(const TempDir& dir, const std::vector<std::string>& network
   return config;
 }
 
-const ProblemShape kProblem{
+const model::ProblemShape kProblem{
     .classes = 3, .features = kNumbers, .rows = 1, .input_dtype = DType::fp32};
 
 /// A network and its weights, in fp32.
@@ -421,7 +421,7 @@ TEST_P(VisionPruningWays, EveryStorageTrains) {
     }
     const Outcome dense = run(config);
     EXPECT_NEAR(reached(config), pruning::sparsity_of(config.pruning),
-                method().shape != nullptr ? 0.02 : 1e-4);
+                method().shape != nullptr ? 0.02 : 1e-3);  // layers round
     config.sparse.storage.fallback = "expanded";
     EXPECT_EQ(run(config), dense) << dtype;
     std::vector<std::string> others{"sparse"};
