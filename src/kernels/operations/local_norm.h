@@ -1,7 +1,7 @@
 #pragma once
 // Local response normalisation (Krizhevsky, Sutskever and Hinton, NeurIPS 2012): each number of a
 // pixel by the squares of its neighbours in the list of channels. x [R, C]: R pixels
-// (operations/window.h). With h = (extent - 1) / 2, and channels outside of [0, C) counting as zero:
+// (operations/window.h). With h = (extent - 1) / 2; channels outside of [0, C) count as zero:
 //
 //   scale_c = k + alpha / extent (sum of x_j² over j = c - h … c + h)
 //   forward    y_c = x_c scale_c^(-3/4)
