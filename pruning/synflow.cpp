@@ -5,11 +5,13 @@
 //
 // `in`: flow into the matrix from inputs of one; `out`: flow from its output to the network's.
 // Between matrices everything counts as the identity; a branch of a residual network is added to
-// its stream; parts of an output (queries, keys, values) are added up (sparse::Flow). Along the
-// stream the scores of the matrices of each branch have equal sums, so a layer cannot lose its last
-// elements while thinner ones than it keep theirs, if each round prunes a little: round k of N
-// leaves (1 - s)^(k / N) of the elements. Source: Tanaka, Kunin, Yamins and Ganguli, "Pruning
-// neural networks without any data by iteratively conserving synaptic flow", NeurIPS 2020.
+// its stream, and a matrix on the shortcut reads the stream; parts of an output (queries, keys,
+// values) are added up (sparse::Flow). Images count as equal in all pixels, so flows are vectors of
+// channels: an element of a convolution multiplies the same channel at each place of the window.
+// Along the stream the scores of the matrices of each branch have equal sums, so a layer cannot
+// lose its last elements while thinner ones than it keep theirs, if each round prunes a little:
+// round k of N leaves (1 - s)^(k / N) of the elements. Source: Tanaka, Kunin, Yamins and Ganguli,
+// "Pruning neural networks without any data by iteratively conserving synaptic flow", NeurIPS 2020.
 //
 // Time: three passes over the elements per round, and those of a selection. Memory: 8 bytes an
 // element (value and score). Stages exchange the flows between matrices: each round the widths of
@@ -52,9 +54,26 @@ struct Scaled {
   }
 };
 
-int64_t inputs_of(const Paths::Matrix& matrix) { return matrix.shape.cols(); }
-int64_t outputs_of(const Paths::Matrix& matrix) {
-  return matrix.shape.count() / std::max<int64_t>(inputs_of(matrix), 1);
+/// Channels that the matrix reads.
+int64_t inputs_of(const Paths::Matrix& matrix) {
+  return matrix.flow.channels > 0 ? matrix.flow.channels : matrix.shape.cols();
+}
+/// Channels that it writes, as the next one reads them.
+int64_t outputs_of(const Paths::Matrix& matrix) { return matrix.shape.rows() / matrix.flow.parts; }
+
+/// Matrices [first, end) side by side.
+struct Layer {
+  size_t first = 0, end = 0;
+};
+std::vector<Layer> layers_of(std::span<const Paths::Matrix> matrices) {
+  std::vector<Layer> layers;
+  for (size_t m = 0; m < matrices.size(); m = layers.back().end) {
+    layers.push_back({.first = m, .end = m + 1});
+    while (layers.back().end < matrices.size() && matrices[layers.back().end].flow.group > 0) {
+      ++layers.back().end;
+    }
+  }
+  return layers;
 }
 
 class Synflow {
@@ -70,6 +89,7 @@ class Synflow {
       }
     }
     std::erase_if(matrices_, [](const auto& matrix) { return matrix.shape.count() == 0; });
+    layers_ = layers_of(matrices_);
     for (const Paths::Matrix& matrix : matrices_) {
       masks_.push_back(matrix.here != nullptr ? matrix.here->index->mask() : sparse::Mask());
     }
@@ -111,9 +131,15 @@ class Synflow {
     });
   }
 
-  /// Calls fn(row, column, |w|, score or null) for the elements of a matrix that are left.
+  /// Calls fn(output, input, |w|, score or null) for the elements of a layer that are left.
   template <class Fn>
-  void for_each(size_t m, Fn&& fn) {
+  void for_each(const Layer& layer, Fn&& fn) {
+    for (size_t m = layer.first; m < layer.end; ++m) {
+      for_each_of(m, layer, fn);
+    }
+  }
+  template <class Fn>
+  void for_each_of(size_t m, const Layer& layer, Fn&& fn) {
     const Paths::Matrix& matrix = matrices_[m];
     if (matrix.here == nullptr) {
       return;
@@ -122,10 +148,14 @@ class Synflow {
                        ? scores_[static_cast<size_t>(matrix.here - candidates_.data())].data()
                        : nullptr;
     const float* value = matrix.here->values.data();
-    const int64_t columns = inputs_of(matrix);
+    const int64_t columns = matrix.shape.cols();
+    const int64_t inputs = inputs_of(matrix);
+    const int64_t outputs = outputs_of(matrix);
+    const auto group = static_cast<int64_t>(m - layer.first);
     sparse::for_each_one(masks_[m].words(), [&](int64_t position) {
       if (score == nullptr || *score != kPruned) {
-        fn(static_cast<size_t>(position / columns), static_cast<size_t>(position % columns),
+        fn(static_cast<size_t>(group * outputs + position / columns % outputs),
+           static_cast<size_t>(group * inputs + position % columns % inputs),
            std::fabs(static_cast<double>(*value)), score);
       }
       ++value;
@@ -145,9 +175,19 @@ class Synflow {
     }
   }
 
-  /// A matrix whose inputs are not the outputs of the one before begins another path.
-  bool begins_path(size_t m, size_t outputs_before) const {
-    return m == 0 || outputs_before != static_cast<size_t>(inputs_of(matrices_[m]));
+  const sparse::Flow& flow_of(const Layer& layer) const { return matrices_[layer.first].flow; }
+  int64_t width_of(const Layer& layer, int64_t (*of)(const Paths::Matrix&)) const {
+    int64_t width = 0;
+    for (size_t m = layer.first; m < layer.end; ++m) {
+      width += of(matrices_[m]);
+    }
+    return width;
+  }
+
+  /// A layer whose inputs are not the outputs of the one before begins another path.
+  bool begins_path(const Layer& layer, size_t outputs_before) const {
+    return layer.first == 0 || (!flow_of(layer).shortcut &&
+                                outputs_before != static_cast<size_t>(width_of(layer, inputs_of)));
   }
 
   void score() {
@@ -155,29 +195,34 @@ class Synflow {
     std::vector<Scaled> streams;
     Scaled flow;
     begins_.clear();
-    for (size_t m = 0; m < matrices_.size(); ++m) {
-      const Paths::Matrix& matrix = matrices_[m];
-      begins_.push_back(begins_path(m, flow.x.size()));
+    for (const Layer& layer : layers_) {
+      const sparse::Flow& place = flow_of(layer);
+      begins_.push_back(begins_path(layer, flow.x.size()));
       if (begins_.back()) {
-        flow = Scaled::ones(inputs_of(matrix));
+        flow = Scaled::ones(width_of(layer, inputs_of));
       }
-      if (matrix.flow.begins_branch) {
+      if (place.begins_branch) {
         streams.push_back(flow);
       }
-      into.push_back(flow);
-      const auto parts = static_cast<size_t>(matrix.flow.parts);
-      Scaled next{std::vector<double>(static_cast<size_t>(outputs_of(matrix)) / parts),
-                  flow.exponent};
-      for_each(m, [&](size_t row, size_t column, double w, float*) {
-        next.x[row % next.x.size()] += w * flow.x[column];
+      require(!(place.shortcut || place.ends_branch) || !streams.empty(),
+              "a branch that ends has begun", layer.first);
+      const Scaled& from = place.shortcut ? streams.back() : flow;
+      Scaled next{std::vector<double>(static_cast<size_t>(width_of(layer, outputs_of))),
+                  from.exponent};
+      for_each(layer, [&](size_t output, size_t input, double w, float*) {
+        next.x[output] += w * from.x[input];
       });
       share(next.x);
-      flow = std::move(next);
-      if (matrix.flow.ends_branch) {
-        require(!streams.empty(), "a branch that ends has begun", m);
-        flow.add(streams.back());
+      into.push_back(from);
+      if (place.shortcut) {
+        next.add(flow);
+      } else if (place.ends_branch) {
+        next.add(streams.back());
+      }
+      if (place.shortcut || place.ends_branch) {
         streams.pop_back();
       }
+      flow = std::move(next);
       flow.normalise();
     }
     score_backwards(into, std::move(flow));
@@ -194,30 +239,35 @@ class Synflow {
           total);
     std::vector<Scaled> streams;
     Scaled flow = Scaled::ones(static_cast<int64_t>(last.x.size()));
-    for (size_t m = matrices_.size(); m-- > 0;) {
-      const Paths::Matrix& matrix = matrices_[m];
-      const auto parts = static_cast<size_t>(matrix.flow.parts);
-      if (matrix.flow.ends_branch) {
+    for (size_t l = layers_.size(); l-- > 0;) {
+      const Layer& layer = layers_[l];
+      const sparse::Flow& place = flow_of(layer);
+      if (l + 1 < layers_.size() && begins_[l + 1]) {
+        flow = Scaled::ones(width_of(layer, outputs_of));
+      }
+      if (place.ends_branch) {
         streams.push_back(flow);
       }
-      const size_t outputs = static_cast<size_t>(outputs_of(matrix)) / parts;
-      if (m + 1 < matrices_.size() && begins_[m + 1]) {
-        flow = Scaled::ones(static_cast<int64_t>(outputs));
-      }
-      const int64_t exponent = into[m].exponent + flow.exponent - last.exponent;
+      const int64_t exponent = into[l].exponent + flow.exponent - last.exponent;
       const double factor =
           std::ldexp(1 / total, static_cast<int>(std::clamp<int64_t>(exponent, -1000, 1000)));
-      Scaled next{std::vector<double>(static_cast<size_t>(inputs_of(matrix))), flow.exponent};
-      for_each(m, [&](size_t row, size_t column, double w, float* score) {
-        const double out = flow.x[row % outputs];
-        next.x[column] += w * out;
+      Scaled next{std::vector<double>(static_cast<size_t>(width_of(layer, inputs_of))),
+                  flow.exponent};
+      for_each(layer, [&](size_t output, size_t input, double w, float* score) {
+        const double out = flow.x[output];
+        next.x[input] += w * out;
         if (score != nullptr) {
-          *score = static_cast<float>(w * into[m].x[column] * out * factor);
+          *score = static_cast<float>(w * into[l].x[input] * out * factor);
         }
       });
       share(next.x);
+      if (place.shortcut) {  // the branch has the same gradient
+        next.normalise();
+        streams.push_back(std::move(next));
+        continue;
+      }
       flow = std::move(next);
-      if (matrix.flow.begins_branch) {
+      if (place.begins_branch) {
         flow.add(streams.back());
         streams.pop_back();
       }
@@ -229,7 +279,8 @@ class Synflow {
   const Settings& settings_;
   std::vector<Paths::Matrix> matrices_;
   std::vector<sparse::Mask> masks_;  ///< [matrices] before the first round
-  std::vector<bool> begins_;         ///< [matrices]
+  std::vector<Layer> layers_;
+  std::vector<bool> begins_;  ///< [layers]
   std::vector<std::vector<float>> scores_;
 };
 

@@ -56,12 +56,20 @@ enum class Scaling : uint8_t {
 };
 
 /// The place of a prunable matrix on the paths from inputs to outputs, for pruning methods that
-/// score paths. The matrix reads the output of the prunable one before it; activations, norms and
-/// biases between them count as the identity.
+/// score paths. The matrix reads the output of the prunable one before it; activations, norms,
+/// biases and pooling between them count as the identity.
+///
+/// Matrices side by side (groups of a convolution) follow each other: matrix g reads the part g of
+/// the channels and writes the part g of the outputs. Their other members are equal.
 struct Flow {
   bool begins_branch = false;  ///< of a residual network: the stream goes on beside the branch
   bool ends_branch = false;    ///< its output is added to the stream
-  int64_t parts = 1;           ///< of the output, along its rows: the next matrix reads their sum
+  /// Stands behind the branch: reads the stream where the branch began. The sum of both outputs
+  /// goes on; the branch has no `ends_branch`.
+  bool shortcut = false;
+  int64_t parts = 1;     ///< of the output, along its rows: the next matrix reads their sum
+  int64_t channels = 0;  ///< column c reads channel c % channels; 0: as many as columns
+  int64_t group = 0, groups = 1;  ///< matrices side by side
 };
 
 /// A parameter as a network declares it.

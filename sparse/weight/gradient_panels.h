@@ -21,6 +21,10 @@ class GradientPanels {
   /// A panel for calls of the stream, valid until the second next call; outside of passes until the
   /// next one.
   Tensor take(DType dtype, const Shape& shape);
+  /// The panel taken last, with its content.
+  Tensor taken(DType dtype, const Shape& shape) const {
+    return panels_[current_].memory.tensor().as(dtype, shape);
+  }
   /// Calls `gather` with the stream that has to read the panel taken last.
   void gather(const std::function<void(Stream&)>& gather);
 

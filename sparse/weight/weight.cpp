@@ -37,16 +37,24 @@ void Weight::apply_transposed(Stream& stream, const ApplyTransposed& args) {
 void Weight::accumulate_gradient(Stream& stream, const AccumulateGradient& args) {
   if (store_.probes(parameter_)) {
     require(!args.accumulate, "a probe reads the whole gradient at once", parameter_.spec.name);
-    const Tensor gradient = store_.panels().take(DType::fp32, parameter_.spec.shape);
+    const Shape& shape = parameter_.spec.shape;
+    const Tensor gradient = args.continues ? store_.panels().taken(DType::fp32, shape)
+                                           : store_.panels().take(DType::fp32, shape);
     kernels_.gemm(stream, {.a = args.dy,
                            .b = args.x,
                            .c = gradient,
                            .transpose_a = true,
-                           .row_sums = args.bias_gradient});
-    store_.gradient_probe()(parameter_, gradient);
+                           .accumulate = args.continues,
+                           .row_sums = args.bias_gradient,
+                           .accumulate_sums = args.continues});
+    if (!args.unfinished) {
+      store_.gradient_probe()(parameter_, gradient);
+    }
     return;
   }
-  products_of(parameter_).accumulate_gradient(stream, {store_, kernels_, parameter_}, args);
+  AccumulateGradient sum = args;
+  sum.accumulate = args.accumulate || args.continues;
+  products_of(parameter_).accumulate_gradient(stream, {store_, kernels_, parameter_}, sum);
 }
 
 bool Weight::is_dense() const {

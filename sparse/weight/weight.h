@@ -14,7 +14,7 @@
 //   block      the same for whole blocks; as `sparse` where blocks are thin (block_list.h)
 // A weight that is not pruned is dense in all of them, and its gradient is a product straight into
 // the flat array. The storage may change between steps. With a gradient probe set (store.h), dW of
-// a pruned weight is one dense product for the probe instead.
+// a pruned weight is one dense product for the probe instead; with several calls a pass, their sum.
 //
 // Where `in_fp8`, operands are rounded in each call, with one scale for all of an operand
 // (operations/dense.h, GemmArgs): x and W to E4M3, dy, whose range is wider, to E5M2. Then dW is
@@ -56,6 +56,9 @@ class Weight {
   struct AccumulateGradient {
     Tensor dy, x;
     bool accumulate = false;  ///< false: overwrites
+    /// Several calls in a row may compute the gradient of a pass, each from some rows of dy and x.
+    bool continues = false;   ///< adds to the call before
+    bool unfinished = false;  ///< another call adds to this one
     Tensor bias_gradient;     ///< any [N]: also (+)= column sums of dy; or empty
   };
   void accumulate_gradient(Stream& stream, const AccumulateGradient& args);

@@ -30,6 +30,7 @@
 #include "src/kernels/operations/dense.h"
 #include "src/kernels/operations/elementwise.h"
 #include "src/kernels/operations/index.h"
+#include "src/kernels/operations/local_norm.h"
 #include "src/kernels/operations/low_rank.h"
 #include "src/kernels/operations/norm.h"
 #include "src/kernels/operations/optimizer.h"

@@ -94,6 +94,12 @@ inline NamedOperands operands(ConvolutionInputArgs& a) {
 inline NamedOperands operands(ConvolutionWeightArgs& a) {
   return {{"x", Use::in, a.x}, {"dy", Use::in, a.dy}, {"dweight", Use::out, a.dweight}};
 }
+inline NamedOperands operands(LocalNormArgs& a) {
+  return {{"x", Use::in, a.x}, {"y", Use::out, a.y}};
+}
+inline NamedOperands operands(LocalNormBackwardArgs& a) {
+  return {{"dy", Use::in, a.dy}, {"x", Use::in, a.x}, {"dx", Use::out, a.dx}};
+}
 inline NamedOperands operands(ActivationArgs& a) {
   return {{"x", Use::in, a.x}, {"y", Use::out, a.y}};
 }

@@ -3,6 +3,7 @@
 #include "tests/kernels/kernel_cases_batch_norm.h"
 #include "tests/kernels/kernel_cases_block.h"
 #include "tests/kernels/kernel_cases_fp8.h"
+#include "tests/kernels/kernel_cases_local_norm.h"
 #include "tests/kernels/kernel_cases_low_rank.h"
 #include "tests/kernels/kernel_cases_memory.h"
 #include "tests/kernels/kernel_cases_sparse.h"
@@ -124,6 +125,9 @@ inline void add_memory_cases(Cases& cases) {
     for (const auto& [rows, channels] : std::vector<std::pair<int64_t, int64_t>>{
              {1, 1}, {2, 3}, {50, 17}, {700, 64}, {33, 600}, {1200, 40}}) {
       add_batch_norm_cases(cases, {rows, channels, dtype});
+      for (const int64_t extent : {1, 5, 31}) {
+        add_local_norm_cases(cases, {rows, channels, dtype, {.extent = extent}});
+      }
     }
     cases.push_back(embedding_case({2, 3, 5}, 7, dtype));
     cases.push_back(embedding_case({3, 50, 260}, 300, dtype));

@@ -4,6 +4,7 @@
 
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/kernel_cases_batch_norm.h"
+#include "tests/kernels/kernel_cases_local_norm.h"
 #include "tests/kernels/kernel_cases_memory.h"
 
 namespace espalier::kernels::kernel_gradients_test {
@@ -98,6 +99,16 @@ TEST(Gradients, batch_norm) {
   expect_close(sums[5], differences(forward, 3, 5, dy), "dweight");
   expect_close(sums[6], differences(forward, 4, 5, dy), "dbias");
   expect_close(sums[3], differences(forward, 6, 5, dy), "daddend");
+}
+
+TEST(Gradients, local_norm) {
+  for (const int64_t extent : {1, 5, 31}) {
+    const LocalNormCase shape{.rows = 2, .channels = 23, .norm = {.extent = extent}};
+    const Case forward = local_norm_case(shape);
+    const std::vector<Values> b =
+        backward_of(local_norm_backward_case(shape), {{1, forward.operands[0].values}});
+    expect_close(b[2], differences(forward, 0, 1, b[0]), "dx");
+  }
 }
 
 TEST(Gradients, activation) {

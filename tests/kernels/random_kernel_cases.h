@@ -130,6 +130,10 @@ inline void add_random_windows(Cases& cases, testing::Draw& draw) {
   part.others = draw.between(0, 9);
   add_window_cases(cases, part, dtype);
   add_batch_norm_cases(cases, {draw.between(1, 900), draw_extent(draw, 70), dtype});
+  add_local_norm_cases(cases, {draw.between(1, 90),
+                               draw_extent(draw, 700),
+                               dtype,
+                               {.extent = 2 * draw.between(0, 15) + 1}});
 }
 
 inline void add_random_states(Cases& cases, testing::Draw& draw) {

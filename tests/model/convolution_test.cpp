@@ -1,10 +1,12 @@
 // Convolutions against sums over all pixels of all windows, in double: outputs and gradients, in
-// every storage, with groups of channels, and with panels of few patches.
+// every storage, with groups of channels, and with panels of few patches; dense gradients for a
+// probe.
 #include "src/model/layers/convolution.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "sparse/weight/registry.h"
 #include "src/core/rng.h"
@@ -75,6 +77,16 @@ class Problem {
     kernels_.fill(stream_, {.x = dx, .value = 9});
     layer_.forward(pass, x, y);
     layer_.backward_input(pass, dy, dx);
+    std::map<std::string, std::vector<double>> probed;
+    store_.set_gradient_probe(
+        [&](const sparse::Parameter& parameter, const Tensor& gradient) {
+          EXPECT_TRUE(probed.emplace(parameter.spec.name, values_of(gradient)).second)
+              << "once a pass";
+        },
+        sparse::Store::Probed::prunable);
+    layer_.backward_weight(pass, x, dy, false);
+    EXPECT_EQ(std::ssize(probed), variant_.groups);
+    store_.set_gradient_probe({});
     layer_.backward_weight(pass, x, dy, false);
     layer_.backward_weight(pass, x, dy, true);
 
@@ -101,6 +113,10 @@ class Problem {
         }
       }
       compare(name + ".weight", gradient(name + ".weight", want_dw), tolerance);
+      for (double& of_one_pass : want_dw) {
+        of_one_pass /= 2;
+      }
+      compare(name + ".weight, probed", {probed.at(name + ".weight"), want_dw}, 1e-5);
       compare(name + ".bias", gradient(name + ".bias", want_db), tolerance);
     }
     compare("y", {values_of(y), want_y}, tolerance);
@@ -126,7 +142,8 @@ class Problem {
   std::vector<double> values_of(const Tensor& tensor) const {
     std::vector<double> values(static_cast<size_t>(tensor.count()));
     for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = dtype_ == DType::fp32 ? tensor.get<float>()[i] : to_float(tensor.get<bf16>()[i]);
+      values[i] =
+          tensor.dtype == DType::fp32 ? tensor.get<float>()[i] : to_float(tensor.get<bf16>()[i]);
     }
     return values;
   }

@@ -195,8 +195,8 @@ TEST_P(Gradients, OfGptWithEveryNorm) {
 }
 
 TEST_P(Gradients, OfNetworksForImages) {
-  const std::vector<std::string> convolutions{"conv 4 3", "max 2 stride 1", "conv 6 3 groups 2",
-                                              "mean 2 stride 1", "linear 9"};
+  const std::vector<std::string> convolutions{
+      "conv 4 3", "lrn 3", "max 2 stride 1", "conv 6 3 groups 2", "mean 2 stride 1", "linear 9"};
   const std::vector<std::string> pooled_first{"mean 2 stride 1", "conv 5 2 padding 1"};
   const std::vector<std::string> residual{"conv 4 3 norm", "basic 4",
                                           "bottleneck 8 stride 2 groups 2"};

@@ -124,6 +124,9 @@ TEST(Vision, ImpossibleListsAreRefused) {
               HasSubstr("images of 8 x 8 x 4; it reads the output of the data"));
   EXPECT_THAT(refusal({"mean"}, {8, 6, 1}), HasSubstr("needs square images, and gets 8 x 6 x 1"));
   EXPECT_THAT(refusal({"linear 8", "conv 8 3"}, small), ::testing::StrEq("accepted"));
+  EXPECT_THAT(refusal({"lrn 4"}, small), HasSubstr("must be 'lrn' or 'lrn EXTENT', with an odd"));
+  EXPECT_THAT(refusal({"lrn 33"}, small), HasSubstr("number of channels up to 31"));
+  EXPECT_THAT(refusal({"lrn 5 9"}, small), HasSubstr("its form is 'lrn [EXTENT]'"));
   EXPECT_THAT(refusal({"linear 8 9"}, small), HasSubstr("must be 'linear OUT'"));
   EXPECT_THAT(refusal({"conv 60000 65535 padding 65534"}, small), HasSubstr("would have a weight"));
   EXPECT_THAT(refusal({"linear 65536", "linear 65536"}, small),

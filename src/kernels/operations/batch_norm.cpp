@@ -24,7 +24,7 @@ void are_statistics(const Tensor& mean, const Tensor& variance, int64_t channels
 
 void verify(const BatchNormStatisticsArgs& args) {
   is_pixels("x", args.x, args.x);
-    are_statistics(args.mean, args.variance, args.x.cols());
+  are_statistics(args.mean, args.variance, args.x.cols());
 }
 
 DryCount cost(const BatchNormStatisticsArgs& args) {

@@ -19,9 +19,13 @@ Convolution::Convolution(const std::string& name, const Options& options) : opti
   require(options.in % options.groups == 0 && options.out % options.groups == 0,
           "groups divide the channels", options.in, options.out, options.groups);
   for (int64_t group = 0; group < options.groups; ++group) {
+    Linear::Options linear = options.linear;
+    linear.flow.channels = options.in / options.groups;
+    linear.flow.group = group;
+    linear.flow.groups = options.groups;
     groups_.emplace_back(options.groups == 1 ? name : fmt::format("{}.{}", name, group),
                          options.in / options.groups * options.window.area(),
-                         options.out / options.groups, options.linear);
+                         options.out / options.groups, linear);
   }
 }
 
@@ -182,15 +186,18 @@ void Convolution::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy,
     const Tensor from = channels(x, group);
     const Tensor to = channels(dy, group);
     if (direct()) {
-      groups_[group].backward_weight(pass, from, to, accumulate);
+      groups_[group].weight_gradient(pass, {.dy = to, .x = from, .accumulate = accumulate});
       continue;
     }
     for_panels(0, dy.rows(), panel.rows(), [&](int64_t first, int64_t n) {
       const Tensor patches = panel.row_range(0, n);
       pass.kernels.patches(
           pass.stream, {.window = options_.window, .x = from, .patches = patches, .first = first});
-      groups_[group].backward_weight(pass, patches, to.row_range(first, n),
-                                     accumulate || first > 0);
+      groups_[group].weight_gradient(pass, {.dy = to.row_range(first, n),
+                                            .x = patches,
+                                            .accumulate = accumulate,
+                                            .continues = first > 0,
+                                            .unfinished = first + n < dy.rows()});
     });
   }
 }

@@ -76,6 +76,37 @@ Tensor NormLayer::backward(Pass& pass, const Tensor& dy) {
   return options_.first ? Tensor() : gradient;
 }
 
+TensorSpec LocalNormLayer::output(int64_t samples, DType dtype) const {
+  return {.dtype = dtype,
+          .shape = image_shape(samples, options_.pixels, options_.channels, options_.flat)};
+}
+
+Tensor LocalNormLayer::forward(Pass& pass, const Tensor& x) {
+  const Saved saved{.x = options_.first ? input_pixels(pass, options_.channels)
+                                        : pixels_of(x, options_.channels)};
+  const Tensor result =
+      pass.tape.push("images", pass.dtype, output(pass.samples, pass.dtype).shape);
+  pass.kernels.local_norm(
+      pass.stream,
+      {.norm = options_.norm, .x = saved.x, .y = pixels_of(result, options_.channels)});
+  if (pass.training) {
+    pass.tape.save(this, saved);
+  }
+  return result;
+}
+
+Tensor LocalNormLayer::backward(Pass& pass, const Tensor& dy) {
+  const auto& saved = pass.tape.saved<Saved>(this);
+  if (options_.first) {
+    return {};
+  }
+  const Tensor dx = pass.tape.push("images gradient", pass.dtype, saved.x.shape);
+  pass.kernels.local_norm_backward(
+      pass.stream,
+      {.norm = options_.norm, .dy = pixels_of(dy, options_.channels), .x = saved.x, .dx = dx});
+  return dx;
+}
+
 Pooling::Pooling(std::string name, const Options& options)
     : name_(std::move(name)), options_(options) {}
 

@@ -72,6 +72,34 @@ class NormLayer final : public Layer {
   BatchNorm norm_;
 };
 
+/// y = x (k + alpha / extent (sum of x² of neighbouring channels))^(-3/4)
+/// (src/kernels/operations/local_norm.h).
+class LocalNormLayer final : public Layer {
+ public:
+  struct Options {
+    kernels::LocalNorm norm;
+    int64_t pixels = 1, channels = 1;  ///< of an image
+    bool first = false;
+    bool flat = false;
+  };
+  LocalNormLayer(std::string name, const Options& options)
+      : name_(std::move(name)), options_(options) {}
+
+  std::string_view name() const override { return name_; }
+  std::vector<sparse::ParameterSpec> parameters() const override { return {}; }
+  void bind(sparse::Store& /*store*/, const kernels::Kernels& /*kernels*/) override {}
+  TensorSpec output(int64_t samples, DType dtype) const override;
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+
+ private:
+  struct Saved {
+    Tensor x;
+  };
+  std::string name_;
+  Options options_;
+};
+
 /// Pooling of each channel.
 class Pooling final : public Layer {
  public:

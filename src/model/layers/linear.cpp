@@ -60,7 +60,7 @@ void Linear::backward_input(Pass& pass, const sparse::Weight::ApplyTransposed& a
 
 void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
   if (pass.deferred == nullptr) {
-    weight_gradient(pass, x, dy, accumulate);
+    weight_gradient(pass, {.dy = dy, .x = x, .accumulate = accumulate});
     return;
   }
   // Layers reuse the memory of x and dy. Copies cost 1 / out and 1 / in of the product.
@@ -71,14 +71,16 @@ void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool
     pass.kernels.cast(pass.stream, {.x = rows, .y = copy});
     return copy.column_range(0, tensor.cols());
   };
-  pass.deferred->gradients.emplace_back(
-      [this, x = keep("inputs of weight parts", x), dy = keep("gradients of weight parts", dy),
-       accumulate](Pass& later) { weight_gradient(later, x, dy, accumulate); });
+  pass.deferred->gradients.emplace_back([this, x = keep("inputs of weight parts", x),
+                                         dy = keep("gradients of weight parts", dy),
+                                         accumulate](Pass& later) {
+    weight_gradient(later, {.dy = dy, .x = x, .accumulate = accumulate});
+  });
 }
 
-void Linear::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate) {
-  weight_->accumulate_gradient(
-      pass.stream, {.dy = dy, .x = x, .accumulate = accumulate, .bias_gradient = bias_gradient()});
+void Linear::weight_gradient(Pass& pass, sparse::Weight::AccumulateGradient args) {
+  args.bias_gradient = bias_gradient();
+  weight_->accumulate_gradient(pass.stream, args);
 }
 
 }  // namespace espalier::model

@@ -41,10 +41,10 @@ class Linear {
   void backward_input(Pass& pass, const sparse::Weight::ApplyTransposed& args);
   /// dW (+)= dyᵀ x and db (+)= column sums of dy. With pass.deferred: added to its list.
   void backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate);
+  /// The same at once. Sets args.bias_gradient.
+  void weight_gradient(Pass& pass, sparse::Weight::AccumulateGradient args);
 
  private:
-  void weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy, bool accumulate);
-
   std::string weight_name_;
   std::string bias_name_;  ///< empty: none
   int64_t in_, out_;

@@ -156,6 +156,27 @@ std::unique_ptr<Layer> make_norm(const LayerEntry& entry, const LayerPlace& plac
                                      .flat = place.flat});
 }
 
+void read_local_norm(Words& words, LayerEntry& entry) {
+  int64_t& extent = entry.local_norm.extent;
+  if (!words.done()) {
+    extent = words.number("its extent in channels");
+  }
+  check(words.done() && extent % 2 == 1 && extent <= kernels::LocalNorm::kLargest,
+        "model.network: '{}' must be 'lrn' or 'lrn EXTENT', with an odd number of channels up to "
+        "{}",
+        entry.text, kernels::LocalNorm::kLargest);
+  entry.to = entry.from;
+}
+
+std::unique_ptr<Layer> make_local_norm(const LayerEntry& entry, const LayerPlace& place) {
+  return std::make_unique<LocalNormLayer>(
+      place.name, LocalNormLayer::Options{.norm = entry.local_norm,
+                                          .pixels = entry.from.height * entry.from.width,
+                                          .channels = entry.from.channels,
+                                          .first = place.first,
+                                          .flat = place.flat});
+}
+
 void read_linear(Words& words, LayerEntry& entry) {
   const int64_t out = words.number("its outputs");
   check(out > 0 && words.done(), "model.network: '{}' must be 'linear OUT'", entry.text);
@@ -166,7 +187,8 @@ void read_linear(Words& words, LayerEntry& entry) {
 }
 
 std::unique_ptr<Layer> make_linear(const LayerEntry& entry, const LayerPlace& place) {
-  return std::make_unique<Hidden>(place.name, entry.from.count(), entry.to.channels, place.first);
+  return std::make_unique<Hidden>(place.name, entry.from.count(), entry.to.channels, place.first,
+                                  entry.from.channels);
 }
 
 void read_basic(Words& words, LayerEntry& entry) {
@@ -270,12 +292,13 @@ std::unique_ptr<Layer> make_token_mean(const LayerEntry& entry, const LayerPlace
                                                                     .flat = place.flat});
 }
 
-constexpr std::array<LayerKind, 11> kAll{{
+constexpr std::array<LayerKind, 12> kAll{{
     {.name = "conv",
      .form = "conv OUT EXTENT [stride S] [padding P] [groups G] [norm] [plain]",
      .read = read_convolution,
      .make = make_convolution},
     {.name = "norm", .form = "norm", .read = read_norm, .make = make_norm},
+    {.name = "lrn", .form = "lrn [EXTENT]", .read = read_local_norm, .make = make_local_norm},
     {.name = "max",
      .form = "max EXTENT [stride S] [padding P]",
      .read = read_pooling,

@@ -27,7 +27,8 @@ struct LayerEntry {
   std::string text;  ///< without the number of repetitions
   const LayerKind* kind = nullptr;
   Images from, to;
-  kernels::Window window{};                          ///< of pooling
+  kernels::Window window{};  ///< of pooling
+  kernels::LocalNorm local_norm{};
   std::vector<Convolution::Options> convolutions{};  ///< in the order of the forward pass
   std::optional<Convolution::Options> projection{};  ///< of a shortcut
   bool norm = false, rectify = true;

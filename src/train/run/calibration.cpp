@@ -62,7 +62,7 @@ class LayerRunner {
         store_(store),
         kernels_(kernels),
         data_(data),
-        micro_batch_(std::clamp<int64_t>(kRows / problem.rows, 1, data.samples)),
+        micro_batch_(micro_batch_of(config, problem, data.samples)),
         inputs_(store.arena().allocate(Memory::activation, "inputs", problem.input_dtype,
                                        Shape{micro_batch_, problem.features})),
         tape_(store.arena(), tape_bytes(config, problem, micro_batch_)),
@@ -100,6 +100,13 @@ class LayerRunner {
 
  private:
   static constexpr int64_t kRows = 1024;  // of a micro-batch: enough for fast products
+  static constexpr size_t kTapeBytes = size_t{512} << 20U;  // rows of images are large
+
+  static int64_t micro_batch_of(const io::Config& config, const ProblemShape& problem,
+                                int64_t samples) {
+    const auto fitting = static_cast<int64_t>(kTapeBytes / tape_bytes(config, problem, 1));
+    return std::clamp<int64_t>(std::min(kRows / problem.rows, fitting), 1, samples);
+  }
 
   static size_t tape_bytes(io::Config config, const ProblemShape& problem, int64_t micro_batch) {
     config.train.dtype = "fp32";

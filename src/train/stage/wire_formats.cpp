@@ -52,7 +52,8 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
   const parallel::CodecSpec codec = parallel::parse_codec(parallel.codec.for_name(spec.name));
   // The other parameters of powersgd, which are not factored, are sent uncompressed.
   const bool factored = codec.kind() == parallel::CodecKind::matrices;
-  if (codec.name == "fp32" || factored || spec.average || (small && !parallel.codec.matches(spec.name))) {
+  if (codec.name == "fp32" || factored || spec.average ||
+      (small && !parallel.codec.matches(spec.name))) {
     return parallel::plain_format(dtype);
   }
   if (codec.kind() == parallel::CodecKind::choosing) {
