@@ -37,8 +37,8 @@ class GradientNorm {
     explicit operator bool() const { return on_host || on_device; }
   };
   /// Enqueues the norm of the gradients in `range` that this rank owns (without sharding: all but
-  /// borrowed ones), moving averages excepted, plus those that `sum` adds. Kernels enqueued later read `factor`. False: the
-  /// host already knows that the update changes nothing.
+  /// borrowed ones), moving averages excepted, plus those that `sum` adds. Kernels enqueued later
+  /// read `factor`. False: the host already knows that the update changes nothing.
   bool enqueue(const sparse::Store& store, const sparse::ParameterRange& range, const Sum& sum);
   Tensor factor() const { return clip_.tensor().elements(1, 1); }
 

@@ -212,7 +212,7 @@ TEST(VisionRanks, MatchOneRank) {
   }
 }
 
-/// Shared statistics: replicas with micro-batches of a part each have the statistics of one with the
+/// Shared statistics: replicas with a part of a micro-batch each have the statistics of one with the
 /// whole.
 TEST(VisionRanks, SharedStatisticsMatchOneRank) {
   const TempDir dir;

@@ -6,9 +6,9 @@
 //                               optimizers and files need nothing new
 //
 // With one group and a storage that computes with the dense matrix, the kernels of convolutions
-// compute it. Else the matrix of patches never exists as a whole: panels of at most 1 MiB are made, used and
-// dropped, in forward and again in backward. With extent 1, stride 1 and no padding x itself is the
-// matrix. With several groups, each maps its part of the channels with its own W.
+// compute it. Else the matrix of patches never exists as a whole: panels of at most 1 MiB are made,
+// used and dropped, in forward and again in backward. With extent 1, stride 1 and no padding x
+// itself is the matrix. With several groups, each maps its part of the channels with its own W.
 #include <string>
 #include <vector>
 

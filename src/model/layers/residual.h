@@ -1,5 +1,5 @@
 #pragma once
-// Residual blocks between images (layers/images.h): one layer each, so a pipeline does not cut them.
+// Residual blocks between images (layers/images.h): one layer each, so no pipeline cuts them.
 #include <optional>
 #include <string>
 #include <vector>

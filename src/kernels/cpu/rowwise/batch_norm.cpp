@@ -1,6 +1,6 @@
 // Batch normalisation. Sums over pixels are in double: they cost no time beside the memory traffic,
-// and the variance is then exact enough to be a difference. At most kParts blocks of rows sum; their
-// number depends on the rows alone, and their sums are added in order.
+// and the variance is then exact enough to be a difference. At most kParts blocks of rows sum;
+// their number depends on the rows alone, and their sums are added in order.
 #include <cstring>
 
 #include "src/kernels/cpu/simd/loops.h"

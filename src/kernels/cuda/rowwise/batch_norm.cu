@@ -1,5 +1,6 @@
-// Batch normalisation. Sums over pixels: a block sums the quads of up to 128 channels over a part of
-// the rows, in double; the parts are then added in order. The division depends on the shape alone.
+// Batch normalisation. Sums over pixels: a block sums the quads of up to 128 channels over a part
+// of the rows, in double; the parts are then added in order. The division depends on the shape
+// alone.
 #include "src/kernels/cuda/simt/elements.h"
 #include "src/kernels/cuda/table.h"
 #include "src/kernels/rules/norm.h"
