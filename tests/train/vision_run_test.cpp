@@ -212,8 +212,7 @@ TEST(VisionRanks, MatchOneRank) {
   }
 }
 
-/// Shared statistics: replicas with a part of a micro-batch each have the statistics of one with the
-/// whole.
+/// Replicas that share statistics of a part of a micro-batch each equal one with all of it.
 TEST(VisionRanks, SharedStatisticsMatchOneRank) {
   const TempDir dir;
   io::Config config = config_of(dir);
