@@ -49,8 +49,8 @@ bool Convolution::direct() const {
   return window.extent == 1 && window.stride == 1 && window.padding == 0;
 }
 
-bool Convolution::dense(const Pass& pass) {
-  return !direct() && groups_.size() == 1 && pass.on_input == nullptr &&
+bool Convolution::dense(const Pass& pass, const Tensor& x, const Tensor& y) {
+  return !direct() && x.dtype == y.dtype && groups_.size() == 1 && pass.on_input == nullptr &&
          groups_[0].weight().is_dense();
 }
 
@@ -71,7 +71,7 @@ Tensor Convolution::channels(const Tensor& images, size_t group) const {
 void Convolution::forward(Pass& pass, const Tensor& x, const Tensor& y) {
   const Tape::Scope scope(pass.tape);
   const Tensor panel = direct() ? Tensor() : push_panel(pass.tape, x.dtype, y.rows());
-  if (dense(pass)) {
+  if (dense(pass, x, y)) {
     pass.kernels.convolution(pass.stream, {.window = options_.window,
                                            .x = x,
                                            .weight = groups_[0].weight().dense(),
@@ -123,27 +123,32 @@ void Convolution::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx)
     }
     return;
   }
-  if (dense(pass)) {
-    pass.kernels.convolution_input(
-        pass.stream,
-        {.window = options_.window, .dy = dy, .weight = groups_[0].weight().dense(), .dx = dx});
-    return;
-  }
   const kernels::Window& window = options_.window;
   const int64_t images = dx.rows() / window.pixels();
-  const int64_t together = dx.dtype == DType::fp32
-                               ? images
-                               : std::max<int64_t>(1, panel_rows(dx.dtype) / window.out_pixels());
+  const bool rounds = dx.dtype != DType::fp32;
+  const int64_t together =
+      rounds ? std::max<int64_t>(1, panel_rows(dx.dtype) / window.out_pixels()) : images;
+  const auto sums = [&](int64_t first, int64_t n) {
+    const Tensor part = dx.row_range(first * window.pixels(), n * window.pixels());
+    return rounds ? pass.tape.push("sums of patches", DType::fp32, part.shape) : part;
+  };
+  if (dense(pass, dx, dy)) {
+    const Tape::Scope scope(pass.tape);  // the planned tape is large enough for other storages
+    const int64_t most = std::min(together, images);
+    sums(0, most);
+    push_panel(pass.tape, dy.dtype, most * window.out_pixels());
+    pass.kernels.convolution_input(
+        pass.stream, {.window = window, .dy = dy, .weight = groups_[0].weight().dense(), .dx = dx});
+    return;
+  }
   for_panels(0, images, together, [&](int64_t first, int64_t n) {
     const Tape::Scope scope(pass.tape);
-    const Tensor part = dx.row_range(first * window.pixels(), n * window.pixels());
-    const Tensor sum = part.dtype == DType::fp32
-                           ? part
-                           : pass.tape.push("sums of patches", DType::fp32, part.shape);
+    const Tensor sum = sums(first, n);
     pass.kernels.fill(pass.stream, {.x = sum, .value = 0});
     sum_patches(pass, dy, sum, first);
-    if (part.dtype != DType::fp32) {
-      pass.kernels.cast(pass.stream, {.x = sum, .y = part});
+    if (rounds) {
+      pass.kernels.cast(
+          pass.stream, {.x = sum, .y = dx.row_range(first * window.pixels(), n * window.pixels())});
     }
   });
 }
@@ -172,7 +177,7 @@ void Convolution::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy,
 
 void Convolution::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy,
                                   const Tensor& panel, bool accumulate) {
-  if (dense(pass)) {
+  if (dense(pass, x, dy)) {
     groups_[0].weight().accumulate_computed(pass.stream, accumulate, [&](const Tensor& gradient) {
       pass.kernels.convolution_weight(
           pass.stream, {.window = options_.window, .x = x, .dy = dy, .dweight = gradient});

@@ -44,8 +44,8 @@ class Convolution {
 
  private:
   bool direct() const;
-  /// Whether the kernels of dense convolutions compute it.
-  bool dense(const Pass& pass);
+  /// Whether the kernels of dense convolutions compute it; x and y are its images, or gradients.
+  bool dense(const Pass& pass, const Tensor& x, const Tensor& y);
   int64_t panel_rows(DType dtype) const;
   /// Memory of a panel for matrices of `rows` patches.
   Tensor push_panel(Tape& tape, DType dtype, int64_t rows) const;

@@ -51,15 +51,16 @@ void convolution(Stream& stream, const ConvolutionArgs& args) {
   }
 }
 
-/// Whole images together, so that the sums of a 16-bit gradient are rounded once.
+/// Whole images together, so that the sums of a 16-bit gradient are rounded once. Panels are fp32:
+/// their elements are terms of those sums.
 void convolution_input(Stream& stream, const ConvolutionInputArgs& args) {
   const Window& window = args.window;
   const int64_t images = args.dx.rows() / window.pixels();
   const int64_t cols = args.weight.cols();
-  const int64_t each = panel_rows(args.dy.dtype, args.dy.rows(), cols);
+  const int64_t each = panel_rows(DType::fp32, args.dy.rows(), cols);
   const int64_t together = std::min(images, std::max<int64_t>(1, each / window.out_pixels()));
   const bool rounds = args.dx.dtype != DType::fp32;
-  const int64_t panel_bytes = bytes_of(args.dy.dtype, each * cols);
+  const int64_t panel_bytes = bytes_of(DType::fp32, each * cols);
   const int64_t sums =
       rounds ? bytes_of(DType::fp32, together * window.pixels() * args.dx.cols()) : 0;
   std::byte* const memory = workspace_beside(stream, each, cols, panel_bytes + sums);
@@ -76,7 +77,7 @@ void convolution_input(Stream& stream, const ConvolutionInputArgs& args) {
     const int64_t rows = count * window.out_pixels();
     for (int64_t first = 0; first < rows; first += each) {
       const int64_t n = std::min(each, rows - first);
-      Tensor panel(memory, args.dy.dtype, {n, cols});
+      Tensor panel(memory, DType::fp32, {n, cols});
       panel.on_device = args.dy.on_device;
       gemm(stream, {.a = args.dy.row_range(begin + first, n), .b = args.weight, .c = panel});
       patch_sum(stream, {.window = window, .patches = panel, .sum = sum, .first = first});
