@@ -432,7 +432,8 @@ TEST_P(VisionPruningWays, EveryStorageTrains) {
       config.sparse.storage.fallback = storage;
       const Outcome outcome = run(config);  // sums in another order
       for (size_t i = 0; i < dense.losses.size(); ++i) {
-        EXPECT_NEAR(outcome.losses[i], dense.losses[i], dtype == "fp32" ? 2e-3 : 0.15)
+        // In bf16 masks that follow gradients may differ.
+        EXPECT_NEAR(outcome.losses[i], dense.losses[i], dtype == "fp32" ? 2e-3 : 0.4)
             << storage << ", " << dtype << ", step " << i + 1;
       }
     }
