@@ -1,6 +1,8 @@
 // Batch normalisation. Sums over pixels: a block sums the quads of up to 128 channels over a part
 // of the rows, in double; the parts are then added in order. The division depends on the shape
 // alone.
+#include <algorithm>
+
 #include "src/kernels/cuda/simt/elements.h"
 #include "src/kernels/cuda/table.h"
 #include "src/kernels/rules/norm.h"
@@ -236,10 +238,10 @@ Parts launch_sums(const char* name, Stream& stream, const Operands& of) {
   }
   const int64_t tiles = divide_up(quads, parts.width);
   const int64_t sides = kThreads / parts.width;
-  const int64_t most_parts = most(1, kBlocks / most(1, tiles));
-  parts.rows_each = most(sides, divide_up(of.rows, most_parts));
+  const int64_t most_parts = std::max<int64_t>(1, kBlocks / std::max<int64_t>(1, tiles));
+  parts.rows_each = std::max(sides, divide_up(of.rows, most_parts));
   parts.count = divide_up(of.rows, parts.rows_each);
-  const int64_t elements = most(1, parts.count * 2 * of.cols);
+  const int64_t elements = std::max<int64_t>(1, parts.count * 2 * of.cols);
   parts.shares =
       reinterpret_cast<double*>(stream.workspace(static_cast<size_t>(elements) * sizeof(double)));
   launch(sum_channels<kGradient>,
