@@ -135,7 +135,7 @@ inline Case convolution_case(const WindowCase& s, int64_t out, Convolved which, 
   const bool bias = which == Convolved::forward && out % 2 == 1;
   // A device's library may round the bias to the type of y.
   const double of_bias = bias ? rounding_of(dtype) : 0;
-  const Tolerance tolerance{of_bias + 1e-5 + 3e-7 * std::sqrt(terms), 1e-5};
+  const Tolerance tolerance{of_bias + 1e-5 + 1e-6 * std::sqrt(terms), 1e-5};
   const auto operand = [&](Convolved computed, const Shape& shape) {
     return which == computed
                ? output(computed == Convolved::weight ? kFp32 : dtype, shape, tolerance)
