@@ -256,7 +256,7 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
   const int64_t micro = choice.micro_batch;
   return fmt::format(
              "{}\n{:.2f} M parameters, {:.2f} M of them prunable; {} kept now\n"
-             "{} rank{} x {} thread{}, {}, {}; {} sequences a step = {} x {} micro-batch{} of {}\n"
+             "{} rank{} x {} thread{}, {}, {}; {} {} a step = {} x {} micro-batch{} of {}\n"
              "memory of a rank: model state {}, activations {} (recompute {}), planned peak {}",
              model::network_of(config.model).describe(config.model, stage.problem().classes),
              1e-6 * static_cast<double>(totals.size),
@@ -264,8 +264,9 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
              percent(static_cast<double>(totals.kept) / static_cast<double>(totals.size)),
              comm.size(), comm.size() == 1 ? "" : "s", stage.stream().threads(),
              stage.stream().threads() == 1 ? "" : "s", stage.kernels().name, config.train.dtype,
-             config.train.global_batch, trainer.layout().grid.data, share / micro,
-             share == micro ? "" : "es", micro,
+             config.train.global_batch,
+             stage.problem().classifies_images() ? "images" : "sequences",
+             trainer.layout().grid.data, share / micro, share == micro ? "" : "es", micro,
              bytes_text(static_cast<double>(trainer.arena().model_state_bytes() +
                                             trainer.arena().offloaded_bytes())) +
                  teacher_text(trainer.fit().plan.teacher),

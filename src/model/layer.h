@@ -3,8 +3,9 @@
 //
 // A network is a list of layers. A layer declares its parameters, is bound to a store, and then
 // runs forward and backward on tapes, one tape for each micro-batch in flight. Layers never branch
-// on values and know nothing of ranks and optimizers, so a dry pass (kernels "dry", a dry tape)
-// runs the same code and counts flops, bytes and memory.
+// on values and know nothing of ranks and optimizers (batch norm may gather numbers of replicas
+// through a callback), so a dry pass (kernels "dry", a dry tape) runs the same code and counts
+// flops, bytes and memory.
 #include <functional>
 #include <memory>
 #include <span>
