@@ -120,8 +120,7 @@ TEST(Vision, ImpossibleListsAreRefused) {
   EXPECT_THAT(refusal({"conv 8 3", "max 4", "max 3"}, small),
               HasSubstr("the window of 'max 3' does not fit into images of 2 x 2 x 8; it reads the "
                         "output of 'max 4'; its form is 'max EXTENT [stride S] [padding P]'"));
-  EXPECT_THAT(refusal({"max 9"}, small),
-              HasSubstr("images of 8 x 8 x 4; it reads the output of the data"));
+  EXPECT_THAT(refusal({"max 9"}, small), HasSubstr("images of 8 x 8 x 4; it reads the data"));
   EXPECT_THAT(refusal({"mean"}, {8, 6, 1}), HasSubstr("needs square images, and gets 8 x 6 x 1"));
   EXPECT_THAT(refusal({"linear 8", "conv 8 3"}, small), ::testing::StrEq("accepted"));
   EXPECT_THAT(refusal({"lrn 4"}, small), HasSubstr("must be 'lrn' or 'lrn EXTENT', with an odd"));
@@ -136,7 +135,7 @@ TEST(Vision, ImpossibleListsAreRefused) {
   EXPECT_THAT(refusal({"conv 8 3 norm norm"}, small), HasSubstr("unexpected 'norm'"));
   EXPECT_THAT(refusal({"patch 8 3"}, small),
               HasSubstr("the extent of 'patch 8 3' must divide the height and width of images of "
-                        "8 x 8 x 4; it reads the output of the data; its form is 'patch WIDTH "
+                        "8 x 8 x 4; it reads the data; its form is 'patch WIDTH "
                         "EXTENT'"));
   EXPECT_THAT(refusal({"patch 8 0", "token-mean"}, small), HasSubstr("must divide the height"));
   EXPECT_THAT(refusal({"patch 8 2 norm"}, small), HasSubstr("must be 'patch WIDTH EXTENT'"));
@@ -151,7 +150,7 @@ TEST(Vision, ImpossibleListsAreRefused) {
   EXPECT_THAT(refusal({"conv 8 3", "transformer 2"}, small),
               HasSubstr("'transformer 2' reads tokens, and gets images of 8 x 8 x 8; put a 'patch' "
                         "before it; it reads the output of 'conv 8 3'"));
-  EXPECT_THAT(refusal({"transformer 2"}, small), HasSubstr("it reads the output of the data"));
+  EXPECT_THAT(refusal({"transformer 2"}, small), HasSubstr("it reads the data"));
   EXPECT_THAT(refusal({"patch 8 2", "transformer 2", "conv 8 3"}, small),
               HasSubstr("'conv 8 3' reads images, and gets 4 x 4 tokens of 8; put 'token-mean' "
                         "before it; it reads the output of 'transformer 2'"));

@@ -373,9 +373,9 @@ LayerEntry read_layer(const std::string& text, const Images& from, const std::st
           from.text());
     kind->read(words, entry);
   } catch (const Failure& failure) {
-    throw Failure(fmt::format("{}; it reads the output of {}; its form is '{}'", failure.what(),
-                              before.empty() ? "the data" : fmt::format("'{}'", before),
-                              kind->form));
+    throw Failure(fmt::format(
+        "{}; it reads {}; its form is '{}'", failure.what(),
+        before.empty() ? "the data" : fmt::format("the output of '{}'", before), kind->form));
   }
   return entry;
 }
