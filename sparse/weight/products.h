@@ -17,4 +17,7 @@ struct Products {
   void (*accumulate_gradient)(Stream&, const WeightContext&, const Weight::AccumulateGradient&);
 };
 
+/// The kept elements of the parameter, with their values in `flat` (weights or gradients).
+kernels::SparseMatrix matrix_of(const WeightContext& context, const Tensor& flat);
+
 }  // namespace espalier::sparse

@@ -13,12 +13,7 @@ struct Elements {
   static constexpr auto kSpmmTransposed = &Kernels::spmm_transposed;
   static constexpr auto kSddmm = &Kernels::sddmm;
   static kernels::SparseMatrix matrix(const WeightContext& context, const Tensor& flat) {
-    Parameter& parameter = context.parameter;
-    return {.rows = parameter.spec.shape.rows(),
-            .cols = parameter.spec.shape.cols(),
-            .values = context.store.part(flat, parameter),
-            .positions = context.store.positions(parameter),
-            .csr = parameter.csr.view()};
+    return matrix_of(context, flat);
   }
 };
 struct Blocks {
@@ -74,6 +69,15 @@ template <class Form>
 constexpr Products kProducts{apply<Form>, apply_transposed<Form>, accumulate_gradient<Form>};
 
 }  // namespace
+
+kernels::SparseMatrix matrix_of(const WeightContext& context, const Tensor& flat) {
+  Parameter& parameter = context.parameter;
+  return {.rows = parameter.spec.shape.rows(),
+          .cols = parameter.spec.shape.cols(),
+          .values = context.store.part(flat, parameter),
+          .positions = context.store.positions(parameter),
+          .csr = parameter.csr.view()};
+}
 
 constinit const Storage Storage::sparse{.name = "sparse",
                                         .help = "kept values; products of kept elements",

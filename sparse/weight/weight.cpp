@@ -94,4 +94,16 @@ void Weight::accumulate_computed(Stream& stream, bool accumulate,
   }
 }
 
+bool Weight::is_sparse() const {
+  return effective_storage(parameter_) == Storage::sparse && !store_.probes(parameter_);
+}
+
+kernels::SparseMatrix Weight::sparse() const {
+  return matrix_of({store_, kernels_, parameter_}, store_.value());
+}
+
+kernels::SparseMatrix Weight::sparse_gradient() const {
+  return matrix_of({store_, kernels_, parameter_}, store_.gradient());
+}
+
 }  // namespace espalier::sparse

@@ -71,6 +71,12 @@ class Weight {
   void accumulate_computed(Stream& stream, bool accumulate,
                            const std::function<void(const Tensor& gradient)>& compute);
 
+  /// The same for kept elements: whether the storage computes with these (and no probe wants the
+  /// dense gradient), the matrix, and its gradient, whose values the operation writes.
+  bool is_sparse() const;
+  kernels::SparseMatrix sparse() const;
+  kernels::SparseMatrix sparse_gradient() const;
+
  private:
   Store& store_;
   const kernels::Kernels& kernels_;

@@ -7,15 +7,11 @@ namespace espalier::kernels {
 namespace {
 
 void verify_images(const Window& window, const Tensor& x, const Tensor& y, const Tensor& weight) {
-  require(window.stride > 0 && window.padding >= 0 && window.padding < window.extent &&
-              window.extent <= std::min(window.height, window.width) + 2 * window.padding,
-          "a window fits into its image", window.height, window.width, window.extent, window.stride,
-          window.padding);
-  require(x.rows() % window.pixels() == 0, "rows are whole images", x.rows(), window.pixels());
+  const int64_t images = images_of(window, x.rows());
   is_any("x", x);
   is_flat("x", x, x.count());
   is_same_type("y", y, x);
-  is_matrix("y", y, x.rows() / window.pixels() * window.out_pixels(), weight.rows());
+  is_matrix("y", y, images * window.out_pixels(), weight.rows());
   is_flat("y", y, y.count());
   is_flat("weight", weight, weight.rows() * window.area() * x.cols());
   is_matrix("weight", weight, y.cols(), window.area() * x.cols());

@@ -74,6 +74,17 @@ void is_sddmm(const SddmmOf<Matrix>& args) {
   is_matrix("x", args.x, args.x.rows(), args.weight.cols);
 }
 
+/// x, y: the input and the output side.
+void is_convolution(const Window& window, const SparseMatrix& weight, const Tensor& x,
+                    const Tensor& y) {
+  const int64_t images = images_of(window, x.rows());
+  is_sparse(weight);
+  require(weight.cols == window.area() * x.cols(), "a weight has all places of the window",
+          weight.cols, window.area(), x.cols());
+  is_matrix("x", x, x.rows(), x.cols());
+  is_matrix("y", y, images * window.out_pixels(), weight.rows);
+}
+
 /// Flops of rows of x times kept elements, two each.
 double product_flops(const Tensor& x, const Tensor& values) {
   return 2 * static_cast<double>(x.rows()) * elements(values);
@@ -125,5 +136,40 @@ void verify(const BlockSpmmTransposedArgs& args) { is_spmm_transposed(args); }
 DryCount cost(const BlockSpmmTransposedArgs& args) { return spmm_transposed_cost(args); }
 void verify(const BlockSddmmArgs& args) { is_sddmm(args); }
 DryCount cost(const BlockSddmmArgs& args) { return sddmm_cost(args); }
+
+void verify(const SparseConvolutionArgs& args) {
+  is_convolution(args.window, args.weight, args.x, args.y);
+  is_product(args.weight.values, args.x, args.y);
+  if (args.bias) {
+    is_fp32_vector("bias", args.bias, args.weight.rows);
+  }
+}
+
+DryCount cost(const SparseConvolutionArgs& args) {
+  return {product_flops(args.y, args.weight.values),
+          matrix_traffic(args.weight) + traffic(args.x, args.y, args.bias)};
+}
+
+void verify(const SparseConvolutionInputArgs& args) {
+  is_convolution(args.window, args.weight, args.dx, args.dy);
+  is_product(args.weight.values, args.dy, args.dx);
+}
+
+DryCount cost(const SparseConvolutionInputArgs& args) {
+  return {product_flops(args.dy, args.weight.values),
+          matrix_traffic(args.weight) + traffic(args.dy, args.dx)};
+}
+
+void verify(const SparseConvolutionWeightArgs& args) {
+  is_convolution(args.window, args.weight, args.x, args.dy);
+  is_any("x", args.x);
+  is_same_type("dy", args.dy, args.x);
+}
+
+DryCount cost(const SparseConvolutionWeightArgs& args) {
+  return {product_flops(args.dy, args.weight.values),
+          matrix_traffic(args.weight) + traffic(args.dy, args.x) +
+              (args.accumulate ? traffic(args.weight.values) : 0)};
+}
 
 }  // namespace espalier::kernels

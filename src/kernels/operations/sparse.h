@@ -1,6 +1,7 @@
 #pragma once
-// Products with pruned weights: kept elements, or kept blocks.
+// Products and convolutions with pruned weights: kept elements, or kept blocks.
 #include "src/kernels/operations/activation.h"
+#include "src/kernels/operations/window.h"
 #include "src/kernels/sparse_matrix.h"
 
 namespace espalier::kernels {
@@ -43,5 +44,35 @@ struct SddmmOf {
 };
 using SddmmArgs = SddmmOf<SparseMatrix>;
 using BlockSddmmArgs = SddmmOf<BlockMatrix>;
+
+// Convolutions of whole images with the kept elements of W [out, extent² in] alone, and without
+// patches in memory (dense ones: operations/convolution.h):
+//
+//   y = patches(x) Wᵀ + b       dx = the adjoint applied to dy       dW = dyᵀ patches(x), if kept
+//
+// x, dx [B pixels, in], y, dy [B out_pixels, out], any row stride. Types and sums as above.
+
+struct SparseConvolutionArgs {
+  Window window;
+  SparseMatrix weight;
+  Tensor x;
+  Tensor bias;  ///< fp32 [out], or empty
+  Tensor y;
+};
+
+/// Overwrites dx.
+struct SparseConvolutionInputArgs {
+  Window window;
+  SparseMatrix weight;
+  Tensor dy, dx;
+};
+
+/// weight.values (any) (+)= the kept elements of dW.
+struct SparseConvolutionWeightArgs {
+  Window window;
+  SparseMatrix weight;
+  Tensor dy, x;
+  bool accumulate = false;
+};
 
 }  // namespace espalier::kernels

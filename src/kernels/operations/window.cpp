@@ -6,17 +6,6 @@
 namespace espalier::kernels {
 namespace {
 
-/// Throws Bug unless `rows` are whole images; returns their number.
-int64_t images_of(const Window& window, int64_t rows) {
-  require(window.height > 0 && window.width > 0 && window.stride > 0 && window.padding >= 0 &&
-              window.padding < window.extent &&
-              window.extent <= std::min(window.height, window.width) + 2 * window.padding,
-          "a window fits into its image", window.height, window.width, window.extent, window.stride,
-          window.padding);
-  require(rows % window.pixels() == 0, "rows are whole images", rows, window.pixels());
-  return rows / window.pixels();
-}
-
 void verify_patches(const Window& window, const Tensor& images, const Tensor& patches,
                     int64_t first) {
   const int64_t count = images_of(window, images.rows());

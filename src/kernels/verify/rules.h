@@ -1,6 +1,8 @@
 #pragma once
 // Checks of kernel arguments (verify.h). They take a name, so that the message identifies the
 // tensor.
+#include <algorithm>
+
 #include "src/kernels/verify/verify.h"
 
 namespace espalier::kernels {
@@ -68,6 +70,17 @@ inline void is_positions(const Positions& positions) {
 inline void is_any_vector(const char* name, const Tensor& t, int64_t n) {
   is_any(name, t);
   is_flat(name, t, n);
+}
+
+/// Throws Bug unless `rows` are whole images; returns their number.
+inline int64_t images_of(const Window& window, int64_t rows) {
+  require(window.height > 0 && window.width > 0 && window.stride > 0 && window.padding >= 0 &&
+              window.padding < window.extent &&
+              window.extent <= std::min(window.height, window.width) + 2 * window.padding,
+          "a window fits into its image", window.height, window.width, window.extent, window.stride,
+          window.padding);
+  require(rows % window.pixels() == 0, "rows are whole images", rows, window.pixels());
+  return rows / window.pixels();
 }
 
 }  // namespace espalier::kernels

@@ -54,6 +54,12 @@ bool Convolution::dense(const Pass& pass, const Tensor& x, const Tensor& y) {
          groups_[0].weight().is_dense();
 }
 
+bool Convolution::sparse(const Pass& pass) {
+  return !direct() && pass.kernels.sparse_convolution != nullptr && pass.on_input == nullptr &&
+         std::all_of(groups_.begin(), groups_.end(),
+                     [](Linear& group) { return group.weight().is_sparse(); });
+}
+
 int64_t Convolution::panel_rows(DType dtype) const {
   const int64_t bytes = groups_[0].in() * static_cast<int64_t>(size_of(dtype));
   return std::max<int64_t>(1, options_.panel_bytes / bytes);
@@ -79,11 +85,20 @@ void Convolution::forward(Pass& pass, const Tensor& x, const Tensor& y) {
                                            .y = y});
     return;
   }
+  const bool by_elements = sparse(pass);
   for (size_t group = 0; group < groups_.size(); ++group) {
     const Tensor from = channels(x, group);
     const Tensor to = channels(y, group);
     if (direct()) {
       groups_[group].forward(pass, {.x = from, .y = to});
+      continue;
+    }
+    if (by_elements) {
+      pass.kernels.sparse_convolution(pass.stream, {.window = options_.window,
+                                                    .weight = groups_[group].weight().sparse(),
+                                                    .x = from,
+                                                    .bias = groups_[group].bias(),
+                                                    .y = to});
       continue;
     }
     for_panels(0, y.rows(), panel.rows(), [&](int64_t first, int64_t n) {
@@ -141,6 +156,16 @@ void Convolution::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx)
         pass.stream, {.window = window, .dy = dy, .weight = groups_[0].weight().dense(), .dx = dx});
     return;
   }
+  if (sparse(pass)) {
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      pass.kernels.sparse_convolution_input(pass.stream,
+                                            {.window = window,
+                                             .weight = groups_[group].weight().sparse(),
+                                             .dy = channels(dy, group),
+                                             .dx = channels(dx, group)});
+    }
+    return;
+  }
   for_panels(0, images, together, [&](int64_t first, int64_t n) {
     const Tape::Scope scope(pass.tape);
     const Tensor sum = sums(first, n);
@@ -187,9 +212,22 @@ void Convolution::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy,
     }
     return;
   }
+  const bool by_elements = sparse(pass);
   for (size_t group = 0; group < groups_.size(); ++group) {
     const Tensor from = channels(x, group);
     const Tensor to = channels(dy, group);
+    if (by_elements) {
+      pass.kernels.sparse_convolution_weight(
+          pass.stream, {.window = options_.window,
+                        .weight = groups_[group].weight().sparse_gradient(),
+                        .dy = to,
+                        .x = from,
+                        .accumulate = accumulate});
+      if (const Tensor bias = groups_[group].bias_gradient()) {
+        pass.kernels.column_sum(pass.stream, {.x = to, .out = bias, .accumulate = accumulate});
+      }
+      continue;
+    }
     if (direct()) {
       groups_[group].weight_gradient(pass, {.dy = to, .x = from, .accumulate = accumulate});
       continue;

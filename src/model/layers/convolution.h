@@ -5,10 +5,11 @@
 //   y = patches(x) Wᵀ + b       W [out, extent² in], a matrix like any other: masks, storages,
 //                               optimizers and files need nothing new
 //
-// With one group and a storage that computes with the dense matrix, the kernels of convolutions
-// compute it. Else the matrix of patches never exists as a whole: panels of at most 1 MiB are made,
-// used and dropped, in forward and again in backward. With extent 1, stride 1 and no padding x
-// itself is the matrix. With several groups, each maps its part of the channels with its own W.
+// Kernels of convolutions compute it: with the dense matrix (one group), or with kept elements. Else
+// the matrix of patches never exists as a whole: panels of at most 1 MiB are made, used and dropped,
+// in forward and again in backward. So are blocks, products in 8 bits, tables without such kernels,
+// and passes that observe inputs or gradients. With extent 1, stride 1 and no padding x itself is
+// the matrix. With several groups, each maps its part of the channels with its own W.
 #include <string>
 #include <vector>
 
@@ -46,6 +47,8 @@ class Convolution {
   bool direct() const;
   /// Whether the kernels of dense convolutions compute it; x and y are its images, or gradients.
   bool dense(const Pass& pass, const Tensor& x, const Tensor& y);
+  /// Whether the kernels of sparse convolutions compute it.
+  bool sparse(const Pass& pass);
   int64_t panel_rows(DType dtype) const;
   /// Memory of a panel for matrices of `rows` patches.
   Tensor push_panel(Tape& tape, DType dtype, int64_t rows) const;

@@ -10,7 +10,7 @@
 // Threads split the blocks of tokens.
 #include <cstring>
 
-#include "src/kernels/cpu/elementwise/activation.h"
+#include "src/kernels/cpu/sparse/band.h"
 #include "src/kernels/cpu/sparse/tile_kernels.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
@@ -19,100 +19,6 @@ namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
 constexpr int64_t kBandBytes = 512 * 1024;  ///< part of L2 for output rows
-
-/// Epilogue of a product.
-struct Epilogue {
-  const float* bias = nullptr;
-  Activation activation = Activation::none;
-  Tensor out;
-  Tensor activated;      ///< = f(out)
-  Tensor preactivation;  ///< product *= f'(preactivation)
-  bool accumulate = false;
-};
-
-/// f of each lane.
-template <class F>
-[[gnu::always_inline]] inline Vector each_lane(Vector x, const F& f) {
-  float lanes[kLanes];
-  write_vector(lanes, x);
-  for (float& lane : lanes) {
-    lane = f(lane);
-  }
-  return read_vector(lanes);
-}
-
-/// Part of one row of the result: n <= kLanes features of a token.
-template <class F, class In, class Out>
-[[gnu::always_inline]] inline void put_out(const Epilogue& e, int64_t token, int64_t feature,
-                                           Vector v, int64_t n) {
-  Out* out = row_of<Out>(e.out, token) + feature;
-  if (e.preactivation) {
-    v *= each_lane(read_vector(row_of<In>(e.preactivation, token) + feature, n),
-                   [](float x) { return F::slope(x); });
-  }
-  if (e.bias != nullptr) {
-    v += read_vector(e.bias + feature, n);
-  }
-  if (e.accumulate) {
-    v += read_vector(out, n);
-  }
-  write_vector(out, v, n);
-  if (e.activated) {
-    write_vector(row_of<In>(e.activated, token) + feature,
-                 each_lane(read_vector(out, n), [](float y) { return F::value(y); }), n);
-  }
-}
-
-/// A part of the result: tokens x features; the band holds `row` floats per feature.
-struct Place {
-  int64_t token, tokens, feature, features;
-  int64_t lane_tokens, row;
-};
-
-/// Transposes the band into the result's rows.
-template <class F, class In, class Out>
-void put_band(const Epilogue& e, const float* band, const Place& p) {
-  for (int64_t lane = 0; lane < p.row; lane += kLanes) {
-    // See SparseKernels::add_tile: even tokens come first.
-    const int64_t part = lane / kLanes % p.lane_tokens;
-    const int64_t first = lane - part * kLanes + part;
-    const int64_t height = least(kLanes, divide_up(most(0, p.tokens - first), p.lane_tokens));
-    for (int64_t f = 0; f < p.features; f += kLanes) {
-      const int64_t width = least(kLanes, p.features - f);
-      Vector square[kLanes];
-      for (int64_t i = 0; i < kLanes; ++i) {
-        square[i] = i < width ? read_vector(band + (f + i) * p.row + lane) : Vector{};
-      }
-      transpose(square);
-      for (int64_t i = 0; i < height; ++i) {
-        const int64_t token = p.token + first + i * p.lane_tokens;
-        if (width == kLanes) {
-          put_out<F, In, Out>(e, token, p.feature + f, square[i], kLanes);
-        } else {
-          put_out<F, In, Out>(e, token, p.feature + f, square[i], width);
-        }
-      }
-    }
-  }
-}
-
-using PutBand = void (*)(const Epilogue& e, const float* band, const Place& p);
-
-template <class F, class In>
-PutBand put_band_of_halves(const Epilogue& e) {
-  return e.out.dtype == DType::fp32 ? put_band<F, In, float> : put_band<F, In, In>;
-}
-
-PutBand put_band_for(const Epilogue& e, DType in) {
-  PutBand chosen = nullptr;
-  with_function(e.activation, [&](auto function) {
-    using F = decltype(function);
-    chosen = in == DType::fp32   ? put_band<F, float, float>
-             : in == DType::bf16 ? put_band_of_halves<F, bf16>(e)
-                                 : put_band_of_halves<F, fp16>(e);
-  });
-  return chosen;
-}
 
 struct Memory {
   TileMemory tiles;
@@ -129,7 +35,7 @@ struct Memory {
 
 Memory carve(Carver& carver, const SparseMatrix& weight, TileUse use, const SparseKernels& kernels,
              int threads) {
-  Memory m{.tiles = carve_tiles(carver, weight, use, threads)};
+  Memory m{.tiles = carve_tiles(carver, weight, use, threads, weight.cols)};
   const Tiles& tiles = m.tiles.tiles;
   m.packed_row = kernels.vectors * kLanes;
   m.band_row = m.packed_row * kernels.lane_tokens;
@@ -165,7 +71,14 @@ void product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tens
     const int64_t token = block * step;
     float* packed = m.packed(thread_index());
     float* band = packed + divide_up(tiles.cols * m.packed_row, 16) * 16;
-    kernels.pack({x, token, 0, tiles.cols}, kernels.vectors, packed);
+    const void* from[kMostTokens];
+    int64_t to[kMostTokens];
+    for (int64_t i = 0; i < step; ++i) {
+      const bool exists = token + i < tokens;
+      from[i] = exists ? row_bytes(x, token + i) : nullptr;
+      to[i] = exists ? token + i : -1;
+    }
+    kernels.pack({from, 0, tiles.cols}, kernels.vectors, packed);
     for (int64_t first = 0; first < tiles.blocks; first += m.band_blocks) {
       const int64_t end = least(tiles.blocks, first + m.band_blocks);
       const int64_t row0 = first * tiles.block_rows;
@@ -177,8 +90,7 @@ void product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tens
                            band + (b - first) * tiles.block_rows * m.band_row);
         }
       }
-      put(epilogue, band,
-          {token, least(step, tokens - token), row0, rows, kernels.lane_tokens, m.band_row});
+      put(epilogue, band, {to, row0, rows, kernels.lane_tokens, m.band_row});
     }
   });
 }

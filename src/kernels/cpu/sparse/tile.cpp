@@ -99,16 +99,16 @@ template <class T>
 void make_block(TileMemory& memory, const SparseMatrix& weight, int64_t block,
                 const Scratch& scratch) {
   Tiles& tiles = memory.tiles;
-  const int64_t row0 = block * tiles.block_rows;
-  const int64_t rows = least(tiles.block_rows, tiles.rows - row0);
+  const auto [row0, rows] = tiles.rows_of(block);
   const uint32_t* begin = memory.bits.row_begin + row0;
   std::memcpy(scratch.cursor, begin, static_cast<size_t>(rows) * sizeof(uint32_t));
   const RowValues<T> values{elements<T>(weight.values), scratch.cursor, weight.positions.count};
   int64_t first = begin[0] + block * tiles.panels * tiles.slack;
   for (int64_t panel = 0; panel < tiles.panels; ++panel) {
+    const auto [column0, columns] = tiles.columns_of(panel);
     for (int w = 0; w < kPanelWords; ++w) {
-      const int64_t column = panel * kPanel + 64 * w;
-      const int64_t n = most(0, least(64, tiles.cols - column));
+      const int64_t column = column0 + 64 * w;
+      const int64_t n = most(0, least(64, columns - 64 * w));
       for (int64_t r = 0; r < rows; ++r) {
         scratch.bits[r * kPanelWords + w] =
             n == 0 ? 0 : bits_at(memory.bits.words, (row0 + r) * tiles.cols + column, n);
@@ -143,12 +143,12 @@ void transpose_bits(uint64_t (&rows)[64]) {
   swap_squares<1>(rows, 0x5555555555555555U);
 }
 
-/// Transposes 64 columns of W in one panel of its rows: their bits, and their values, which are
-/// appended to `values`. Returns the number of values.
+/// Transposes n <= 64 columns of W in one panel of its rows: their bits, and their values, which
+/// are appended to `values`. Returns the number of values.
 template <class T>
 int64_t turn_columns(const TileMemory& memory, const SparseMatrix& weight, int64_t panel,
-                     int64_t column, uint64_t* bits, const Scratch& scratch, float* values) {
-  const int64_t n = least(64, weight.cols - column);
+                     Range columns, uint64_t* bits, const Scratch& scratch, float* values) {
+  const auto [column, n] = columns;
   for (int w = 0; w < kPanelWords; ++w) {
     uint64_t square[64];
     const int64_t row0 = panel * kPanel + 64 * w;
@@ -186,12 +186,11 @@ void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
   std::memcpy(scratch.source, begin, static_cast<size_t>(in_panel) * sizeof(uint32_t));
   int64_t first = begin[0] + panel * tiles.blocks * tiles.slack;
   for (int64_t block = 0; block < tiles.blocks; ++block) {
-    const int64_t column0 = block * tiles.block_rows;
-    const int64_t rows = least(tiles.block_rows, tiles.rows - column0);
+    const auto [column0, rows] = tiles.rows_of(block);
     int64_t total = 0;
     for (int64_t c = 0; c < rows; c += 64) {
-      total += turn_columns<T>(memory, weight, panel, column0 + c, scratch.bits + c * kPanelWords,
-                               scratch, scratch.values + total);
+      total += turn_columns<T>(memory, weight, panel, {column0 + c, least(64, rows - c)},
+                               scratch.bits + c * kPanelWords, scratch, scratch.values + total);
     }
     uint32_t before = 0;
     for (int64_t r = 0; r < rows; ++r) {
@@ -209,17 +208,20 @@ void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
 
 }  // namespace
 
-TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, int threads) {
+TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, int threads,
+                       int64_t segment) {
   TileMemory memory;
   Tiles& tiles = memory.tiles;
   const bool turned = use == TileUse::transposed;
   tiles.rows = turned ? weight.cols : weight.rows;
   tiles.cols = turned ? weight.rows : weight.cols;
   tiles.by_panel = turned;
-  const int64_t aim = most(1, (tiles.rows + kBlockAim / 2) / kBlockAim);
-  tiles.block_rows = divide_up(divide_up(tiles.rows, aim), 64) * 64;
-  tiles.blocks = divide_up(tiles.rows, most(1, tiles.block_rows));
-  tiles.panels = divide_up(tiles.cols, kPanel);
+  tiles.row_segment = turned ? segment : tiles.rows;
+  tiles.col_segment = turned ? tiles.cols : segment;
+  const int64_t aim = most(1, (tiles.row_segment + kBlockAim / 2) / kBlockAim);
+  tiles.block_rows = most(64, divide_up(divide_up(tiles.row_segment, aim), 64) * 64);
+  tiles.blocks = tiles.segment_blocks() * (turned ? weight.cols / most(1, segment) : 1);
+  tiles.panels = tiles.segment_panels() * (turned ? 1 : weight.cols / most(1, segment));
   const bool sampled = use == TileUse::sampled;
   tiles.slack = kTileSlack + (sampled ? (kSampledRows - 1) * kPanel : 0);
   tiles.capacity = weight.positions.count + tiles.tiles() * tiles.slack;

@@ -8,6 +8,9 @@
 // unsorted rows, mispredicted loop ends cost as much as the arithmetic. Elements are stored in the
 // order of use: a column within the panel (8 bits) and a value (fp32).
 //
+// The columns of W may come in segments, such as the rows of a convolution's window: then no panel,
+// or no block of the transpose, crosses the boundary of two segments.
+//
 // Cost per kept element: about 0.4 ns (transposed 1 ns) and 5 bytes; also 2 bytes per row of each
 // panel. SDDMM: 1 byte (no values) and 3.
 #include <cstddef>
@@ -34,10 +37,16 @@ struct Run {
   uint16_t count, rows;
 };
 
+/// Consecutive rows or columns.
+struct Range {
+  int64_t first, count;
+};
+
 struct Tiles {
   int64_t rows = 0, cols = 0;
-  int64_t block_rows = 0;  ///< rows of a tile (the last block may have fewer)
+  int64_t block_rows = 0;  ///< most rows of a tile
   int64_t blocks = 0, panels = 0;
+  int64_t row_segment = 0, col_segment = 0;  ///< rows, columns between boundaries
   int64_t capacity = 0;   ///< upper bound on elements of all tiles, with the slack of each
   int64_t slack = 0;      ///< elements that a tile may hold or write beyond the kept ones
   bool by_panel = false;  ///< consecutive tiles share a panel; else a block
@@ -53,6 +62,18 @@ struct Tiles {
     return by_panel ? panel * blocks + block : block * panels + panel;
   }
   int64_t tiles() const { return blocks * panels; }
+
+  Range rows_of(int64_t block) const { return range_of(block, block_rows, row_segment); }
+  Range columns_of(int64_t panel) const { return range_of(panel, kPanel, col_segment); }
+  int64_t segment_blocks() const { return (row_segment + block_rows - 1) / block_rows; }
+  int64_t segment_panels() const { return (col_segment + kPanel - 1) / kPanel; }
+
+ private:
+  static Range range_of(int64_t index, int64_t each, int64_t segment) {
+    const int64_t pieces = (segment + each - 1) / each;
+    const int64_t within = index % pieces * each;
+    return {index / pieces * segment + within, within + each < segment ? each : segment - within};
+  }
 };
 
 using cpu::Carver;
@@ -78,7 +99,9 @@ struct TileMemory {
 /// The tiles of W with its values, those of its transpose, or those of W without values.
 enum class TileUse : uint8_t { product, transposed, sampled };
 
-TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, int threads);
+/// `segment` columns of W make a segment; it divides their number.
+TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, int threads,
+                       int64_t segment);
 
 /// Fills the allocated tiles.
 void make_tiles(TileMemory& memory, const SparseMatrix& weight, TileUse use, int threads);

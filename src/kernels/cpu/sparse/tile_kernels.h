@@ -18,11 +18,18 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-/// A part of the activations x [R, features]: tokens from `token` on; tokens beyond R are zero.
+inline constexpr int64_t kMostTokens = 128;  ///< in a packed row
+
+/// A part of the activations of a block of tokens.
 struct Packing {
-  Tensor x;
-  int64_t token, feature, features;
+  const void* const* rows;  ///< of each token; null: zeros
+  int64_t feature, features;
 };
+
+inline const void* row_bytes(const Tensor& x, int64_t row) {
+  return static_cast<const std::byte*>(x.data) +
+         row * x.stride * static_cast<int64_t>(size_of(x.dtype));
+}
 
 struct SparseKernels {
   int64_t lane_tokens;  ///< 1 or 2
@@ -60,10 +67,10 @@ struct FloatMath {
   static constexpr int kVectors = kLanes == 16 ? 4 : 8;
   static constexpr int kDotVectors = 4;
 
-  template <class T>
-  [[gnu::always_inline]] static Vector read(const Packing& p, int64_t token, int64_t feature,
-                                            int64_t n) {
-    return read_vector(row_of<T>(p.x, token) + feature, n);
+  /// n features of the tokens of a lane. Whole: every token exists.
+  template <bool Whole, class T>
+  [[gnu::always_inline]] static Vector read(const T* const* rows, int64_t feature, int64_t n) {
+    return Whole || rows[0] != nullptr ? read_vector(rows[0] + feature, n) : Vector{};
   }
   /// sum[0..kLaneTokens) += value * x.
   [[gnu::always_inline]] static void add(Vector (&sum)[1], float value, Vector x) {
@@ -79,21 +86,23 @@ void pack_rows(const Packing& p, int64_t vectors, float* out) {
   constexpr int64_t kAhead = 8 * kLanes;
   const int64_t row = vectors * kLanes;
   for (int64_t v = 0; v < vectors; ++v) {
-    const int64_t token = p.token + v * kStep;
-    const bool whole = token + kStep <= p.x.rows();
+    const auto* rows = reinterpret_cast<const T* const*>(p.rows) + v * kStep;
+    bool whole = true;
+    for (int64_t i = 0; i < kStep; ++i) {
+      whole = whole && rows[i] != nullptr;
+    }
     for (int64_t f = 0; f < p.features; f += kLanes) {
       const int64_t width = least(kLanes, p.features - f);
+      const int64_t feature = p.feature + f;
       float* to = out + f * row + v * kLanes;
       Vector square[kLanes];
       if (whole && width == kLanes) {
         // Rows are pages apart: hardware prefetchers do not follow sixteen at once.
-        const T* next = elements<T>(p.x) + token * p.x.stride + p.feature + f + kAhead;
         for (int64_t i = 0; i < kStep; ++i) {
-          __builtin_prefetch(next + i * p.x.stride);
+          __builtin_prefetch(rows[i] + feature + kAhead);
         }
         for (int64_t i = 0; i < kLanes; ++i) {
-          square[i] =
-              Math::template read<T>(p, token + i * Math::kLaneTokens, p.feature + f, kLanes);
+          square[i] = Math::template read<true>(rows + i * Math::kLaneTokens, feature, kLanes);
         }
         transpose(square);
         for (int i = 0; i < kLanes; ++i) {
@@ -102,8 +111,7 @@ void pack_rows(const Packing& p, int64_t vectors, float* out) {
         continue;
       }
       for (int64_t i = 0; i < kLanes; ++i) {
-        const int64_t t = token + i * Math::kLaneTokens;
-        square[i] = t < p.x.rows() ? Math::template read<T>(p, t, p.feature + f, width) : Vector{};
+        square[i] = Math::template read<false>(rows + i * Math::kLaneTokens, feature, width);
       }
       transpose(square);
       for (int64_t i = 0; i < width; ++i) {

@@ -19,12 +19,10 @@ struct PairMath {
   static constexpr int kVectors = 2;
   static constexpr int kDotVectors = 4;
 
-  template <class T>
-  [[gnu::always_inline]] static Vector read(const Packing& p, int64_t token, int64_t feature,
-                                            int64_t n) {
-    const Vector even = read_vector(row_of<bf16>(p.x, token) + feature, n);
-    const Vector odd =
-        token + 1 < p.x.rows() ? read_vector(row_of<bf16>(p.x, token + 1) + feature, n) : Vector{};
+  template <bool Whole, class T>
+  [[gnu::always_inline]] static Vector read(const T* const* rows, int64_t feature, int64_t n) {
+    const Vector even = FloatMath::read<Whole>(rows, feature, n);
+    const Vector odd = FloatMath::read<Whole>(rows + 1, feature, n);
     return __builtin_bit_cast(
         Vector, (__builtin_bit_cast(Words, even) >> 16) | __builtin_bit_cast(Words, odd));
   }

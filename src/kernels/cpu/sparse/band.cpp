@@ -1,0 +1,89 @@
+#include "src/kernels/cpu/sparse/band.h"
+
+#include "src/kernels/cpu/elementwise/activation.h"
+#include "src/kernels/cpu/simd/vector.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+namespace {
+
+/// f of each lane.
+template <class F>
+[[gnu::always_inline]] inline Vector each_lane(Vector x, const F& f) {
+  float lanes[kLanes];
+  write_vector(lanes, x);
+  for (float& lane : lanes) {
+    lane = f(lane);
+  }
+  return read_vector(lanes);
+}
+
+/// Part of one row of the result: n <= kLanes features of a token.
+template <class F, class In, class Out>
+[[gnu::always_inline]] inline void put_out(const Epilogue& e, int64_t token, int64_t feature,
+                                           Vector v, int64_t n) {
+  Out* out = row_of<Out>(e.out, token) + feature;
+  if (e.preactivation) {
+    v *= each_lane(read_vector(row_of<In>(e.preactivation, token) + feature, n),
+                   [](float x) { return F::slope(x); });
+  }
+  if (e.bias != nullptr) {
+    v += read_vector(e.bias + feature, n);
+  }
+  if (e.accumulate) {
+    v += read_vector(out, n);
+  }
+  write_vector(out, v, n);
+  if (e.activated) {
+    write_vector(row_of<In>(e.activated, token) + feature,
+                 each_lane(read_vector(out, n), [](float y) { return F::value(y); }), n);
+  }
+}
+
+/// Transposes the band into the result's rows.
+template <class F, class In, class Out>
+void put_band(const Epilogue& e, const float* band, const Place& p) {
+  for (int64_t lane = 0; lane < p.row; lane += kLanes) {
+    // See SparseKernels::add_tile: even tokens come first.
+    const int64_t part = lane / kLanes % p.lane_tokens;
+    const int64_t* rows = p.rows + lane - part * kLanes + part;
+    for (int64_t f = 0; f < p.features; f += kLanes) {
+      const int64_t width = least(kLanes, p.features - f);
+      Vector square[kLanes];
+      for (int64_t i = 0; i < kLanes; ++i) {
+        square[i] = i < width ? read_vector(band + (f + i) * p.row + lane) : Vector{};
+      }
+      transpose(square);
+      for (int64_t i = 0; i < kLanes; ++i) {
+        const int64_t row = rows[i * p.lane_tokens];
+        if (row < 0) {
+          continue;
+        }
+        if (width == kLanes) {
+          put_out<F, In, Out>(e, row, p.feature + f, square[i], kLanes);
+        } else {
+          put_out<F, In, Out>(e, row, p.feature + f, square[i], width);
+        }
+      }
+    }
+  }
+}
+
+template <class F, class In>
+PutBand put_band_of_halves(const Epilogue& e) {
+  return e.out.dtype == DType::fp32 ? put_band<F, In, float> : put_band<F, In, In>;
+}
+
+}  // namespace
+
+PutBand put_band_for(const Epilogue& e, DType in) {
+  PutBand chosen = nullptr;
+  with_function(e.activation, [&](auto function) {
+    using F = decltype(function);
+    chosen = in == DType::fp32   ? put_band<F, float, float>
+             : in == DType::bf16 ? put_band_of_halves<F, bf16>(e)
+                                 : put_band_of_halves<F, fp16>(e);
+  });
+  return chosen;
+}
+
+}  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,0 +1,32 @@
+#pragma once
+// The results of a sampled product (sddmm.cpp) while it sums over blocks of tokens: fp32, in the
+// order of the tiles. After the last block they are rounded once and written to their positions.
+#include "src/kernels/cpu/sparse/tile_kernels.h"
+
+namespace espalier::kernels::ESPALIER_ISA {
+
+struct Sampled {
+  SparseKernels kernels;
+  TileMemory tiles;
+  float* results;
+
+  int64_t packed_row() const { return kernels.dot_vectors * kLanes; }    ///< floats
+  int64_t tokens() const { return packed_row() * kernels.lane_tokens; }  ///< of a block
+  /// Which of `threads` threads sums a tile: all have about as many elements.
+  int64_t thread_of(int64_t tile, int64_t threads) const {
+    return tiles.tiles.first[tile] * threads / tiles.tiles.capacity;
+  }
+};
+
+/// For operands of this type; `segment` as in carve_tiles.
+Sampled carve_sampled(Carver& carver, const SparseMatrix& weight, DType dtype, int threads,
+                      int64_t segment);
+
+/// Threads that a number of products is worth.
+int team_of(const Stream& stream, int64_t products);
+
+/// weight.values (+)= the results, rounded. Changes the rows' starts.
+void return_values(const Sampled& sampled, const SparseMatrix& weight, bool accumulate,
+                   int threads);
+
+}  // namespace espalier::kernels::ESPALIER_ISA
