@@ -113,6 +113,7 @@ constexpr Kernels make_table() {
   .row = [](Stream& stream, const Args& args) {                    \
     espalier::testing::enqueue(stream, #row, args, &Kernels::row); \
   },
+#define ESPALIER_HOST_OPERATION(row, Args, on_cpu)
 #include "src/kernels/operations.def"
   };
 }

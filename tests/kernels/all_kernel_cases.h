@@ -7,6 +7,7 @@
 #include "tests/kernels/kernel_cases_low_rank.h"
 #include "tests/kernels/kernel_cases_memory.h"
 #include "tests/kernels/kernel_cases_sparse.h"
+#include "tests/kernels/kernel_cases_sparse_convolution.h"
 #include "tests/kernels/kernel_cases_states.h"
 #include "tests/kernels/kernel_cases_window.h"
 

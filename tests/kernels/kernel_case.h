@@ -44,6 +44,8 @@ struct Case {
   std::function<void(const Kernels&, Stream&, const Tensors&)> run;
   /// Replaces the outputs among the operands' values with the expected ones.
   std::function<void(std::vector<Values>&)> reference;
+  /// Whether a table has the rows that `run` calls; empty: all tables do.
+  std::function<bool(const Kernels&)> has_rows;
   bool any_thread_count = true;  ///< results are bitwise equal for every number of threads
   bool passes_nan = true;
   bool any_inputs = true;  ///< false: an earlier call computed some inputs from others

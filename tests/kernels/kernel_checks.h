@@ -17,6 +17,15 @@ inline bool up_to(const Case& one, int64_t elements) {
       one.operands, [=](const Operand& operand) { return operand.shape.count() <= elements; });
 }
 
+/// Drops the cases whose rows are null in a table under test.
+inline void drop_unsupported(Cases& cases) {
+  std::erase_if(cases, [](const Case& one) {
+    return std::ranges::any_of(tested_tables(), [&](const TestedTable& table) {
+      return one.has_rows && !one.has_rows(*table.kernels);
+    });
+  });
+}
+
 /// Runs a case on operands in host memory, which a device copies. Returns the bytes of workspace
 /// if the table plans them. The first `spoiled` bytes of workspace are NaN before the call.
 inline size_t run(const Case& one, const TestedTable& table, const Memories& memories,

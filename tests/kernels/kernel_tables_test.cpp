@@ -35,10 +35,15 @@ std::vector<std::string> null_rows(const Kernels& k) {
   return missing;
 }
 
-TEST(Tables, no_row_is_null) {
+TEST(Tables, rows_are_null_only_on_devices) {
   for (const Kernels* table : available()) {
-    EXPECT_THAT(null_rows(*table), ElementsAre()) << table->name;
-    EXPECT_THAT(null_rows(*planning(*table).kernels), ElementsAre()) << table->name;
+    const std::vector<std::string> rows =
+        table->open == nullptr
+            ? std::vector<std::string>{}
+            : std::vector<std::string>{"sparse_convolution", "sparse_convolution_input",
+                                       "sparse_convolution_weight"};
+    EXPECT_EQ(null_rows(*table), rows) << table->name;
+    EXPECT_EQ(null_rows(*planning(*table).kernels), rows) << table->name;
   }
 }
 

@@ -15,9 +15,13 @@ struct Group {
   const char* name;
   void (*add)(Cases& cases);
 };
-constexpr Group kGroups[] = {{"math", add_math_cases},         {"fp8", add_fp8_cases},
-                             {"block", add_block_cases},       {"memory", add_memory_cases},
-                             {"low_rank", add_low_rank_cases}, {"sparse", add_sparse_cases}};
+constexpr Group kGroups[] = {{"math", add_math_cases},
+                             {"fp8", add_fp8_cases},
+                             {"block", add_block_cases},
+                             {"memory", add_memory_cases},
+                             {"low_rank", add_low_rank_cases},
+                             {"sparse", add_sparse_cases},
+                             {"sparse_convolution", add_sparse_convolution_cases}};
 
 class KernelCases : public ::testing::TestWithParam<Group> {
  protected:
@@ -26,6 +30,10 @@ class KernelCases : public ::testing::TestWithParam<Group> {
       GTEST_SKIP() << why_no_table();
     }
     GetParam().add(cases_);
+    drop_unsupported(cases_);
+    if (cases_.empty()) {
+      GTEST_SKIP() << "rows that the tables under test do not have";
+    }
   }
   /// Calls body(case, table), for cases whose operands are small enough to be called often.
   template <class Body>

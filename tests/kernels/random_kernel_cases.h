@@ -129,6 +129,17 @@ inline void add_random_windows(Cases& cases, testing::Draw& draw) {
   part.n = draw.between(1, whole.out_rows() - part.first);
   part.others = draw.between(0, 9);
   add_window_cases(cases, part, dtype);
+  SparseConvolutionCase sparse{.images = whole,
+                               .out = draw_extent(draw, 70),
+                               .density = draw.of<double>({0.02, 0.1, 0.5}),
+                               .form = draw.of<Form>({Form::list, Form::bitmap}),
+                               .in = dtype,
+                               .extra = draw.once_in(2)};
+  sparse.images.others = draw.of<int64_t>({0, 5});
+  sparse.result = draw.once_in(2) ? kFp32 : dtype;
+  for (const Convolved which : {Convolved::forward, Convolved::input, Convolved::weight}) {
+    cases.push_back(sparse_convolution_case(sparse, which));
+  }
   add_batch_norm_cases(cases, {draw.between(1, 900), draw_extent(draw, 70), dtype});
   add_local_norm_cases(cases, {draw.between(1, 90),
                                draw_extent(draw, 700),

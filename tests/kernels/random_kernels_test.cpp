@@ -11,7 +11,9 @@ TEST(RandomKernels, agree_with_the_reference) {
     const testing::Numbers numbers(1, table.random_seeds + 1);
     for (uint64_t number = numbers.from; number < numbers.to; ++number) {
       SCOPED_TRACE(number);
-      for (const Case& one : random_cases(number)) {
+      Cases cases = random_cases(number);
+      drop_unsupported(cases);
+      for (const Case& one : cases) {
         expect_reference(one, table, expected(one), std::numeric_limits<int64_t>::max());
       }
     }

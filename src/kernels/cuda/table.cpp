@@ -23,6 +23,7 @@ void planned(Stream& stream, const Args& args) {
 constexpr Kernels kPlan{
     .name = ESPALIER_GPU_NAME "-plan",
 #define ESPALIER_OPERATION(row, Args, on_cpu) .row = planned<Args, row>,
+#define ESPALIER_HOST_OPERATION(row, Args, on_cpu)
 #include "src/kernels/operations.def"
 };
 
@@ -31,6 +32,7 @@ constexpr Kernels kTable{
     .open = open_device,
     .plan = &kPlan,
 #define ESPALIER_OPERATION(row, Args, on_cpu) .row = checked<Args, row>,
+#define ESPALIER_HOST_OPERATION(row, Args, on_cpu)
 #include "src/kernels/operations.def"
 };
 

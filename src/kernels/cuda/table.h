@@ -5,6 +5,7 @@
 namespace espalier::kernels::ESPALIER_GPU {
 
 #define ESPALIER_OPERATION(row, Args, on_cpu) void row(Stream& stream, const Args& args);
+#define ESPALIER_HOST_OPERATION(row, Args, on_cpu)
 #include "src/kernels/operations.def"
 
 /// Opens the device of a rank; throws Failure if there is none for it.

@@ -147,16 +147,18 @@ void Convolution::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx)
     const Tensor part = dx.row_range(first * window.pixels(), n * window.pixels());
     return rounds ? pass.tape.push("sums of patches", DType::fp32, part.shape) : part;
   };
-  if (dense(pass, dx, dy)) {
+  const bool by_matrix = dense(pass, dx, dy);
+  if (by_matrix || sparse(pass)) {
     const Tape::Scope scope(pass.tape);  // the planned tape is large enough for other storages
     const int64_t most = std::min(together, images);
     sums(0, most);
     push_panel(pass.tape, dy.dtype, most * window.out_pixels());
-    pass.kernels.convolution_input(
-        pass.stream, {.window = window, .dy = dy, .weight = groups_[0].weight().dense(), .dx = dx});
-    return;
-  }
-  if (sparse(pass)) {
+    if (by_matrix) {
+      pass.kernels.convolution_input(
+          pass.stream,
+          {.window = window, .dy = dy, .weight = groups_[0].weight().dense(), .dx = dx});
+      return;
+    }
     for (size_t group = 0; group < groups_.size(); ++group) {
       pass.kernels.sparse_convolution_input(pass.stream,
                                             {.window = window,
@@ -217,12 +219,12 @@ void Convolution::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy,
     const Tensor from = channels(x, group);
     const Tensor to = channels(dy, group);
     if (by_elements) {
-      pass.kernels.sparse_convolution_weight(
-          pass.stream, {.window = options_.window,
-                        .weight = groups_[group].weight().sparse_gradient(),
-                        .dy = to,
-                        .x = from,
-                        .accumulate = accumulate});
+      pass.kernels.sparse_convolution_weight(pass.stream,
+                                             {.window = options_.window,
+                                              .weight = groups_[group].weight().sparse_gradient(),
+                                              .dy = to,
+                                              .x = from,
+                                              .accumulate = accumulate});
       if (const Tensor bias = groups_[group].bias_gradient()) {
         pass.kernels.column_sum(pass.stream, {.x = to, .out = bias, .accumulate = accumulate});
       }

@@ -76,6 +76,8 @@ struct Images {
   int64_t height, width;
 };
 
+constexpr int64_t kPiece = 1024;  ///< features to pack at once: a long stream that fits the cache
+
 /// Packed rows of images of a block of strips, `slots` at a time, with zero pixels on both sides.
 struct Ring {
   Images images;
@@ -99,9 +101,9 @@ struct Ring {
     }
   }
 
-  /// Row r of each strip: the image's row first[strip] + r. Every `each`th column, from `begin`.
+  /// Row r of each strip: the image's row first[strip] + r. One of `parts` parts of its columns.
   void pack(const SparseKernels& kernels, const Block& block, const int64_t* first, int64_t r,
-            int64_t begin = 0, int64_t each = 1) const {
+            int64_t part = 0, int64_t parts = 1) const {
     const void* rows[kMostTokens];
     for (int64_t i = 0; i < tokens; ++i) {
       const int64_t row = first[i] + r;
@@ -109,8 +111,12 @@ struct Ring {
       rows[i] = exists ? row_bytes(images.x, (block.image[i] * images.height + row) * images.width)
                        : nullptr;
     }
-    for (int64_t c = begin; c < images.width; c += each) {
-      kernels.pack({rows, c * images.x.stride, channels()}, vectors, at(r, c));
+    // Columns side by side are one stream of each strip.
+    const int64_t each = images.x.stride == channels() ? most(1, kPiece / channels()) : 1;
+    const int64_t end = images.width * (part + 1) / parts;
+    for (int64_t c = images.width * part / parts; c < end; c += each) {
+      kernels.pack({rows, c * images.x.stride, least(each, end - c) * channels()}, vectors,
+                   at(r, c));
     }
   }
 };

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kBlockAim = 512;  ///< rows of a tile: enough for long runs; indices fit 16 bits
 constexpr int64_t kRunSlots = kPanel + 1;
+constexpr int64_t kTilesPerThread = 8;  ///< SDDMM: enough for equal shares
 
 /// Bits [from, from + n) of the flat words, n <= 64.
 [[gnu::always_inline]] inline uint64_t bits_at(const uint64_t* words, int64_t from, int64_t n) {
@@ -223,6 +224,10 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
   tiles.blocks = tiles.segment_blocks() * (turned ? weight.cols / most(1, segment) : 1);
   tiles.panels = tiles.segment_panels() * (turned ? 1 : weight.cols / most(1, segment));
   const bool sampled = use == TileUse::sampled;
+  while (sampled && tiles.tiles() < kTilesPerThread * threads && tiles.block_rows > 16) {
+    tiles.block_rows /= 2;
+    tiles.blocks = tiles.segment_blocks();
+  }
   tiles.slack = kTileSlack + (sampled ? (kSampledRows - 1) * kPanel : 0);
   tiles.capacity = weight.positions.count + tiles.tiles() * tiles.slack;
   tiles.values = sampled ? nullptr : carver.take<float>(tiles.capacity);
