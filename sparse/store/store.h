@@ -85,6 +85,10 @@ struct ParameterSpec {
   Scaling scaling = Scaling::base;
   int64_t width = 0;                ///< of the network at this place; 0: does not matter
   bool deviation_by_width = false;  ///< `deviation` is proportional to 1 / sqrt(width) already
+  /// How a layer multiplies it, for measurements of storages. `rows`: of its product for a sample;
+  /// 0: as many as predictions. `window`: of a convolution, the window of its patches.
+  int64_t rows = 0;
+  std::optional<kernels::Window> window{};
   /// A moving average of what layers observe, not of the loss: UpdateRule::average updates it. It
   /// is neither counted nor clipped, decayed, encoded or predicted.
   bool average = false;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <mutex>
 
 #include "src/core/rng.h"
 #include "src/model/networks/registry.h"
@@ -194,6 +195,36 @@ TEST(TransformerIdentity, HasTheNorm) {
   EXPECT_EQ(norm_of(config), "layernorm");
   config.model.network = {"conv 4 3 norm"};
   EXPECT_EQ(norm_of(config), "none");
+}
+
+/// Storages that were chosen by timing are those of the manifest, the same on all ranks, and compute
+/// as if they were named.
+TEST(VisionStorages, AreChosenByTiming) {
+  const TempDir dir;
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    for (const int64_t pipeline : {1, 2}) {
+      io::Config config = config_of(dir, dtype);
+      config.model.network = {"conv 4 3 norm", "conv 8 3 groups 2", "basic 6 stride 2", "max 3",
+                              "linear 16"};
+      prune(config);
+      config.pruning.at_step = 0;
+      config.parallel.pipeline = pipeline;
+      config.sparse.storage.fallback = "auto";
+      std::string notes;
+      const Outcome timed = run(config, 4, {.on_note = [&](const std::string& note) {
+                                  static std::mutex mutex;
+                                  const std::lock_guard lock(mutex);
+                                  notes += note;
+                                }});
+      EXPECT_NE(notes.find("3x3 of 6x6"), std::string::npos) << notes;
+      const auto storages = read_json(dir / "run/manifest.json")["storages"]
+                                .get<std::map<std::string, std::string>>();
+      EXPECT_EQ(storages.size(), 7U) << "two groups, a block of three, a perceptron, the first";
+      config.sparse.storage.fallback = "sparse";
+      config.sparse.storage.patterns.assign(storages.begin(), storages.end());
+      EXPECT_EQ(run(config, 4), timed) << dtype << " " << pipeline;
+    }
+  }
 }
 
 /// With the same micro-batches the statistics are the same on any number of ranks, so only the

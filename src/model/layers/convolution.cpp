@@ -23,6 +23,7 @@ Convolution::Convolution(const std::string& name, const Options& options) : opti
     linear.flow.channels = options.in / options.groups;
     linear.flow.group = group;
     linear.flow.groups = options.groups;
+    linear.window = options.window;
     groups_.emplace_back(options.groups == 1 ? name : fmt::format("{}.{}", name, group),
                          options.in / options.groups * options.window.area(),
                          options.out / options.groups, linear);

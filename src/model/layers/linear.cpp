@@ -32,7 +32,9 @@ std::vector<ParameterSpec> Linear::parameters() const {
                      .decay = true,
                      .scaling = options_.scaling,
                      .width = width,
-                     .deviation_by_width = options_.deviation_by_width});
+                     .deviation_by_width = options_.deviation_by_width,
+                     .rows = options_.rows,
+                     .window = options_.window});
   }
   if (!bias_name_.empty()) {
     specs.push_back({.name = bias_name_, .shape = Shape{out_}, .width = width});

@@ -29,7 +29,8 @@ class Cheap {
 Linear::Options into_residual(const TransformerBlock::Options& options) {
   return {.deviation = 0.02F / std::sqrt(2.0F * static_cast<float>(options.blocks)),
           .width = options.width,
-          .flow = {.ends_branch = true}};
+          .flow = {.ends_branch = true},
+          .rows = options.tokens};
 }
 
 /// out = x + dropout(linear(branch))
@@ -65,11 +66,13 @@ TransformerBlock::TransformerBlock(std::string name, const Options& options)
       norm1_(options.norm, name_ + ".norm1", options.width),
       norm2_(options.norm, name_ + ".norm2", options.width),
       qkv_(name_ + ".attention.qkv", options.width, 3 * options.width,
-           {.width = options.width, .flow = {.begins_branch = true, .parts = 3}}),
+           {.width = options.width,
+            .flow = {.begins_branch = true, .parts = 3},
+            .rows = options.tokens}),
       projection_(name_ + ".attention.projection", options.width, options.width,
                   into_residual(options)),
       expand_(name_ + ".mlp.expand", options.width, options.mlp_ratio * options.width,
-              {.width = options.width, .flow = {.begins_branch = true}}),
+              {.width = options.width, .flow = {.begins_branch = true}, .rows = options.tokens}),
       contract_(name_ + ".mlp.contract", options.mlp_ratio * options.width, options.width,
                 into_residual(options)) {}
 

@@ -275,7 +275,8 @@ class DryRun {
              .teacher = run.teacher}),
         specs_(specs_of(stage_.store())),
         kept_(shape.start.kept),
-        numbers_(shape.numbers) {
+        numbers_(shape.numbers),
+        samples_(choice.micro_batch) {
     stream_.set_deterministic(config.run.deterministic);
     if (shape.layout && shape.layout->asynchronous()) {
       weights_ = make_part_weights(config_, *shape.layout, shape.rank, stage_);
@@ -407,14 +408,20 @@ class DryRun {
   }
 
   /// Heap for copies: four fp32 copies of the kept elements of one parameter (drawn, saved or
-  /// loaded); while storages are timed, one parameter with a dense copy and its dense gradient.
+  /// loaded); while storages are timed, one parameter with a dense copy and its dense gradient, and
+  /// images of a convolution.
   void hold_copies() {
     hold(16 * largest(kept_));
     hold(stage_.teacher() != nullptr ? 16 * largest(run_.teacher->start.kept) : 0);
     if (has_auto_storage(config_, stage_.store())) {
       const auto& spec = std::ranges::max(
           specs_, {}, [](const sparse::ParameterSpec& some) { return some.shape.count(); });
-      hold(20 * largest(kept_) + 9 * static_cast<size_t>(spec.shape.count()));
+      size_t images = 0;
+      for (const sparse::ParameterSpec& some : specs_) {
+        images =
+            std::max(images, timed_image_bytes(some, samples_, stage_.store().options().dtype));
+      }
+      hold(20 * largest(kept_) + 9 * static_cast<size_t>(spec.shape.count()) + images);
     }
   }
   void hold(size_t heap) { heap_peak_ = std::max(heap_peak_, arena_.total().now + heap); }
@@ -497,6 +504,7 @@ class DryRun {
   std::vector<sparse::ParameterSpec> specs_;
   std::vector<int64_t> kept_;
   std::vector<size_t> numbers_;  ///< of the parameters in the network; empty: all, in order
+  int64_t samples_;              ///< of a micro-batch
   size_t heap_peak_ = 0;         ///< largest sum of arena and heap
 };
 

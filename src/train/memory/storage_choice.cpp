@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -13,6 +14,7 @@
 #include "src/core/rng.h"
 #include "src/core/trace.h"
 #include "src/kernels/backend.h"
+#include "src/model/layers/convolution.h"
 #include "src/train/masks/pruner.h"
 
 namespace espalier::train {
@@ -21,21 +23,29 @@ namespace {
 using sparse::Storage;
 
 constexpr int kTimings = 3;
+constexpr int kFewTimings = 2;
+constexpr double kLongTimings = 0.5;  // seconds, after which kFewTimings suffice
 
 bool is_auto(const io::Config& config, const std::string& name) {
   return config.sparse.storage.for_name(name) == "auto";
 }
 
-/// Fills a tensor with deterministic values of typical size.
+/// Fills a tensor with deterministic values of typical size, which repeat.
 void fill(Stream& stream, const Tensor& all, uint64_t key) {
+  constexpr int64_t kPeriod = 65'537;
   const Mirror mirror(stream, all);
   const Tensor& tensor = mirror.host();
-  for (int64_t i = 0; i < tensor.count(); ++i) {
-    const Philox bits = philox(key, 0, static_cast<uint64_t>(i));
-    const float value = normal_pair(bits[0], bits[1])[0];
-    with_number(tensor.dtype,
-                [&]<class Number>(Number) { tensor.get<Number>()[i] = from_float<Number>(value); });
-  }
+  with_number(tensor.dtype, [&]<class Number>(Number) {
+    auto* const values = tensor.get<Number>();
+    for (int64_t i = 0; i < tensor.count(); ++i) {
+      if (i < kPeriod) {
+        const Philox bits = philox(key, 0, static_cast<uint64_t>(i));
+        values[i] = from_float<Number>(normal_pair(bits[0], bits[1])[0]);
+      } else {
+        values[i] = values[i - kPeriod];
+      }
+    }
+  });
   mirror.write();
 }
 
@@ -54,14 +64,38 @@ bool may_be_blocks(const StorageChoiceInput& input, const sparse::Parameter& par
 
 /// Weights that keep the size of what a trial multiplies: its products read each other's results,
 /// and subnormal numbers would slow some processors down, so that sparse products looked slow. W Wᵀ
-/// multiplies by 1/2 on average, at most by 2 to 2.5 in the end.
-sparse::ParameterSpec spec_of(const StorageGroup& group) {
-  const double kept = group.density * std::sqrt(static_cast<double>(group.shape.count()));
-  return {.name = "weight",
-          .shape = group.shape,
-          .initial = sparse::Initial::normal,
-          .deviation = static_cast<float>(1 / std::sqrt(2 * std::max(kept, 1.0))),
-          .prunable = true};
+/// multiplies by 1/2 on average, at most by 2 to 2.5 in the end. A convolution's transpose sums over
+/// the windows of a pixel.
+float deviation_of(const StorageGroup& group) {
+  auto products = static_cast<double>(group.shape.count());
+  if (group.window) {
+    const auto windows = static_cast<double>(group.window->area()) /
+                         static_cast<double>(group.window->stride * group.window->stride);
+    products *= std::max(windows, 1.0);
+  }
+  const double kept = group.density * std::sqrt(products);
+  return static_cast<float>(1 / std::sqrt(2 * std::max(kept, 1.0)));
+}
+
+/// The layer of a group that is a convolution.
+model::Convolution::Options convolution_of(const StorageGroup& group) {
+  return {.window = *group.window,
+          .in = group.shape.cols() / group.window->area() * group.groups,
+          .out = group.shape.rows() * group.groups,
+          .groups = group.groups,
+          .linear = {.deviation = deviation_of(group), .bias = false}};
+}
+
+/// One parameter, or all of a convolution.
+std::vector<sparse::ParameterSpec> trial_specs(const StorageGroup& group) {
+  if (group.window) {
+    return model::Convolution("trial", convolution_of(group)).parameters();
+  }
+  return {{.name = "weight",
+           .shape = group.shape,
+           .initial = sparse::Initial::normal,
+           .deviation = deviation_of(group),
+           .prunable = true}};
 }
 
 /// The mask of the group's first parameter if it is pruned; else an example of the method's
@@ -72,7 +106,8 @@ sparse::Mask mask_of(const StorageChoiceInput& input, const StorageGroup& group)
     return real.index.mask();
   }
   const auto size = static_cast<double>(group.shape.count());
-  return example_mask(input.config.pruning, spec_of(group), std::llround(group.density * size));
+  return example_mask(input.config.pruning, trial_specs(group).front(),
+                      std::llround(group.density * size));
 }
 
 /// Whether the storage holds the group's masks. The same on all ranks: it depends on masks only.
@@ -86,50 +121,78 @@ bool holds(const Storage& storage, const StorageChoiceInput& input, const Storag
 enum class Product : uint8_t { forward, input_gradient, weight_gradient };
 constexpr std::array kProducts{Product::forward, Product::input_gradient, Product::weight_gradient};
 
-/// One parameter of a group in its own store; without memory on dry kernels.
+/// One parameter of a group, or one convolution, in its own store; without memory on dry kernels.
 class Trial {
  public:
+  /// `tape_bytes`: of the tape of a convolution.
   Trial(const StorageChoiceInput& input, const StorageGroup& group, int threads,
-        const kernels::Kernels& kernels, bool dry = false)
-      : arena_(dry ? Arena(true) : input.store.arena().another()),
+        const kernels::Kernels& kernels, size_t tape_bytes, bool dry = false)
+      : group_(group),
+        kernels_(kernels),
+        arena_(dry ? Arena(true) : input.store.arena().another()),
         stream_(arena_, threads, arena_.dry() ? nullptr : input.store.stream().queue()),
-        store_(stream_, kernels, {spec_of(group)}, options_of(input, group, arena_.dry())),
-        weight_(store_, kernels, store_.parameters().front()) {
+        store_(stream_, kernels, trial_specs(group), options_of(input, group, arena_.dry())),
+        tape_(arena_, tape_bytes, arena_.dry()) {
     stream_.set_deterministic(input.config.run.deterministic);
     if (!arena_.dry()) {
       store_.initialise(1);
     }
-    const DType dtype = store_.options().dtype;
-    auto activations = [&](std::string_view name, int64_t width, uint64_t key) {
-      Buffer buffer = arena_.allocate(Memory::activation, name, dtype, Shape{input.rows, width});
+    auto activations = [&](std::string_view name, int64_t rows, int64_t width, uint64_t key) {
+      Buffer buffer =
+          arena_.allocate(Memory::activation, name, store_.options().dtype, Shape{rows, width});
       if (!arena_.dry()) {
         fill(stream_, buffer.tensor(), key);
       }
       return buffer;
     };
-    x_ = activations("trial input", group.shape.cols(), 1);
-    y_ = activations("trial output", group.shape.rows(), 2);
+    if (group.window) {
+      convolution_.emplace("trial", convolution_of(group));
+      convolution_->bind(store_, kernels);
+      x_ = activations("trial input", group.rows * group.window->pixels(), convolution_->in(), 1);
+      y_ = activations("trial output", group.rows * group.window->out_pixels(), convolution_->out(),
+                       2);
+    } else {
+      weight_.emplace(store_, kernels, store_.parameters().front());
+      x_ = activations("trial input", group.rows, group.shape.cols(), 1);
+      y_ = activations("trial output", group.rows, group.shape.rows(), 2);
+    }
   }
 
-  /// Of model state, with the storage that is set.
-  size_t bytes() const { return arena_.model_state_bytes(); }
+  /// Of the model state of one parameter, with the storage that is set.
+  size_t bytes() const { return arena_.model_state_bytes() / static_cast<size_t>(group_.groups); }
 
   void run(Product product) {
+    const Tensor& x = x_.tensor();
+    const Tensor& y = y_.tensor();
+    model::Pass pass{.stream = stream_,
+                     .kernels = kernels_,
+                     .tape = tape_,
+                     .dtype = x.dtype,
+                     .samples = group_.rows,
+                     .training = true};
     switch (product) {
       case Product::forward:
-        weight_.apply(stream_, {.x = x_.tensor(), .y = y_.tensor()});
+        convolution_ ? convolution_->forward(pass, x, y)
+                     : weight_->apply(stream_, {.x = x, .y = y});
         return;
       case Product::input_gradient:
-        weight_.apply_transposed(stream_, {.dy = y_.tensor(), .dx = x_.tensor()});
+        convolution_ ? convolution_->backward_input(pass, y, x)
+                     : weight_->apply_transposed(stream_, {.dy = y, .dx = x});
         return;
       case Product::weight_gradient:
-        weight_.accumulate_gradient(stream_, {.dy = y_.tensor(), .x = x_.tensor()});
+        convolution_ ? convolution_->backward_weight(pass, x, y, false)
+                     : weight_->accumulate_gradient(stream_, {.dy = y, .x = x});
         return;
     }
   }
 
-  void set_storage(Storage storage) { store_.set_storage(store_.parameters().front(), storage); }
+  void set_storage(Storage storage) {
+    for (sparse::Parameter& parameter : store_.parameters()) {
+      store_.set_storage(parameter, storage);
+    }
+  }
   size_t scratch() const { return arena_.use(Memory::scratch).peak; }
+  size_t tape_bytes() const { return tape_.high_water(); }
 
   /// Empty if memory is short.
   std::optional<StorageTiming> time(Storage storage) {
@@ -140,15 +203,19 @@ class Trial {
       return {};
     }
     stream_.synchronize();
-    std::vector<double> seconds;
-    for (int round = 0; round < kTimings; ++round) {
+    double least = std::numeric_limits<double>::infinity();  // other processes disturb some
+    double sum = 0;
+    for (int round = 0; round < kFewTimings || (round < kTimings && sum < kLongTimings); ++round) {
       const double begin = now_seconds();
       run();
       stream_.synchronize();
-      seconds.push_back(now_seconds() - begin);
+      const double seconds = now_seconds() - begin;
+      least = std::min(least, seconds);
+      sum += seconds;
     }
-    std::ranges::sort(seconds);
-    return StorageTiming{.storage = storage, .seconds = seconds[kTimings / 2], .bytes = bytes()};
+    return StorageTiming{.storage = storage,
+                         .seconds = least / static_cast<double>(group_.groups),
+                         .bytes = bytes()};
   }
 
  private:
@@ -169,25 +236,47 @@ class Trial {
     options.sharding = {};
     if (dry) {
       const auto size = static_cast<double>(group.shape.count());
-      options.planned = {std::llround(group.density * size)};
+      options.planned.assign(static_cast<size_t>(group.groups), std::llround(group.density * size));
     } else {
       options.start = [&](size_t) { return mask_of(input, group); };
     }
     return options;
   }
 
+  const StorageGroup& group_;
+  const kernels::Kernels& kernels_;
   Arena arena_;
   Stream stream_;
   sparse::Store store_;
-  sparse::Weight weight_;
+  model::Tape tape_;
+  std::optional<sparse::Weight> weight_;           ///< of a product
+  std::optional<model::Convolution> convolution_;  ///< else
   Buffer x_, y_;
 };
+
+/// Bytes of a trial's tape, of dry kernels, for all storages.
+size_t tape_bytes_of(const StorageChoiceInput& input, const StorageGroup& group, int threads,
+                     const kernels::Kernels& dry) {
+  size_t most = 0;
+  for (const Storage* storage : sparse::storages()) {
+    if (!group.window || (storage->whole_blocks && !group.blocks)) {
+      continue;
+    }
+    Trial trial(input, group, threads, dry, 0, true);
+    trial.set_storage(*storage);
+    for (const Product product : kProducts) {
+      trial.run(product);
+    }
+    most = std::max(most, trial.tape_bytes());
+  }
+  return most;
+}
 
 /// StorageTiming::scratch, of dry kernels.
 size_t scratch_beyond_sparse(const StorageChoiceInput& input, const StorageGroup& group,
                              int threads, const kernels::Kernels& dry, Storage storage) {
   const auto scratch = [&](Product product, Storage of) {
-    Trial trial(input, group, threads, dry, true);
+    Trial trial(input, group, threads, dry, 0, true);
     trial.set_storage(of);
     trial.run(product);
     return trial.scratch();
@@ -315,7 +404,9 @@ namespace {
 
 /// Groups without timings: parameters of one shape, density and kind of masks.
 std::vector<StorageGroup> auto_groups(const StorageChoiceInput& input) {
-  std::map<std::tuple<int64_t, int64_t, int, bool>, StorageGroup> found;
+  // shape; rows, window and groups; density; blocks
+  using Key = std::tuple<int64_t, int64_t, std::array<int64_t, 7>, int, bool>;
+  std::map<Key, StorageGroup> found;
   const auto parameters = input.store.parameters();
   for (size_t p = 0; p < parameters.size(); ++p) {
     const sparse::Parameter& parameter = parameters[p];
@@ -327,8 +418,19 @@ std::vector<StorageGroup> auto_groups(const StorageChoiceInput& input) {
     // Densities within a tenth of each other share a group.
     const int bin = static_cast<int>(std::lround(std::log(std::max(density, 1e-6)) * 10));
     const bool blocks = may_be_blocks(input, parameter);
-    StorageGroup& group = found[{shape.rows(), shape.cols(), bin, blocks}];
+    const sparse::ParameterSpec& spec = parameter.spec;
+    const kernels::Window window = spec.window.value_or(kernels::Window());
+    const int64_t groups = spec.window ? spec.flow.groups : 1;
+    const int64_t rows = spec.window     ? input.samples
+                         : spec.rows > 0 ? input.samples * spec.rows
+                                         : input.rows;
+    const std::array<int64_t, 7> use{rows,          window.height,  window.width, window.extent,
+                                     window.stride, window.padding, groups};
+    StorageGroup& group = found[{shape.rows(), shape.cols(), use, bin, blocks}];
     group.shape = shape;
+    group.rows = rows;
+    group.window = spec.window;
+    group.groups = groups;
     group.density = density;
     group.blocks = blocks;
     group.parameters.push_back(p);
@@ -342,18 +444,32 @@ std::vector<StorageGroup> auto_groups(const StorageChoiceInput& input) {
 
 }  // namespace
 
+size_t timed_image_bytes(const sparse::ParameterSpec& spec, int64_t samples, DType dtype) {
+  if (!spec.window) {
+    return 0;
+  }
+  const kernels::Window& window = *spec.window;
+  const int64_t in = spec.shape.cols() / window.area() * spec.flow.groups;
+  const int64_t out = spec.shape.rows() * spec.flow.groups;
+  const int64_t images = samples * (window.pixels() * in + window.out_pixels() * out);
+  // The tape holds sums of 16-bit gradients in fp32, and panels of patches.
+  const int64_t sums = dtype == DType::fp32 ? 0 : 4 * samples * window.pixels() * in;
+  constexpr int64_t kPanels = int64_t{2} << 20U;
+  return static_cast<size_t>(images * static_cast<int64_t>(size_of(dtype)) + sums + kPanels);
+}
+
 std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int threads,
                                         const kernels::Kernels& kernels) {
   std::vector<StorageGroup> groups = auto_groups(input);
   for (StorageGroup& group : groups) {
-    Trial trial(input, group, threads, kernels);
+    const kernels::Kernels& dry = *kernels::planning(kernels).kernels;
+    Trial trial(input, group, threads, kernels, tape_bytes_of(input, group, threads, dry));
     for (const Storage* storage : sparse::storages()) {
       if (!holds(*storage, input, group)) {
         continue;
       }
       if (auto timing = trial.time(*storage)) {
-        timing->scratch = scratch_beyond_sparse(input, group, threads,
-                                                *kernels::planning(kernels).kernels, *storage);
+        timing->scratch = scratch_beyond_sparse(input, group, threads, dry, *storage);
         group.timings.push_back(*timing);
       }
     }
@@ -492,14 +608,33 @@ void set_storages(const std::map<std::string, std::string>& chosen, sparse::Stor
   }
 }
 
+namespace {
+
+/// "[64, 576]"; of a convolution "[64, 576] 3x3 of 28x28".
+std::string use_text(const StorageGroup& group) {
+  const std::string shape = group.shape.text();
+  if (!group.window) {
+    return shape;
+  }
+  const kernels::Window& window = *group.window;
+  return fmt::format("{} {}x{} of {}x{}", shape, window.extent, window.extent, window.height,
+                     window.width);
+}
+
+}  // namespace
+
 std::string storage_table(const std::vector<StorageGroup>& groups) {
-  std::string table = fmt::format("{:<14} {:>8} {:>7}", "shape", "density", "weights");
+  size_t width = 14;
+  for (const StorageGroup& group : groups) {
+    width = std::max(width, use_text(group).size());
+  }
+  std::string table = fmt::format("{:<{}} {:>8} {:>7}", "shape", width, "density", "weights");
   for (const Storage* storage : sparse::storages()) {
     table += fmt::format("  {:>17}", fmt::format("{} ms, B/p", storage->name));
   }
   table += "  chosen\n";
   for (const StorageGroup& group : groups) {
-    table += fmt::format("{:<14} {:>8.4f} {:>7}", group.shape.text(), group.density,
+    table += fmt::format("{:<{}} {:>8.4f} {:>7}", use_text(group), width, group.density,
                          group.parameters.size());
     for (const Storage* storage : sparse::storages()) {
       const auto timing = std::ranges::find(group.timings, *storage, &StorageTiming::storage);
@@ -516,7 +651,7 @@ std::string storage_table(const std::vector<StorageGroup>& groups) {
     if (const double ratio = times_dense(group, Storage::sparse); ratio > 1) {
       table += fmt::format(
           "{}: products of single elements lose, sparse takes {:.1f} times as long as dense{}\n",
-          group.shape.text(), ratio,
+          use_text(group), ratio,
           group.blocks ? "" : "; masks of blocks (pruning.method = \"block\") may win");
     }
   }

@@ -2,10 +2,13 @@
 // storage = "auto": times every storage on the real shapes and densities, and selects the fastest
 // that fits.
 //
-// A group has one shape, one kind of mask (blocks or not) and densities within about a tenth of
-// each other. It is timed once, on random values and its first parameter's mask (unpruned: an
-// example of the method): forward, backward-input and backward-weight of one micro-batch, the
-// median of a few repeats. A trial holds one parameter in addition to the run's state.
+// A group has one shape, one kind of mask (blocks or not), densities within about a tenth of each
+// other, and one use: products with so many rows, or a convolution of one window. It is timed once,
+// on random values and its first parameter's mask (unpruned: an example of the method): forward,
+// backward-input and backward-weight of one micro-batch, the least of a few repeats. A convolution
+// is timed as a whole, because its algorithm depends on the storage (model/layers/convolution.h). A
+// trial holds one parameter, or all groups of one convolution, and the images of a micro-batch, in
+// addition to the run's state.
 //
 // Under a memory budget, groups move to smaller storages until the total fits; the move that loses
 // the least time per saved byte comes first. Total: state of all parameters, and the largest
@@ -35,6 +38,9 @@ struct StorageTiming {
 
 struct StorageGroup {
   Shape shape;
+  int64_t rows = 1;                         ///< of a product; of a convolution: images
+  std::optional<kernels::Window> window{};  ///< of a convolution
+  int64_t groups = 1;                       ///< of a convolution: matrices of this shape
   double density = 1;
   bool blocks = false;                 ///< masks consist of blocks, now and later
   std::vector<size_t> parameters;      ///< numbers in forward order
@@ -48,11 +54,15 @@ struct StorageChoiceInput {
   sparse::Store& store;
   const std::vector<bool>& prunable;  ///< flags over store.parameters()
   double density = 1;                 ///< reached by pruning; pruned parameters use their own
-  int64_t rows = 1;                   ///< of a micro-batch
+  int64_t samples = 1;                ///< of a micro-batch
+  int64_t rows = 1;                   ///< predictions of a micro-batch
 };
 
 /// Whether any storage in the config is "auto".
 bool has_auto_storage(const io::Config& config, const sparse::Store& store);
+
+/// Bytes of the activations that timing a convolution takes; 0 for other parameters.
+size_t timed_image_bytes(const sparse::ParameterSpec& spec, int64_t samples, DType dtype);
 
 /// Times the groups whose storage is "auto". A storage for which this rank's memory is short has no
 /// timing.

@@ -286,6 +286,7 @@ void choose_auto_storages(const Opened& opened, Run& run) {
                                  .store = run.stage->store(),
                                  .prunable = run.pruner->prunable(),
                                  .density = 1 - run.pruner->target(plan.config.train.steps),
+                                 .samples = plan.micro_batch(),
                                  .rows = plan.micro_batch() * plan.problem.rows};
   if (const auto before = opened.timed_before(*run.directory);
       before && timings_are_valid(*before, plan.config, run.manifest, Timed::storages)) {
