@@ -3,8 +3,8 @@
 //
 // An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks. An
 // operation on several arrays in one call takes Each<XArgs>. operations.def lists the operations.
-// operations/*.h define their arguments and formulas, operations/*.cpp their checks and costs. Rows
-// of `Kernels` may be null (unsupported); a test lists them. Backends:
+// operations/*.h define their arguments and formulas, operations/*.cpp their checks and costs. Some
+// rows are null where a table has a device (operations.def); a test lists them. Backends:
 //   - "cuda": GPUs; calls are asynchronous, and every pointer is to device or pinned memory
 //     (core/device.h)
 //   - "cpu-avx512bf16", "cpu-avx512", "cpu-avx2", "cpu-portable": the same sources compiled for
