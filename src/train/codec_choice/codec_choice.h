@@ -75,9 +75,9 @@ class CodecChoice {
   double bits() const;
 
   /// The current choice, for checkpoints: the codec of adaprec; `NAME=CODEC;` of each parameter
-  /// whose codec was chosen, after the codec of adaprec and `;`; with reduction = "auto" `NAME?=yes:N;` or `no:N`: whether the stage
-  /// that begins with NAME encodes gradients, decided when they had N elements. NAME of a borrowed
-  /// parameter ends with *.
+  /// whose codec was chosen, after the codec of adaprec and `;`; with reduction = "auto"
+  /// `NAME?=yes:N;` or `no:N`: whether the stage that begins with NAME encodes gradients, decided
+  /// when they had N elements. NAME of a borrowed parameter ends with *.
   std::string state() const;
   /// Restores a choice for the same parameters, saved by any rank. `timed`: also what was chosen by
   /// time alone, which is then not timed again for the present masks.
