@@ -66,6 +66,8 @@ Choices operator+(Choices first, const Choices& second) {
   return first;
 }
 const Choices kAuto{{.name = "auto"}};
+const Choices kFastest{
+    {.name = "fastest", .help = "the codec of each size that is fastest on this link"}};
 
 /// Codecs of single values; of a gradient also those of matrices and those that choose a codec.
 Limits value_codecs() { return {.choices = choices(kernels::wire_codecs()), .codec = true}; }
@@ -310,10 +312,13 @@ void add_parallel(std::vector<Field>& out) {
            "kept elements; smaller parameters, biases and norms are sent as they are");
   rows.add("codec_every", &P::codec_every, at_least(1),
            "of codecs adaptive, adaprec: steps between two choices");
-  rows.add("codec_candidates", &P::codec_candidates, value_codecs(),
+  rows.add("codec_candidates", &P::codec_candidates,
+           {.choices = choices(kernels::wire_codecs()) + kFastest, .codec = true},
            "of codec adaprec: to choose from");
-  rows.add("codec_trial", &P::codec_trial, at_least(5),
-           "of codec adaprec: steps that each candidate is tried, from the same state");
+  rows.add(
+      "codec_trial", &P::codec_trial, at_least(5),
+      "of codec adaprec: steps that each candidate is tried, from the same state; those of the "
+      "chosen one count");
   rows.add("codec_budget", &P::codec_budget, {.at_most = 1e6, .above = 0},
            "of codec adaptive: largest error / that of `bits` (4) bits everywhere");
   rows.add("codec_error", &P::codec_error, words({"auto", "relative", "squares"}),

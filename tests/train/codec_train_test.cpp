@@ -5,6 +5,10 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
 
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
@@ -199,8 +203,8 @@ TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
   }
 }
 
-/// After trials training continues from the state before them: with the same codec twice the run is
-/// that codec's.
+/// The steps of a chosen trial are steps of the run, whichever it is: with the same codec twice the
+/// run is that codec's.
 TEST(CodedRuns, AdaPrecTrialsChangeNoBit) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     for (const int zero : {0, 1}) {
@@ -231,6 +235,144 @@ TEST(CodedRuns, AdaPrecTrialsChangeNoBit) {
       EXPECT_EQ(rounds, 2) << "after steps 8 and 16; at the start a trial would pass the pruning";
     }
   }
+}
+
+/// The codecs of each round, from the log.
+std::vector<std::string> chosen_in(const TempDir& dir) {
+  std::vector<std::string> chosen;
+  std::ifstream log(dir / "run/adaprec.jsonl");
+  for (std::string line; std::getline(log, line);) {
+    chosen.push_back(nlohmann::json::parse(line)["chosen"]);
+  }
+  return chosen;
+}
+
+/// A run is that of its chosen codecs, from step to step: where the winner's trial came first, in
+/// the middle or last, and where memory is too short to keep its state.
+TEST(CodedRuns, AdaPrecTrainsWithTheChosenCodecs) {
+  std::set<std::string> all;
+  int repeats = 0;
+  const std::vector<std::vector<std::string>> orders{{"dynamic8", "fp32", "topk:0.02"},
+                                                     {"topk:0.02", "dynamic8", "fp32"},
+                                                     {"topk:0.02", "fp32", "dynamic8"}};
+  for (const auto& order : orders) {
+    for (const bool keeps : {true, false}) {
+      const TempDir dir;
+      io::Config config = coded(dir, "adaprec");
+      if (order == orders.front()) {
+        config.parallel.error_feedback = true;
+      } else {
+        config.train.dtype = "fp16";
+        config.train.loss_scale = 0;  // it is part of the state
+      }
+      config.parallel.codec_candidates = order;
+      config.parallel.codec_every = 8;
+      config.parallel.codec_trial = 5;
+      config.train.steps = 24;
+      config.train.micro_batch = 6;
+      config.train.recompute = "none";
+      config.train.eval_every = 3;
+      config.train.checkpoint_every = 0;
+      if (!keeps) {
+        config.train.memory_budget = "1GB";
+        size_t needed = 0;
+        parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+          const train::Trainer trainer(config, comm, {.resume = "none"});
+          needed = trainer.fit().plan.needed();
+        });
+        config.train.memory_budget = fmt::format("{}B", needed);
+      }
+      std::string notes;
+      const Outcome got = run(config, 2, {.on_note = [&](const std::string& note) {
+                                static std::mutex mutex;
+                                const std::lock_guard lock(mutex);
+                                notes += note;
+                              }});
+      repeats += notes.find("not kept") != std::string::npos ? 1 : 0;
+      const auto metrics = metrics_without_times(config);
+      const std::vector<std::string> chosen = chosen_in(dir);
+      ASSERT_EQ(chosen.size(), 3U);
+      all.insert(chosen.begin(), chosen.end());
+
+      const TempDir other;
+      io::Config plain = config;
+      plain.run.out = other / "run";
+      Outcome want;
+      std::vector<double> losses;
+      for (size_t round = 0; round < chosen.size(); ++round) {
+        plain.parallel.codec.fallback = chosen[round];
+        want = run(plain, 2,
+                   {.resume = round == 0 ? "none" : "auto",
+                    .stop_after = static_cast<int64_t>(round + 1) * 8});
+        losses.insert(losses.end(), want.losses.begin(), want.losses.end());
+      }
+      want.losses = losses;
+      EXPECT_EQ(got, want) << fmt::format("{} {}", fmt::join(chosen, " "), keeps);
+      std::vector<int64_t> evaluated;
+      for (const auto& line : metrics) {
+        if (line.contains("val_loss")) {
+          evaluated.push_back(line["step"]);
+        }
+      }
+      EXPECT_EQ(evaluated, (std::vector<int64_t>{5, 6, 13, 15, 21, 24}))
+          << "within a trial: at its end";
+    }
+  }
+  EXPECT_TRUE(all.contains("fp32") || all.contains("dynamic8"));
+  EXPECT_GT(repeats, 0);
+}
+
+/// A round ends with the steps of its winner, or is not there: stops within trials lose no bit.
+TEST(CodedRuns, AdaPrecStopsBetweenRounds) {
+  const TempDir dir;
+  io::Config config = coded(dir, "maxmin:4");
+  config.train.steps = 24;
+  config.train.checkpoint_every = 0;
+  const Outcome want = run(config, 2);
+  config.parallel.codec.fallback = "adaprec";
+  config.parallel.codec_candidates = {"maxmin:4", "maxmin:4:128"};  // the same
+  config.parallel.codec_every = 8;
+  config.parallel.codec_trial = 5;
+  EXPECT_EQ(run_with_breaks(config, 2, {5, 8, 10, 17}), want) << "10: at 13, 17: at 21";
+  for (const int after : {1, 4, 6, 9, 12, 14, 17}) {  // polls, one a step: a round has ten
+    SCOPED_TRACE(after);
+    std::mutex mutex;
+    std::map<std::thread::id, int> polls;  // of each rank
+    const auto stop = [&] {
+      const std::lock_guard lock(mutex);
+      return ++polls[std::this_thread::get_id()] > after;
+    };
+    const Outcome first = run(config, 2, {.resume = "none", .stop_requested = stop});
+    Outcome rest = run(config, 2, {.resume = "auto"});
+    rest.losses.insert(rest.losses.begin(), first.losses.begin(), first.losses.end());
+    EXPECT_EQ(rest, want);
+    EXPECT_EQ(chosen_in(dir).size(), 3U);
+  }
+}
+
+/// "fastest" as a candidate: its codecs of each parameter are those of the checkpoint after a
+/// resume.
+TEST(CodedRuns, AdaPrecMayChooseFastest) {
+  const TempDir dir;
+  io::Config config = coded(dir, "adaprec");
+  config.parallel.codec_candidates = {"fastest", "topk:0.01"};
+  config.parallel.codec_every = 10;
+  config.parallel.codec_trial = 5;
+  config.train.steps = 20;
+  config.train.checkpoint_every = 5;
+  const Outcome whole = run(config, 2);
+  const auto state = [&](int step) {
+    const auto file = dir / fmt::format("run/checkpoints/step-{:06}.h5", step);
+    return train::progress_of(io::CheckpointReader(file)).codec_choice;
+  };
+  const std::string before = state(15);
+  EXPECT_NE(before.find("blocks.0.mlp.expand.weight="), std::string::npos) << before;
+  EXPECT_EQ(state(20).substr(state(20).find(';')), before.substr(before.find(';')));
+  config.train.steps = 10;
+  run(config, 2);
+  config.train.steps = 20;
+  const auto resumed = run(config, 2, {.resume = "auto"});
+  EXPECT_EQ(resumed.losses.size(), 10U);
 }
 
 TEST(CodedRuns, AdaPrecContinuesAfterAResume) {

@@ -1,12 +1,13 @@
 #pragma once
-// The kinds of layers that `model.network` may list, and the layer of one entry.
+// The kinds of layers that `model.network` may list, and the layer of one line. A kind is a file in
+// image_layers/ and a row in image_layers.cpp.
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "src/core/registry.h"
-#include "src/model/layers/convolution.h"
+#include "src/model/layer.h"
 #include "src/model/networks/layer_list.h"
 
 namespace espalier::model {
@@ -16,23 +17,9 @@ struct Images {
   int64_t height = 1, width = 1, channels = 1;
   /// A residual stream (layers/transformer.h): height x width tokens, `channels` is its width.
   bool tokens = false;
-  int64_t count() const { return height * width * channels; }
+  int64_t pixels() const { return height * width; }
+  int64_t count() const { return pixels() * channels; }
   std::string text() const;  ///< "28 x 28 x 1", "7 x 7 tokens of 64"
-};
-
-struct LayerKind;
-
-/// One layer of the list.
-struct LayerEntry {
-  std::string text;  ///< without the number of repetitions
-  const LayerKind* kind = nullptr;
-  Images from, to;
-  kernels::Window window{};  ///< of pooling
-  kernels::LocalNorm local_norm{};
-  std::vector<Convolution::Options> convolutions{};  ///< in the order of the forward pass
-  std::optional<Convolution::Options> projection{};  ///< of a shortcut
-  bool norm = false, rectify = true;
-  int64_t heads = 0, ratio = 4;  ///< of a transformer block; 0: another layer
 };
 
 /// The place of a layer in its network.
@@ -41,7 +28,13 @@ struct LayerPlace {
   bool first = false;  ///< it reads the data
   bool flat = false;   ///< the next layer reads whole images
   std::string norm;    ///< model.norm
-  int64_t blocks = 0;  ///< transformer blocks of the network
+  int64_t blocks = 0;  ///< layers of the network whose kind is a `block`
+};
+
+/// A layer as its kind has read it.
+struct ReadLayer {
+  Images to;  ///< its output
+  std::function<std::unique_ptr<Layer>(const LayerPlace& place)> make;
 };
 
 struct LayerKind {
@@ -50,12 +43,19 @@ struct LayerKind {
   bool reads_vectors = false;  ///< whole images as vectors
   bool reads_tokens = false;   ///< a residual stream instead of images
   bool may_be_first = true;
-  /// Reads the words after the name. `entry.from` is set; sets all others. Throws Failure.
-  void (*read)(Words& words, LayerEntry& entry) = nullptr;
-  std::unique_ptr<Layer> (*make)(const LayerEntry& entry, const LayerPlace& place) = nullptr;
+  bool block = false;  ///< LayerPlace::blocks counts it
+  /// Reads the words after the name of a layer that reads images `from`. Throws Failure.
+  ReadLayer (*read)(Words& words, const Images& from) = nullptr;
 };
 
 Registry<LayerKind> layer_kinds();
+
+/// One layer of the list.
+struct LayerEntry {
+  std::string text;  ///< without the number of repetitions
+  const LayerKind* kind = nullptr;
+  ReadLayer layer;
+};
 
 /// The layer `text`, which reads images `from`, the output of layer `before` (empty: the data).
 /// Throws Failure that names both if their shapes do not meet.

@@ -13,6 +13,7 @@ class Words {
  public:
   explicit Words(const std::string& text);
 
+  const std::string& text() const { return text_; }
   bool done() const { return next_ == words_.size(); }
   bool at_number() const;
   std::string word() { return done() ? std::string() : words_[next_++]; }

@@ -30,7 +30,7 @@ std::vector<LayerEntry> entries_of(const io::ModelConfig& config) {
     const auto [times, text] = repeated(line);
     for (int64_t i = 0; i < times; ++i) {
       entries.push_back(read_layer(text, images, entries.empty() ? "" : entries.back().text));
-      images = entries.back().to;
+      images = entries.back().layer.to;
     }
   }
   check(!images.tokens, "model.network: '{}' is the last layer and gives {}; add 'token-mean'",
@@ -52,16 +52,16 @@ std::unique_ptr<Layer> make_layer(const io::ModelConfig& config, const ProblemSh
         images.text(), images.count(), problem.features);
   const std::vector<LayerEntry> entries = entries_of(config);
   if (number == entries.size()) {
-    return std::make_unique<Classifier>(entries.back().to.count(), problem.classes);
+    return std::make_unique<Classifier>(entries.back().layer.to.count(), problem.classes);
   }
   const LayerEntry& entry = entries[number];
   const bool last = number + 1 == entries.size();
-  return entry.kind->make(entry, {.name = fmt::format("{}.{}", number, entry.kind->name),
-                                  .first = number == 0,
-                                  .flat = last || entries[number + 1].kind->reads_vectors,
-                                  .norm = config.norm,
-                                  .blocks = std::ranges::count_if(
-                                      entries, [](const LayerEntry& e) { return e.heads > 0; })});
+  return entry.layer.make({.name = fmt::format("{}.{}", number, entry.kind->name),
+                           .first = number == 0,
+                           .flat = last || entries[number + 1].kind->reads_vectors,
+                           .norm = config.norm,
+                           .blocks = std::ranges::count_if(
+                               entries, [](const LayerEntry& e) { return e.kind->block; })});
 }
 
 size_t layer_count(const io::ModelConfig& config) {

@@ -1,6 +1,7 @@
 #include "src/train/codec_choice/adaprec.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -16,17 +17,32 @@ namespace {
 
 constexpr int64_t kPoints = 5;  // per trial curve, in addition to the common start
 
-/// Bits per value of a codec including bucket metadata; orders candidates by precision.
-double bits_of(const std::string& codec) {
+/// Bits per value of a codec including bucket metadata; orders candidates by precision. Empty: it
+/// is chosen by parameter.
+std::optional<double> bits_of(const std::string& codec) {
   constexpr int64_t kValues = 1 << 20;
-  const auto format = parallel::format_of(parallel::parse_codec(codec));
+  const parallel::CodecSpec spec = parallel::parse_codec(codec);
+  if (spec.kind() == parallel::CodecKind::choosing) {
+    return {};
+  }
+  const auto format = parallel::format_of(spec);
   return 8.0 * static_cast<double>(kernels::wire_bytes(format, kValues)) / kValues;
 }
 
-/// Copy of a rank's model state. Masks must not change between copy and restore.
-class StateCopy {
+bool all_diverged(std::span<const PrecisionCandidate> candidates) {
+  return std::ranges::all_of(candidates, [](const PrecisionCandidate& candidate) {
+    return !std::isfinite(candidate.points.back().y);
+  });
+}
+
+}  // namespace
+
+/// Copy of a rank's state. Masks must not change between copy and restore.
+class AdaPrec::StateCopy {
  public:
-  explicit StateCopy(sparse::Store& store) : store_(store) {
+  /// `restore_others`: restores the state outside the store. Throws Failure without memory for it.
+  StateCopy(sparse::Store& store, std::function<void()> restore_others)
+      : store_(store), restore_others_(std::move(restore_others)) {
     keep(store.value());
     keep(store.feedback());
     for (const sparse::Parameter& parameter : store.parameters()) {
@@ -54,6 +70,7 @@ class StateCopy {
       }
     }
     store_.stream().synchronize();
+    restore_others_();
   }
 
  private:
@@ -67,17 +84,15 @@ class StateCopy {
       return;
     }
     Arena& arena = tensor.on_device ? store_.arena() : store_.arena().host();
-    Buffer copy =
-        arena.allocate(Memory::scratch, "state to come back to", tensor.dtype, tensor.shape);
+    Buffer copy = arena.allocate(Memory::scratch, "state of a trial", tensor.dtype, tensor.shape);
     store_.stream().copy(tensor, copy.tensor());
     kept_.push_back({tensor, std::move(copy)});
   }
 
   sparse::Store& store_;
+  std::function<void()> restore_others_;
   std::vector<Kept> kept_;
 };
-
-}  // namespace
 
 AdaPrec::AdaPrec(const io::Config& config, parallel::Communicator& comm, sparse::Store& store,
                  Callbacks callbacks, int64_t resumed_step)
@@ -103,9 +118,10 @@ bool AdaPrec::due(int64_t step) const {
 
 PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double value_now) {
   const double begin = now_seconds();
-  PrecisionCandidate candidate{.name = codec, .bits = bits_of(codec)};
-  candidate.points.push_back({.x = static_cast<double>(step) + 1, .y = value_now});
   callbacks_.use(codec);
+  const std::optional<double> bits = bits_of(codec);
+  PrecisionCandidate candidate{.name = codec, .bits = bits ? *bits : callbacks_.bits()};
+  candidate.points.push_back({.x = static_cast<double>(step) + 1, .y = value_now});
   const int64_t steps = config_.parallel.codec_trial;
   double training = 0;
   for (int64_t done = 1; done <= steps; ++done) {
@@ -118,6 +134,9 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
       diverged = true;
     }
     training += now_seconds() - at;
+    if (callbacks_.stopping()) {
+      break;
+    }
     const bool evaluates = done * kPoints / steps != (done - 1) * kPoints / steps;
     if (!diverged && !evaluates) {
       continue;
@@ -136,37 +155,88 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
   return candidate;
 }
 
+/// Replaces `leader` by a copy of the present state, if there is memory for it on all ranks.
+void AdaPrec::keep(std::unique_ptr<StateCopy>& leader) {
+  leader.reset();
+  std::array<double, 1> without{0};
+  try {
+    leader = std::make_unique<StateCopy>(store_, callbacks_.capture());
+  } catch (const Failure&) {
+    without[0] = 1;
+  }
+  parallel::all_reduce_small(comm_, without, parallel::Combine::max);
+  if (without[0] > 0) {
+    keeps_leader_ = false;
+    leader.reset();
+  }
+}
+
+/// Trains the steps of a trial again; returns their seconds.
+double AdaPrec::repeat(const std::string& codec, int64_t step) {
+  const double begin = now_seconds();
+  callbacks_.use(codec);
+  for (int64_t done = 0; done < config_.parallel.codec_trial && !callbacks_.stopping(); ++done) {
+    callbacks_.train(step + done);
+  }
+  return now_seconds() - begin;
+}
+
 std::string AdaPrec::round(int64_t step) {
   const Span span(Track::compute, "AdaPrec round");
   const double begin = now_seconds();
-  const double value_now = callbacks_.evaluate();
+  const auto& codecs = config_.parallel.codec_candidates;
+  const auto last = std::ssize(codecs) - 1;
   std::vector<PrecisionCandidate> candidates;
-  {
-    StateCopy state(store_);
-    for (const std::string& codec : config_.parallel.codec_candidates) {
-      candidates.push_back(trial(codec, step, value_now));
-      state.restore();
+  PrecisionRound round{
+      .value_now = callbacks_.evaluate(),
+      .step_now = step + 1,  // points count from 1: shapes take logarithms of x
+      .phase_steps = std::min(config_.parallel.codec_every, config_.train.steps - step),
+      .trial_steps = config_.parallel.codec_trial};
+  PrecisionChoice choice;  // on rank 0
+  int64_t leads = -1;      // candidate that leads so far; -1: all have diverged
+  int64_t kept = -1;       // candidate whose state `leader` has; -1: none
+  StateCopy start(store_, callbacks_.capture());
+  std::unique_ptr<StateCopy> leader;
+  for (int64_t number = 0; number <= last; ++number) {
+    candidates.push_back(trial(codecs[static_cast<size_t>(number)], step, round.value_now));
+    if (callbacks_.stopping()) {
+      start.restore();
+      return fmt::format("AdaPrec after step {}: stopped, without effect", step);
+    }
+    round.candidates = candidates;
+    if (comm_.rank() == 0 && (number == last || !all_diverged(candidates))) {
+      const parallel::Busy busy(comm_);
+      choice = choose_precision(round);
+      leads = static_cast<int64_t>(choice.chosen);
+    }
+    parallel::broadcast(comm_, 0, std::as_writable_bytes(std::span(&leads, 1)));
+    if (number < last) {
+      if (leads == number && keeps_leader_) {
+        keep(leader);
+        kept = leader ? number : -1;
+      }
+      start.restore();
     }
   }
+  const bool repeats = leads < last && leads != kept;
   std::string note;
-  int64_t chosen = 0;
   if (comm_.rank() == 0) {
-    const PrecisionRound round{
-        .candidates = candidates,
-        .value_now = value_now,
-        .step_now = step + 1,  // points count from 1: shapes take logarithms of x
-        .phase_steps = std::min(config_.parallel.codec_every, config_.train.steps - step)};
     const parallel::Busy busy(comm_);
-    const PrecisionChoice choice = choose_precision(round);
     log_->write(choice_record(round, choice));
     log_->sync();
-    chosen = static_cast<int64_t>(choice.chosen);
-    note = fmt::format("AdaPrec after step {}: {} ({})", step, candidates[choice.chosen].name,
-                       choice.why);
+    note = fmt::format("AdaPrec after step {}: {} ({}{})", step, candidates[choice.chosen].name,
+                       choice.why, repeats ? "; its state was not kept: repeats its steps" : "");
   }
-  parallel::broadcast(comm_, 0, std::as_writable_bytes(std::span(&chosen, 1)));
-  callbacks_.use(config_.parallel.codec_candidates[static_cast<size_t>(chosen)]);
-  seconds_ += now_seconds() - begin;
+  const auto chosen = static_cast<size_t>(leads);
+  double counts = candidates[chosen].seconds_per_step * static_cast<double>(round.trial_steps);
+  if (repeats) {
+    start.restore();
+    leader.reset();
+    counts = repeat(codecs[chosen], step);
+  } else if (leads < last) {
+    leader->restore();
+  }
+  seconds_ += now_seconds() - begin - counts;
   return note;
 }
 

@@ -2,13 +2,21 @@
 // AdaPrec's rounds (adaprec_choice.h) within a run. Every `codec_every` steps a round
 //   1. trains `codec_trial` steps with each codec of `codec_candidates`, all from the same state,
 //      and evaluates on the way;
-//   2. restores that state and continues with the codec of the largest predicted gain per second.
+//   2. continues from the end of the trial with the largest predicted gain per second, with its
+//      codec: the steps of that trial are steps of the run, those of the others are lost.
 //
-// Rank 0 decides, by its clock, and broadcasts the choice. The time of trials is counted: it is in
-// the record of the round (adaprec.jsonl, one line per round) and in `trial_ms` of the next step.
-// A round is skipped if a trial would pass a change of masks, and in the last `codec_trial` steps.
-// A codec whose loss or gradient is non-finite has diverged.
+// While candidates are tried, the state at the end of the trial that leads so far is kept. Memory
+// while trials run: the state (values, low halves, master copies, moments, error feedback) twice
+// more. Without memory for the second copy on every rank, or if the last candidate changes the
+// order of the earlier ones, the winner's steps are repeated from the state before the round.
+//
+// Rank 0 decides, by its clock, and broadcasts the choice. The time of a round, without the steps
+// that count, is in its record (adaprec.jsonl, one line per round) and in `trial_ms` of the next
+// step. A round is skipped if a trial would pass a change of masks, and in the last `codec_trial`
+// steps. A codec whose loss or gradient is non-finite has diverged. A round that is stopped has no
+// effect.
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -22,34 +30,42 @@ namespace espalier::train {
 
 class AdaPrec {
  public:
-  /// Callbacks of the trainer. All are collective.
+  /// Callbacks of the trainer. All but `capture` and `stopping` are collective.
   struct Callbacks {
     std::function<void(const std::string& codec)> use;
     std::function<void(int64_t step)> train;  ///< the step after `step`; may throw Diverged
     std::function<double()> evaluate;         ///< validation loss
+    /// Saves the state outside the store; returns a function that restores it.
+    std::function<std::function<void()>()> capture = [] { return [] {}; };
+    /// Mean bits per value of the codec in use, which is chosen by parameter.
+    std::function<double()> bits = [] { return 32.0; };
+    std::function<bool()> stopping = [] { return false; };  ///< the same on all ranks
   };
 
-  /// `store`: of this rank; trials change and restore it. Memory while trials run: values, low
-  /// halves, master copies, moments and error feedback once more. `resumed_step`: step of the
-  /// checkpoint, after which the log continues; -1: fresh run. All references must outlive it.
+  /// `store`: of this rank; trials change and restore it. `resumed_step`: step of the checkpoint,
+  /// after which the log continues; -1: fresh run. All references must outlive it.
   AdaPrec(const io::Config& config, parallel::Communicator& comm, sparse::Store& store,
           Callbacks callbacks, int64_t resumed_step);
 
   bool due(int64_t step) const;
-  /// Runs a round from the state after `step` steps and selects the chosen codec. Returns a note
-  /// for the user.
+  /// Runs a round from the state after `step` steps: selects the chosen codec, and leaves the state
+  /// after its `codec_trial` steps. Returns a note for the user.
   std::string round(int64_t step);
-  /// Seconds spent in rounds since the last call.
+  /// Seconds spent in rounds since the last call, without the steps that count.
   double take_seconds() { return std::exchange(seconds_, 0.0); }
 
  private:
   PrecisionCandidate trial(const std::string& codec, int64_t step, double value_now);
+  class StateCopy;
+  void keep(std::unique_ptr<StateCopy>& leader);
+  double repeat(const std::string& codec, int64_t step);
 
   const io::Config& config_;
   parallel::Communicator& comm_;
   sparse::Store& store_;
   Callbacks callbacks_;
   std::optional<io::MetricsWriter> log_;  ///< on rank 0
+  bool keeps_leader_ = true;              ///< there is memory for it; the same on all ranks
   double seconds_ = 0;
 };
 

@@ -133,8 +133,8 @@ PrecisionChoice choose_precision(const PrecisionRound& round) {
     choice.speculation_seconds += candidate.speculation_seconds;
   }
   choice.round_seconds =
-      choice.speculation_seconds +
-      static_cast<double>(round.phase_steps) * candidates[choice.chosen].seconds_per_step;
+      choice.speculation_seconds + static_cast<double>(round.phase_steps - round.trial_steps) *
+                                       candidates[choice.chosen].seconds_per_step;
   return choice;
 }
 
@@ -142,6 +142,7 @@ nlohmann::ordered_json choice_record(const PrecisionRound& round, const Precisio
   nlohmann::ordered_json record{{"step", round.step_now},
                                 {"value", round.value_now},
                                 {"phase_steps", round.phase_steps},
+                                {"trial_steps", round.trial_steps},
                                 {"chosen", round.candidates[choice.chosen].name},
                                 {"why", choice.why},
                                 {"speculation_seconds", choice.speculation_seconds},

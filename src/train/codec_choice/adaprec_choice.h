@@ -42,6 +42,7 @@ struct PrecisionRound {
   double value_now = 0;     ///< validation loss at the common start
   int64_t step_now = 0;     ///< its step
   int64_t phase_steps = 0;  ///< the next phase ends at step_now + phase_steps
+  int64_t trial_steps = 0;  ///< of them: steps of the chosen candidate's points
 };
 
 /// The forecast of one candidate.
@@ -59,7 +60,7 @@ struct PrecisionChoice {
   std::string why;
   std::vector<PrecisionForecast> forecasts;  ///< in the order of candidates
   double speculation_seconds = 0;            ///< of all candidates
-  double round_seconds = 0;                  ///< speculation + the phase with the chosen candidate
+  double round_seconds = 0;                  ///< speculation + the rest of the phase
 };
 
 PrecisionChoice choose_precision(const PrecisionRound& round);

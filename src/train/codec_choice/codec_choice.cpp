@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -27,9 +29,24 @@ parallel::ErrorScale scale_of(const io::Config& config) {
              : parallel::ErrorScale::squares;
 }
 
+/// The candidates of "fastest".
+constexpr std::array<std::string_view, 4> kTimed{"fp32", "fp8-e5m2", "maxmin:4", "table:1"};
+
 constexpr int64_t kFewestBits = 2;
 constexpr int64_t kMaxBits = 8;
 constexpr int64_t kUniformBits = 4;
+constexpr parallel::CodecKind kOfValues = parallel::CodecKind::values;
+
+bool is_fastest(const std::string& codec) {
+  return parallel::parse_codec(codec).chooser() == CodecChooser::fastest;
+}
+
+/// The config with "fastest" as its default codec.
+io::Config with_fastest(io::Config config) {
+  config.parallel.codec.fallback = "fastest";
+  return config;
+}
+
 /// Upper limit of elements in a timed sum.
 constexpr int64_t kLongest = int64_t{4} << 20;
 
@@ -109,6 +126,13 @@ int64_t longest_in_doubt(const Stage& stage) {
 
 }  // namespace
 
+bool times_codecs(const io::Config& config) {
+  const CodecChooser chooser = codec_chooser(config);
+  return chooser == CodecChooser::fastest ||
+         (chooser == CodecChooser::adaprec &&
+          std::ranges::any_of(config.parallel.codec_candidates, is_fastest));
+}
+
 std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DType gradient) {
   const CodecChooser chooser = codec_chooser(config);
   const parallel::CodecDefaults defaults = codec_defaults(config);
@@ -117,12 +141,16 @@ std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DTyp
     formats.push_back(codec.name == "fp32" ? parallel::plain_format(gradient)
                                            : parallel::format_of(codec, defaults));
   };
-  if (chooser == CodecChooser::fastest) {
-    for (const char* const name : {"fp32", "fp8-e5m2", "maxmin:4", "table:1"}) {
-      add(parallel::parse_codec(name));
-    }
-  } else if (chooser == CodecChooser::adaprec) {
+  if (chooser == CodecChooser::adaprec) {
     for (const std::string& name : config.parallel.codec_candidates) {
+      if (const parallel::CodecSpec codec = parallel::parse_codec(name);
+          codec.kind() == kOfValues) {
+        add(codec);
+      }
+    }
+  }
+  if (times_codecs(config)) {
+    for (const std::string_view name : kTimed) {
       add(parallel::parse_codec(name));
     }
   } else if (chooser == CodecChooser::adaptive) {
@@ -159,13 +187,13 @@ std::vector<TimedSum> longest_timed_sums(const io::Config& config, const Stage& 
     timings.push_back({.format = plain, .elements = longest_in_doubt(stage)});
     timings.push_back({.format = *format, .elements = longest_in_doubt(stage)});
   }
-  if (codec_chooser(config) == CodecChooser::fastest) {
+  if (times_codecs(config)) {
     int64_t longest = 0;
     for (const sparse::Parameter& parameter : store.parameters()) {
       const bool open = !gradient_format(config, stage, parameter);
       longest = std::max(longest, open ? parameter.kept() : 0);
     }
-    for (const kernels::WireFormat& format : candidates) {
+    for (const kernels::WireFormat& format : std::span(candidates).last(kTimed.size())) {
       if (longest > 0) {
         timings.push_back({.format = format, .elements = longest});
       }
@@ -183,6 +211,10 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
       chooser_(codec_chooser(config)),
       candidates_(codec_candidates(config, stage.store().gradient().dtype)),
       chosen_(stage.store().parameters().size(), 0) {
+  if (times_codecs(config)) {
+    timed_.resize(kTimed.size());
+    std::iota(timed_.begin(), timed_.end(), candidates_.size() - kTimed.size());
+  }
   if (chooser_ == CodecChooser::adaprec) {
     use(config.parallel.codec_candidates.front());
   }
@@ -264,21 +296,23 @@ void CodecChoice::prepare() {
       (decided_for_ == 0 || fewer)) {
     decide_whether_to_compress();
   }
-  if (chooser_ != CodecChooser::fastest) {
+  if (timed_.empty()) {
     return;
   }
+  const io::Config config = with_fastest(config_);
   const auto& parameters = stage_.store().parameters();
   for (size_t p = 0; p < parameters.size(); ++p) {
-    if (gradient_format(config_, stage_, parameters[p])) {
+    if (gradient_format(config, stage_, parameters[p])) {
       continue;
     }
     const int64_t size = parameters[p].kept();
     if (!fastest_.contains(size)) {
       std::vector<double> seconds;
-      for (const kernels::WireFormat& candidate : candidates_) {
-        seconds.push_back(timer_.seconds(candidate, size));
+      for (const size_t candidate : timed_) {
+        seconds.push_back(timer_.seconds(candidates_[candidate], size));
       }
-      fastest_[size] = static_cast<int>(std::ranges::min_element(seconds) - seconds.begin());
+      const auto fastest = std::ranges::min_element(seconds) - seconds.begin();
+      fastest_[size] = static_cast<int>(timed_[static_cast<size_t>(fastest)]);
       notes_ += fmt::format("{}{} elements: {}", notes_.empty() ? "fastest codecs: " : ", ", size,
                             parallel::text_of(candidates_[fastest_[size]]));
     }
@@ -375,15 +409,30 @@ std::string CodecChoice::describe(const parallel::ChoiceTable& table,
       parallel::text_of(candidates_[static_cast<size_t>(uniform_)]));
 }
 
-std::string CodecChoice::state() const {
-  if (chooser_ == CodecChooser::adaprec) {
-    return config_.parallel.codec.fallback;
+double CodecChoice::bits() const {
+  size_t bytes = 0;
+  int64_t values = 0;
+  for (const parallel::WireSegment& segment : segments()) {
+    bytes += kernels::wire_bytes(segment.format, segment.count);
+    values += segment.count;
   }
+  return values > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(values) : 0;
+}
+
+std::string CodecChoice::state() const {
   std::string text;
+  if (chooser_ == CodecChooser::adaprec) {
+    text = config_.parallel.codec.fallback;
+    if (timed_.empty()) {
+      return text;
+    }
+    text += ";";
+  }
+  const io::Config open = timed_.empty() ? config_ : with_fastest(config_);
   const auto& parameters = stage_.store().parameters();
   for (size_t p = 0; p < chosen_.size(); ++p) {
     const bool timed =
-        fastest_.contains(parameters[p].kept()) && !gradient_format(config_, stage_, parameters[p]);
+        fastest_.contains(parameters[p].kept()) && !gradient_format(open, stage_, parameters[p]);
     if (chooser_ == CodecChooser::adaptive || timed) {
       text += fmt::format("{}={};", key_of(parameters[p]),
                           parallel::text_of(candidates_[static_cast<size_t>(chosen_[p])]));
@@ -399,18 +448,21 @@ std::string CodecChoice::state() const {
 void CodecChoice::restore(const std::string& state, bool timed) {
   if (chooser_ == CodecChooser::adaprec) {
     const auto& candidates = config_.parallel.codec_candidates;
-    if (std::ranges::find(candidates, state) != candidates.end()) {
-      use(state);
+    const std::string codec = state.substr(0, state.find(';'));
+    if (std::ranges::find(candidates, codec) != candidates.end()) {
+      use(codec);
     }
-    return;
+    if (timed_.empty()) {
+      return;
+    }
   }
   const auto& parameters = stage_.store().parameters();
   const std::map<std::string, std::string> entries = entries_of(state);
-  const bool chooses =
-      chooser_ == CodecChooser::adaptive || (chooser_ == CodecChooser::fastest && timed);
+  const bool chooses = chooser_ == CodecChooser::adaptive || (!timed_.empty() && timed);
   for (size_t p = 0; chooses && p < chosen_.size(); ++p) {
     const auto entry = entries.find(key_of(parameters[p]));
-    for (size_t c = 0; entry != entries.end() && c < candidates_.size(); ++c) {
+    const size_t first = timed_.empty() ? 0 : timed_.front();
+    for (size_t c = first; entry != entries.end() && c < candidates_.size(); ++c) {
       if (parallel::text_of(candidates_[c]) == entry->second) {
         chosen_[p] = static_cast<int>(c);
         fastest_[parameters[p].kept()] = chosen_[p];

@@ -11,7 +11,8 @@
 //              compared.
 //   fastest    by measured time alone: the fastest sum of a parameter's size on the present links,
 //              of fp32, fp8-e5m2, maxmin:4 and table:1. Measured at the start.
-//   adaprec    chosen by AdaPrec's rounds (adaprec.h); before the first round, the first candidate
+//   adaprec    chosen by AdaPrec's rounds (adaprec.h), also from "fastest"; before the first round,
+//              the first candidate
 //   any, with reduction = "auto"   uncompressed if plain sums are measured to be no slower
 //
 // Timed sums take the route of the run's gradients: through the host or between devices
@@ -36,6 +37,8 @@ namespace espalier::train {
 /// The candidates of a measured choice; empty if the config's default names a codec. `gradient`:
 /// type of gradients, which uncompressed gradients keep.
 std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DType gradient);
+/// Whether the fastest codec of each size is measured: "fastest", or a candidate of adaprec.
+bool times_codecs(const io::Config& config);
 /// Whether the choice times the link.
 bool times_link(const io::Config& config);
 /// The longest timings of a run between devices: reductions, or encode and decode alone (`code`).
@@ -68,10 +71,13 @@ class CodecChoice {
   /// Measurements and decisions since the last call, for the user; empty: none.
   std::string take_notes() { return std::exchange(notes_, {}); }
 
-  /// The current choice, for checkpoints: the codec of adaprec, or `NAME=CODEC;` of each parameter
-  /// whose codec was chosen; with reduction = "auto" `NAME?=yes:N;` or `no:N`: whether the stage
-  /// that begins with NAME encodes gradients, decided when they had N elements. NAME of a borrowed
-  /// parameter ends with *.
+  /// Mean bits of a value of this stage's gradient on the wire.
+  double bits() const;
+
+  /// The current choice, for checkpoints: the codec of adaprec; `NAME=CODEC;` of each parameter
+  /// whose codec was chosen, after the codec of adaprec and `;`; with reduction = "auto"
+  /// `NAME?=yes:N;` or `no:N`: whether the stage that begins with NAME encodes gradients, decided
+  /// when they had N elements. NAME of a borrowed parameter ends with *.
   std::string state() const;
   /// Restores a choice for the same parameters, saved by any rank. `timed`: also what was chosen by
   /// time alone, which is then not timed again for the present masks.
@@ -89,6 +95,7 @@ class CodecChoice {
   ReductionTimer timer_;
   CodecChooser chooser_;
   std::vector<kernels::WireFormat> candidates_;  ///< index: choice
+  std::vector<size_t> timed_;                    ///< of candidates_: those of "fastest"
   int uniform_ = 0;  ///< index of the candidate that adaptive uses until its first choice
   bool compresses_ = true;
   int64_t decided_for_ = 0;  ///< number of flat elements at the last measurement of `compresses_`

@@ -65,8 +65,8 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
   if (ranks == 1) {
     return 0;
   }
-  const bool timed = config.parallel.reduction == "auto" || times_link(config) ||
-                     codec_chooser(config) == CodecChooser::fastest;
+  const bool timed =
+      config.parallel.reduction == "auto" || times_link(config) || times_codecs(config);
   const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
   const size_t bucket = longest_bucket_bytes(config, stage);
   return in_flight * reduction_bytes(config, bucket, ranks) +
@@ -74,8 +74,12 @@ size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
          (timed ? reduction_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
 }
 
-/// Bytes of the state in one arena that AdaPrec's trials copy and restore (codec_choice/adaprec.h).
-/// `constant`: weights there that no step changes.
+/// The copies of the state that AdaPrec's trials hold (codec_choice/adaprec.h). Under a budget the
+/// second one is made only where there is room.
+size_t trial_copies(const io::Config& config) { return config.train.memory_budget.empty() ? 2 : 1; }
+
+/// Bytes of these copies, of the state in one arena. `constant`: weights there that no step
+/// changes.
 size_t trial_bytes(const io::Config& config, const Arena& arena, size_t constant, int ranks) {
   if (codec_chooser(config) != CodecChooser::adaprec || ranks == 1) {
     return 0;
@@ -84,13 +88,14 @@ size_t trial_bytes(const io::Config& config, const Arena& arena, size_t constant
   for (const Memory kind : {Memory::weight, Memory::master, Memory::moment}) {
     bytes += arena.use(kind).now;
   }
-  return bytes - constant;
+  return trial_copies(config) * (bytes - constant);
 }
 
 /// The same for error feedback.
 size_t trial_feedback_bytes(const io::Config& config, const Tensor& feedback, int ranks) {
-  return codec_chooser(config) == CodecChooser::adaprec && ranks > 1 && feedback ? feedback.bytes()
-                                                                                 : 0;
+  return codec_chooser(config) == CodecChooser::adaprec && ranks > 1 && feedback
+             ? trial_copies(config) * feedback.bytes()
+             : 0;
 }
 
 /// Of a random mask with as many elements, at most.
@@ -135,7 +140,8 @@ std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage)
   std::vector<Segments> ways;
   for (const kernels::WireFormat& format : codec_candidates(config, store.gradient().dtype)) {
     ways.push_back(segments_of(config, stage, format));
-    if (format == plain && codec_chooser(config) != CodecChooser::adaprec) {
+    if (format == plain &&
+        (codec_chooser(config) != CodecChooser::adaprec || times_codecs(config))) {
       // Uncompressed parameters beside encoded ones take another path than a fully uncompressed
       // gradient.
       ways.push_back(ways.back());

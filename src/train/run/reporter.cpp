@@ -95,10 +95,10 @@ void Reporter::report_checkpoint() {
   note(fmt::format("checkpoint {}", newest_checkpoint()));
 }
 
-/// Gathers the choices of all stages on rank 0. AdaPrec's choice is the same on all.
+/// Gathers the choices of all stages on rank 0. AdaPrec's choice of a codec is the same on all.
 std::string Reporter::all_codec_choices() const {
   const std::string mine = run_.data_parallel->codecs().state();
-  if (codec_chooser(run_.config()) == CodecChooser::adaprec && run_.plan->layout.grid.data > 1) {
+  if (codec_chooser(run_.config()) == CodecChooser::adaprec && !times_codecs(run_.config())) {
     return mine;
   }
   std::string all;

@@ -51,19 +51,27 @@ class StepLoop {
                             : run.source->validation_samples() / config.train.global_batch;
     const int64_t batches = std::max<int64_t>(all / 10, 1);
     AdaPrec::Callbacks trials{
-        .use = [this](const std::string& codec) { run_.data_parallel->codecs().use(codec); },
+        .use =
+            [this](const std::string& codec) {
+              run_.data_parallel->codecs().use(codec);
+              run_.data_parallel->codecs().prepare();  // not within the time of a step
+            },
         .train = [this](int64_t step) { run_trial_step(step); },
-        .evaluate = [this, batches] { return evaluate(batches).loss; }};
+        .evaluate = [this, batches] { return evaluate(batches).loss; },
+        .capture = [this] { return capture_trial(); },
+        .bits = [this] { return run_.data_parallel->codecs().bits(); },
+        .stopping = [this] { return stopping_; }};
     adaprec_ = std::make_unique<AdaPrec>(config, run.comm, run.stage->store(), std::move(trials),
                                          run.resumed_step);
   }
 
-  /// Steps up to `last`, or until a stop is requested on any rank; returns whether it was.
+  /// Steps up to `last`, or to the end of a round of AdaPrec that passes it, or until a stop is
+  /// requested on any rank; returns whether it was.
   bool run_to(int64_t last) {
     while (run_.step < last && !stopping_) {
       if (adaprec_ && adaprec_->due(run_.step)) {
-        run_.data_parallel->verify_state();
-        reporter_.note(adaprec_->round(run_.step));
+        train_round();
+        continue;
       }
       reporter_.trace_step(run_.step);
       run_.plan->layout.asynchronous() ? train_segment(last) : train_step(last);
@@ -329,41 +337,83 @@ class StepLoop {
     }
   }
 
-  /// A step of AdaPrec's trials: it is not reported.
+  /// A round of AdaPrec, with the steps of the chosen trial.
+  void train_round() {
+    const int64_t begin = run_.step;
+    run_.data_parallel->verify_state();
+    trial_reports_.clear();
+    reporter_.note(adaprec_->round(begin));
+    std::vector<StepReport> reports = std::exchange(trial_reports_, {});
+    if (reports.empty()) {
+      return;  // stopped
+    }
+    reports.front().trial_seconds = adaprec_->take_seconds();
+    reports.front().mask_distance = std::exchange(mask_distance_, {});
+    for (size_t i = 0; i + 1 < reports.size(); ++i) {
+      report_step(reports[i]);
+    }
+    report(reports.back(), begin);
+  }
+
   void run_trial_step(int64_t step) {
-    struct Restore {
-      Run& run;
-      int64_t step;
-      LossScale loss_scale;
-      ~Restore() {
-        run.step = step;
-        run.loss_scale = loss_scale;
-      }
-    } restore{run_, run_.step, run_.loss_scale};
-    run_.step = step;
+    require(run_.step == step, "trials continue from the restored step", run_.step, step);
+    const double begin = now_seconds();
+    const Sent sent_before = sent_so_far();
     run_.data_parallel->clear_state_check();  // AdaPrec restored it
-    finish_step(enqueue_step());
+    PendingStep next = enqueue_step();
+    next.begin = begin;
+    next.sent = sent_so_far() - sent_before;
+    trial_reports_.push_back(finish_step(std::move(next)));
     run_.stage->stream().synchronize();  // its time includes the update and the gather of values
     run_.data_parallel->clear_state_check();
   }
 
-  void report(StepReport report) {
+  /// Saves what AdaPrec's trials change outside the store; returns a function that restores it.
+  std::function<void()> capture_trial() {
+    std::vector<Buffer> factors;
+    const auto for_factors = [this](const auto& body) {
+      const parallel::LowRank& low_rank = run_.data_parallel->low_rank();
+      for (size_t i = 0; i < low_rank.matrices().size(); ++i) {
+        body(i, low_rank.factor(low_rank.matrices()[i]));
+      }
+    };
+    for_factors([&](size_t, const Tensor& factor) {
+      Stream& stream = run_.data_parallel->low_rank().stream();
+      factors.push_back(stream.arena().allocate(Memory::scratch, "factor of a trial", factor.dtype,
+                                                factor.shape));
+      stream.copy(factor, factors.back().tensor());
+      stream.synchronize();
+    });
+    return [this, for_factors, step = run_.step, loss_scale = run_.loss_scale,
+            codec = run_.data_parallel->codecs().state(), reports = trial_reports_,
+            kept = std::make_shared<const std::vector<Buffer>>(std::move(factors))] {
+      run_.step = step;
+      run_.loss_scale = loss_scale;
+      run_.data_parallel->codecs().restore(codec, true);
+      trial_reports_ = reports;
+      for_factors([&](size_t i, const Tensor& factor) {
+        run_.data_parallel->low_rank().stream().copy((*kept)[i].tensor(), factor);
+      });
+      run_.data_parallel->clear_state_check();
+    };
+  }
+
+  void report(const StepReport& report) { this->report(report, report.step - 1); }
+
+  /// The report of the present state; `since`: the step of the one before. Evaluates and saves if
+  /// any step between them is due: there is no state of the others.
+  void report(StepReport report, int64_t since) {
     const io::Config& config = run_.config();
-    auto every = [&](int64_t interval) { return interval > 0 && report.step % interval == 0; };
+    auto every = [&](int64_t interval) {
+      return interval > 0 && report.step / interval > since / interval;
+    };
     if (every(config.train.eval_every) || report.step >= config.train.steps) {
       const Validation found = evaluate(config.train.eval_batches);
       report.val_loss = found.loss;
       report.val_top1 = found.top1;
       report.val_top5 = found.top5;
     }
-    reporter_.write_metrics(report);
-    check_validation(report);
-    if (const auto warning = monitor_.add({.step = report.step,
-                                           .loss = report.loss,
-                                           .gradient_norm = report.grad_norm,
-                                           .lr = report.lr})) {
-      reporter_.note(*warning);
-    }
+    report_step(report);
     if (every(config.parallel.check_every) && run_.plan->layout.grid.data > 1) {
       compare_ranks(run_.stage->store(), run_.ranks->data(), &run_.data_parallel->low_rank());
     }
@@ -372,6 +422,17 @@ class StepLoop {
       reporter_.checkpoint();
     }
     reporter_.note_choices();
+  }
+
+  void report_step(const StepReport& report) {
+    reporter_.write_metrics(report);
+    check_validation(report);
+    if (const auto warning = monitor_.add({.step = report.step,
+                                           .loss = report.loss,
+                                           .gradient_norm = report.grad_norm,
+                                           .lr = report.lr})) {
+      reporter_.note(*warning);
+    }
     if (options_.on_step) {
       options_.on_step(report);
     }
@@ -457,9 +518,10 @@ class StepLoop {
   Reporter& reporter_;
   const TrainerOptions& options_;
   DivergenceMonitor monitor_;
-  std::unique_ptr<AdaPrec> adaprec_;    ///< with codec "adaprec" only
-  std::optional<PendingStep> pending_;  ///< the step that is not finished
-  double finished_ = 0;                 ///< time at which the last step was finished
+  std::unique_ptr<AdaPrec> adaprec_;       ///< with codec "adaprec" only
+  std::vector<StepReport> trial_reports_;  ///< of the trial whose state this is
+  std::optional<PendingStep> pending_;     ///< the step that is not finished
+  double finished_ = 0;                    ///< time at which the last step was finished
   bool stopping_ = false;
   std::optional<double> mask_distance_;  ///< for the next report
 };
