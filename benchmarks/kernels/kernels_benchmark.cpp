@@ -20,7 +20,7 @@
 
 #include "benchmarks/kernels/bounds.h"
 #include "src/core/mirror.h"
-#include "tests/kernels/attention_way.h"
+#include "tests/kernels/cudnn_way.h"
 #include "tests/kernels/kernel_cases_fp8.h"
 #include "tests/kernels/kernel_cases_low_rank.h"
 #include "tests/kernels/kernel_cases_states.h"

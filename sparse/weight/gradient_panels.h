@@ -21,6 +21,8 @@ class GradientPanels {
   /// A panel for calls of the stream, valid until the second next call; outside of passes until the
   /// next one.
   Tensor take(DType dtype, const Shape& shape);
+  /// Allocates the memory of a later `take` of so many elements.
+  void reserve(int64_t count);
   /// The panel taken last, with its content.
   Tensor taken(DType dtype, const Shape& shape) const {
     return panels_[current_].memory.tensor().as(dtype, shape);
@@ -44,7 +46,6 @@ class GradientPanels {
     Mark gathered = 0;
   };
   bool alternates() const { return in_pass_ && stream_.arena().on_device(); }
-  void reserve(int64_t count);
   void follow(Panel& panel);
 
   Stream& stream_;

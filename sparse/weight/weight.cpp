@@ -73,6 +73,7 @@ void Weight::accumulate_computed(Stream& stream, bool accumulate,
   const bool probed = store_.probes(parameter_);
   require(!probed || !accumulate, "a probe reads the whole gradient at once", parameter_.spec.name);
   if (parameter_.full() && !probed && !accumulate && store_.gradient().dtype == DType::fp32) {
+    store_.panels().reserve(shape.count());  // a pass that accumulates needs it: plans see only one
     compute(store_.full_gradient(parameter_));
     return;
   }

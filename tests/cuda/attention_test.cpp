@@ -1,7 +1,7 @@
 // Attention on a device: by our own kernels and by cuDNN, against the reference and each other; and
 // the order of two queues.
 #include "tests/cuda/place.h"
-#include "tests/kernels/attention_way.h"
+#include "tests/kernels/cudnn_way.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/kernel_checks.h"
 

@@ -1,4 +1,4 @@
-// cuDNN accepts our graphs of attention: plans for GPU descriptions, on machines without a GPU,
+// cuDNN accepts our graphs of attention and convolutions: plans for GPU descriptions, on machines without a GPU,
 // with a deterministic engine where required, and a workspace of the queried size. Skipped where
 // there is no cuDNN.
 #include <dlfcn.h>
@@ -61,7 +61,7 @@ TEST_F(CudnnPlans, are_made_for_shapes_of_attention) {
                                                             {true, false, true},
                                                             {true, false, false}}) {
         const AttentionKey key{backward, causal, deterministic, 5, tokens, heads, width};
-        const AttentionPlan made = plan_attention(key, {.device = &device});
+        const CudnnSupport made = plan_attention(key, {.device = &device});
         ASSERT_TRUE(made.plan) << gpu.name << " " << tokens << "x" << width << ": " << made.why_not;
         EXPECT_LE(made.plan->workspace, attention_workspace(key));
         std::cout << fmt::format(
@@ -74,10 +74,88 @@ TEST_F(CudnnPlans, are_made_for_shapes_of_attention) {
   }
 }
 
+/// Layers of networks for images, in micro-batches.
+const std::vector<ConvolutionKey>& convolutions() {
+  static const std::vector<ConvolutionKey> all{
+      {.window = {.height = 32, .width = 32, .extent = 3, .padding = 1},
+       .images = 128,
+       .in = 64,
+       .out = 64},
+      {.window = {.height = 32, .width = 32, .extent = 3, .stride = 2, .padding = 1},
+       .images = 128,
+       .in = 64,
+       .out = 128},
+      {.window = {.height = 56, .width = 56, .extent = 1, .stride = 2},
+       .images = 32,
+       .in = 256,
+       .out = 512},
+      {.window = {.height = 27, .width = 27, .extent = 5, .padding = 2},
+       .images = 32,
+       .in = 96,
+       .out = 256},
+      {.window = {.height = 4, .width = 4, .extent = 3, .padding = 1},
+       .images = 128,
+       .in = 512,
+       .out = 512},
+      {.window = {.height = 224, .width = 224, .extent = 7, .stride = 2, .padding = 3},
+       .images = 32,
+       .in = 3,
+       .out = 64},
+      {.window = {.height = 224, .width = 224, .extent = 16, .stride = 16},
+       .images = 32,
+       .in = 3,
+       .out = 384},
+      {.window = {.height = 28, .width = 28, .extent = 5}, .images = 32, .in = 1, .out = 20},
+      {.window = {.height = 14, .width = 13, .extent = 3, .padding = 1},
+       .images = 7,
+       .in = 33,
+       .out = 17}};
+  return all;
+}
+
+/// Plans for each part, type and shape. cuDNN may refuse
+/// - fp32 whose operands may not be rounded to TF32,
+/// - in 16 bits, gradients of weights and some biases where channels are not multiples of 8.
+TEST_F(CudnnPlans, are_made_for_convolutions) {
+  for (const Gpu& gpu : kGpus) {
+    const CudnnObject device = described(gpu);
+    for (ConvolutionKey key : convolutions()) {
+      key.workspace = size_t{96} << 20;
+      for (const auto& [part, bias, name] :
+           {std::tuple{ConvolutionPart::forward, false, "forward"},
+            {ConvolutionPart::forward, true, "forward with a bias"},
+            {ConvolutionPart::input, false, "input"},
+            {ConvolutionPart::weight, false, "weight"}}) {
+        for (const auto& [dtype, tf32, type] : {std::tuple{DType::fp32, false, "fp32"},
+                                                {DType::fp32, true, "tf32"},
+                                                {DType::bf16, false, "bf16"},
+                                                {DType::fp16, false, "fp16"}}) {
+          key.part = part;
+          key.bias = bias;
+          key.dtype = dtype;
+          key.tf32 = tf32;
+          const CudnnSupport made = plan_convolution(key, {.device = &device});
+          const bool exact = dtype == DType::fp32 && !tf32;
+          const bool fused = dtype != DType::fp32 && (bias || part == ConvolutionPart::weight);
+          const bool eighths = key.in % 8 == 0 && key.out % 8 == 0;
+          EXPECT_TRUE(made.plan || exact || (fused && !eighths)) << made.why_not;
+          EXPECT_TRUE(made.plan || !made.why_not.empty());
+          EXPECT_TRUE(!made.plan || made.plan->workspace <= key.workspace);
+          std::cout << fmt::format("{} {} {} {} x {} x {} to {}, window {}, stride {}: {}\n",
+                                   gpu.name, name, type, key.window.height, key.window.width,
+                                   key.in, key.out, key.window.extent, key.window.stride,
+                                   made.plan ? fmt::format("engine {}, workspace {}",
+                                                           made.plan->engine, made.plan->workspace)
+                                             : made.why_not);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(CudnnPlans, a_refusal_has_a_reason) {
   const CudnnObject device = described(kGpus[0]);
-  const AttentionPlan made =
-      plan_attention({false, true, true, 1, 128, 2, 12}, {.device = &device});
+  const CudnnSupport made = plan_attention({false, true, true, 1, 128, 2, 12}, {.device = &device});
   EXPECT_FALSE(made.plan);
   EXPECT_NE(made.why_not.find("cuDNN has no plan"), std::string::npos) << made.why_not;
 }

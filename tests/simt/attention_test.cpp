@@ -10,7 +10,7 @@
 
 #include "src/kernels/cuda/attention/tile.h"
 #include "src/kernels/cuda/table.h"
-#include "tests/kernels/attention_way.h"
+#include "tests/kernels/cudnn_way.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/kernel_checks.h"
 

@@ -1,5 +1,6 @@
 // Evaluates a graph of cuDNN's operations one by one; each tensor is an array of fp32 numbers.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -32,6 +33,37 @@ struct Array {
   }
 };
 
+/// An element of a tensor in memory.
+float load(const void* data, Data type, int64_t i) {
+  switch (type) {
+    case Data::bf16:
+      return to_float(static_cast<const bf16*>(data)[i]);
+    case Data::fp16:
+      return to_float(static_cast<const fp16*>(data)[i]);
+    default:
+      return static_cast<const float*>(data)[i];
+  }
+}
+
+void store(void* data, Data type, int64_t i, float value) {
+  switch (type) {
+    case Data::bf16:
+      static_cast<bf16*>(data)[i] = to_bf16(value);
+      break;
+    case Data::fp16:
+      static_cast<fp16*>(data)[i] = to_fp16(value);
+      break;
+    default:
+      static_cast<float*>(data)[i] = value;
+  }
+}
+
+/// Rounded to 10 bits of mantissa, to nearest.
+float to_tf32(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return std::isfinite(x) ? std::bit_cast<float>((bits + 0x1000U) & ~0x1fffU) : x;
+}
+
 template <class Body>
 void for_each(const std::array<int64_t, 4>& extents, const Body& body) {
   std::array<int64_t, 4> at{};
@@ -48,8 +80,8 @@ void for_each(const std::array<int64_t, 4>& extents, const Body& body) {
 
 class Run {
  public:
-  Run(const Places& places, const std::map<int64_t, float>& numbers)
-      : places_(places), numbers_(numbers) {}
+  Run(const Places& places, const std::map<int64_t, float>& numbers, bool tf32)
+      : places_(places), numbers_(numbers), tf32_(tf32) {}
 
   void compute(const Descriptor& operation) {
     const std::vector<Attribute> names = operands_of(operation);
@@ -58,6 +90,11 @@ class Run {
     switch (operation.kind) {
       case Kind::operation_matmul:
         multiply(read(operation.object(names[0])), read(operation.object(names[1])), y);
+        break;
+      case Kind::operation_convolution_forward:
+      case Kind::operation_convolution_input:
+      case Kind::operation_convolution_weight:
+        convolve(operation, read(operation.object(names[0])), read(operation.object(names[1])), y);
         break;
       case Kind::operation_reduction:
         reduce(operation.object(Attribute::operation_reduction_mode),
@@ -73,8 +110,6 @@ class Run {
   }
 
  private:
-  static float& in_memory(void* data, int64_t i) { return static_cast<float*>(data)[i]; }
-
   static int64_t offset(const Descriptor& tensor, const std::array<int64_t, 4>& at) {
     int64_t sum = 0;
     for (size_t axis = 0; axis < 4; ++axis) {
@@ -92,35 +127,26 @@ class Run {
       require(known_.contains(id), "operations come in order", id);
       return known_.at(id);
     } else {
-      void* data = places_.at(id);
-      const bool half = tensor.get<Data>(Attribute::tensor_type) == Data::bf16;
-      for_each(made.extents, [&](const auto& at) {
-        const int64_t i = offset(tensor, at);
-        made.at(at) = half ? to_float(static_cast<const bf16*>(data)[i]) : in_memory(data, i);
-      });
+      const void* data = places_.at(id);
+      const auto type = tensor.get<Data>(Attribute::tensor_type);
+      for_each(made.extents,
+               [&](const auto& at) { made.at(at) = load(data, type, offset(tensor, at)); });
     }
     return made;
   }
 
   void write(const Descriptor& tensor, Array y) {
     const auto id = tensor.get<int64_t>(Attribute::tensor_id);
-    const bool half = tensor.get<Data>(Attribute::tensor_type) == Data::bf16;
+    const auto type = tensor.get<Data>(Attribute::tensor_type);
     if (tensor.flag(Attribute::tensor_virtual)) {
       for (float& value : y.values) {
-        value = half ? to_float(to_bf16(value)) : value;
+        value = type == Data::bf16 ? to_float(to_bf16(value)) : value;
       }
       known_.insert_or_assign(id, std::move(y));
       return;
     }
     void* data = places_.at(id);
-    for_each(y.extents, [&](const auto& at) {
-      const int64_t i = offset(tensor, at);
-      if (half) {
-        static_cast<bf16*>(data)[i] = to_bf16(y.at(at));
-      } else {
-        in_memory(data, i) = y.at(at);
-      }
-    });
+    for_each(y.extents, [&](const auto& at) { store(data, type, offset(tensor, at), y.at(at)); });
   }
 
   static void multiply(Array a, Array b, Array& y) {
@@ -130,6 +156,46 @@ class Run {
         sum += a.at({at[0], at[1], at[2], k}) * b.at({at[0], at[1], k, at[3]});
       }
       y.at(at) = sum;
+    });
+  }
+
+  /// The first two operands of operands_of, and the result.
+  void convolve(const Descriptor& operation, Array a, Array b, Array& result) {
+    for (Array* operand : {&a, &b}) {
+      for (float& value : operand->values) {
+        value = tf32_ ? to_tf32(value) : value;
+      }
+    }
+    const bool of_input = operation.kind == Kind::operation_convolution_input;
+    const bool of_weight = operation.kind == Kind::operation_convolution_weight;
+    Array& x = of_input ? result : a;
+    Array& w = of_input ? a : of_weight ? result : b;
+    Array& y = of_input || of_weight ? b : result;
+    const Descriptor& mode = operation.object(mode_of(operation.kind));
+    std::ranges::fill(result.values, 0.0F);
+    for_each(y.extents, [&](const auto& at) {
+      std::array<int64_t, 2> first{};
+      for (size_t axis = 0; axis < 2; ++axis) {
+        first[axis] = at[axis + 2] * mode.number(Attribute::convolution_strides, axis) -
+                      mode.number(Attribute::convolution_paddings_before, axis);
+      }
+      for_each({1, w.extents[1], w.extents[2], w.extents[3]}, [&](const auto& place) {
+        const int64_t row = first[0] + place[2];
+        const int64_t column = first[1] + place[3];
+        if (row < 0 || row >= x.extents[2] || column < 0 || column >= x.extents[3]) {
+          return;
+        }
+        float& of_x = x.at({at[0], place[1], row, column});
+        float& of_w = w.at({at[1], place[1], place[2], place[3]});
+        float& of_y = y.at(at);
+        if (of_input) {
+          of_x += of_w * of_y;
+        } else if (of_weight) {
+          of_w += of_x * of_y;
+        } else {
+          of_y += of_x * of_w;
+        }
+      });
     });
   }
 
@@ -194,13 +260,40 @@ class Run {
 
   const Places& places_;
   const std::map<int64_t, float>& numbers_;
+  const bool tf32_;
   std::map<int64_t, Array> known_;
 };
 
 }  // namespace
 
+bool is_convolution(Kind kind) {
+  return kind == Kind::operation_convolution_forward || kind == Kind::operation_convolution_input ||
+         kind == Kind::operation_convolution_weight;
+}
+
+Attribute mode_of(Kind convolution) {
+  switch (convolution) {
+    case Kind::operation_convolution_input:
+      return Attribute::operation_convolution_input_mode;
+    case Kind::operation_convolution_weight:
+      return Attribute::operation_convolution_weight_mode;
+    default:
+      return Attribute::operation_convolution_forward_mode;
+  }
+}
+
 std::vector<Attribute> operands_of(const Descriptor& operation) {
   switch (operation.kind) {
+    case Kind::operation_convolution_forward:
+      return {Attribute::operation_convolution_forward_x,
+              Attribute::operation_convolution_forward_w,
+              Attribute::operation_convolution_forward_y};
+    case Kind::operation_convolution_input:
+      return {Attribute::operation_convolution_input_w, Attribute::operation_convolution_input_dy,
+              Attribute::operation_convolution_input_dx};
+    case Kind::operation_convolution_weight:
+      return {Attribute::operation_convolution_weight_x, Attribute::operation_convolution_weight_dy,
+              Attribute::operation_convolution_weight_dw};
     case Kind::operation_matmul:
       return {Attribute::operation_matmul_a, Attribute::operation_matmul_b,
               Attribute::operation_matmul_c};
@@ -223,8 +316,8 @@ std::vector<Attribute> operands_of(const Descriptor& operation) {
 }
 
 void evaluate(const Descriptor& graph, const Places& places,
-              const std::map<int64_t, float>& numbers) {
-  Run run(places, numbers);
+              const std::map<int64_t, float>& numbers, bool tf32) {
+  Run run(places, numbers, tf32);
   for (const auto& operation : graph.values.at(Attribute::graph_operations).objects) {
     run.compute(*operation);
   }

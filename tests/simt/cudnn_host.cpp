@@ -1,4 +1,4 @@
-// The functions of cuDNN that attention calls, on the host. They check at least as strictly as the
+// The functions of cuDNN that attention and convolutions call, on the host. They check at least as strictly as the
 // library:
 // - each attribute belongs to its kind, has its type and count, and is set before the descriptor is
 //   finalized;
@@ -72,6 +72,31 @@ constexpr Rule kRules[] = {
     {Kind::pointwise, pointwise_mode, Type::pointwise},
     {Kind::pointwise, pointwise_precision, Type::data},
     {Kind::pointwise, pointwise_axis, Type::int64, 1, false},
+    {Kind::convolution, convolution_precision, Type::data},
+    {Kind::convolution, Attribute::convolution_mode, Type::convolution_mode},
+    {Kind::convolution, convolution_axes, Type::int64},
+    {Kind::convolution, convolution_dilations, Type::int64, 2},
+    {Kind::convolution, convolution_strides, Type::int64, 2},
+    {Kind::convolution, convolution_paddings_before, Type::int64, 2},
+    {Kind::convolution, convolution_paddings_after, Type::int64, 2},
+    {Kind::operation_convolution_forward, operation_convolution_forward_alpha, Type::fp32},
+    {Kind::operation_convolution_forward, operation_convolution_forward_beta, Type::fp32},
+    {Kind::operation_convolution_forward, operation_convolution_forward_mode, Type::object},
+    {Kind::operation_convolution_forward, operation_convolution_forward_w, Type::object},
+    {Kind::operation_convolution_forward, operation_convolution_forward_x, Type::object},
+    {Kind::operation_convolution_forward, operation_convolution_forward_y, Type::object},
+    {Kind::operation_convolution_input, operation_convolution_input_alpha, Type::fp32},
+    {Kind::operation_convolution_input, operation_convolution_input_beta, Type::fp32},
+    {Kind::operation_convolution_input, operation_convolution_input_mode, Type::object},
+    {Kind::operation_convolution_input, operation_convolution_input_w, Type::object},
+    {Kind::operation_convolution_input, operation_convolution_input_dx, Type::object},
+    {Kind::operation_convolution_input, operation_convolution_input_dy, Type::object},
+    {Kind::operation_convolution_weight, operation_convolution_weight_alpha, Type::fp32},
+    {Kind::operation_convolution_weight, operation_convolution_weight_beta, Type::fp32},
+    {Kind::operation_convolution_weight, operation_convolution_weight_mode, Type::object},
+    {Kind::operation_convolution_weight, operation_convolution_weight_dw, Type::object},
+    {Kind::operation_convolution_weight, operation_convolution_weight_x, Type::object},
+    {Kind::operation_convolution_weight, operation_convolution_weight_dy, Type::object},
     {Kind::operation_matmul, operation_matmul_a, Type::object},
     {Kind::operation_matmul, operation_matmul_b, Type::object},
     {Kind::operation_matmul, operation_matmul_c, Type::object},
@@ -144,8 +169,57 @@ Status set(Object object, Attribute what, Type type, int64_t count, const void* 
   return kSuccess;
 }
 
+struct ConvolutionOperands {
+  const Descriptor &x, &w, &y;
+};
+
+/// By operands_of; the last is the result.
+ConvolutionOperands convolution_operands(const Descriptor& operation) {
+  const std::vector<Attribute> names = operands_of(operation);
+  const auto at = [&](size_t i) -> const Descriptor& { return operation.object(names[i]); };
+  switch (operation.kind) {
+    case Kind::operation_convolution_input:
+      return {.x = at(2), .w = at(0), .y = at(1)};
+    case Kind::operation_convolution_weight:
+      return {.x = at(0), .w = at(2), .y = at(1)};
+    default:
+      return {.x = at(0), .w = at(1), .y = at(2)};
+  }
+}
+
+/// Extents, y = conv(x, w) without scaling or addend, and channels side by side in all tensors.
+bool fits_convolution(const Descriptor& operation) {
+  const auto& [x, w, y] = convolution_operands(operation);
+  const Descriptor& mode = operation.object(mode_of(operation.kind));
+  bool fits = x.extent(0) == y.extent(0) && x.extent(1) == w.extent(1) &&
+              y.extent(1) == w.extent(0) && mode.get<int64_t>(convolution_axes) == 2 &&
+              mode.get<Data>(convolution_precision) == Data::fp32;
+  for (size_t axis = 0; axis < 2; ++axis) {
+    const int64_t before = mode.number(convolution_paddings_before, axis);
+    const int64_t after = mode.number(convolution_paddings_after, axis);
+    const int64_t steps = (x.extent(axis + 2) + before + after - w.extent(axis + 2)) /
+                          mode.number(convolution_strides, axis);
+    fits = fits && mode.number(convolution_dilations, axis) == 1 && y.extent(axis + 2) == steps + 1;
+  }
+  for (const auto& [what, value] : operation.values) {
+    const bool scale = value.type == Type::fp32;
+    const bool alpha = scale && (what == operation_convolution_forward_alpha ||
+                                 what == operation_convolution_input_alpha ||
+                                 what == operation_convolution_weight_alpha);
+    fits = fits && (!scale || operation.get<float>(what) == (alpha ? 1.0F : 0.0F));
+  }
+  return fits && std::ranges::all_of(std::array{&x, &w, &y}, [](const Descriptor* tensor) {
+           return tensor->stride(1) == 1 && tensor->stride(3) == tensor->extent(1) &&
+                  tensor->stride(2) == tensor->extent(3) * tensor->extent(1) &&
+                  tensor->stride(0) == tensor->extent(2) * tensor->stride(2);
+         });
+}
+
 /// Whether extents of operands match those of the result.
 bool fits(const Descriptor& operation) {
+  if (is_convolution(operation.kind)) {
+    return fits_convolution(operation);
+  }
   const std::vector<Attribute> names = operands_of(operation);
   const Descriptor& y = operation.object(names.back());
   if (operation.kind == Kind::operation_matmul) {
@@ -175,7 +249,8 @@ bool fits(const Descriptor& operation) {
 
 bool is_operation(Kind kind) {
   return kind == Kind::operation_matmul || kind == Kind::operation_pointwise ||
-         kind == Kind::operation_reduction || kind == Kind::operation_reshape;
+         kind == Kind::operation_reduction || kind == Kind::operation_reshape ||
+         is_convolution(kind);
 }
 
 Status finish(Object object) {
@@ -209,8 +284,19 @@ std::map<int64_t, const Descriptor*> tensors_in_memory(const Descriptor& graph) 
   return found;
 }
 
-/// Columns of heads: those of the only bf16 tensors that are in memory without conversion.
-int64_t width_of(const Descriptor& graph) { return tensors_in_memory(graph).at(1)->extent(3); }
+/// The convolution of a graph, its first operation, or null in attention.
+const Descriptor* convolution_in(const Descriptor& graph) {
+  const Descriptor* first = graph.values.at(graph_operations).objects.front().get();
+  return is_convolution(first->kind) ? first : nullptr;
+}
+
+/// Columns of heads: those of the only bf16 tensors that are in memory without conversion. Channels
+/// of a convolution's input.
+int64_t width_of(const Descriptor& graph) {
+  const Descriptor* convolution = convolution_in(graph);
+  return convolution != nullptr ? convolution_operands(*convolution).x.extent(1)
+                                : tensors_in_memory(graph).at(1)->extent(3);
+}
 
 /// Whether the graph has an fp32 product in memory: the sum of dq, to which all blocks add.
 bool has_sum_of_dq(const Descriptor& graph) {
@@ -223,6 +309,9 @@ bool has_sum_of_dq(const Descriptor& graph) {
 
 /// Gradients of scores, or, as on devices before 9.0, another copy of the sum of dq in rows.
 int64_t workspace_of(const Descriptor& graph) {
+  if (convolution_in(graph) != nullptr) {
+    return static_cast<int64_t>(cudnn_host().more_workspace);
+  }
   const auto tensors = tensors_in_memory(graph);
   const Descriptor& q = *tensors.at(1);
   constexpr size_t kForward = 7;
@@ -233,25 +322,67 @@ int64_t workspace_of(const Descriptor& graph) {
   return static_cast<int64_t>(cudnn_host().more_workspace) + q.extent(0) * q.extent(1) * each;
 }
 
+bool is_half(const Descriptor& tensor) {
+  const auto type = tensor.get<Data>(tensor_type);
+  return type == Data::bf16 || type == Data::fp16;
+}
+
 /// Bytes from the first element to the last.
 int64_t bytes_of(const Descriptor& tensor) {
   int64_t last = 0;
   for (size_t axis = 0; axis < 4; ++axis) {
     last += (tensor.extent(axis) - 1) * tensor.stride(axis);
   }
-  return (last + 1) * (tensor.get<Data>(tensor_type) == Data::bf16 ? 2 : 4);
+  return (last + 1) * (is_half(tensor) ? 2 : 4);
 }
 
-/// The first engine, whose bits vary between runs, supports graphs that vary anyway; the second
-/// supports all others.
-constexpr int64_t kEngines = 2;
+using EngineNotes = std::vector<Note>;
+
+/// Attention: the first engine, whose bits vary between runs, supports graphs that vary anyway; the
+/// second supports all others. Convolutions must not run on an engine before kTensorCores.
+constexpr size_t kTensorCores = 5;
+const std::vector<EngineNotes>& engines_of(const Descriptor& graph) {
+  static const std::vector<EngineNotes> of_attention{{Note::nondeterministic}, {}};
+  static const std::vector<EngineNotes> of_convolutions{
+      {Note::nondeterministic},
+      {Note::tensor_core, Note::down_convert_inputs},
+      {Note::fft},
+      {Note::reduced_precision_reduction},
+      {Note::winograd_4x4},
+      {Note::tensor_core},
+      {}};
+  return convolution_in(graph) != nullptr ? of_convolutions : of_attention;
+}
+
+/// As cuDNN 9.19 and 9.26: in 16 bits the gradient of a weight is fp32 only as the result of another
+/// operation, and only for channels that are multiples of 8.
+bool has_plan(const Descriptor& graph) {
+  if (width_of(graph) == cudnn_host().refused_width) {
+    return false;
+  }
+  const Descriptor* convolution = convolution_in(graph);
+  if (convolution == nullptr) {
+    return true;
+  }
+  const auto& [x, w, y] = convolution_operands(*convolution);
+  if (convolution->kind == Kind::operation_convolution_weight && is_half(x)) {
+    return w.flag(tensor_virtual) && x.extent(1) % 8 == 0 && y.extent(1) % 8 == 0;
+  }
+  const bool adds = graph.values.at(graph_operations).count > 1;
+  return !adds || !cudnn_host().refuses_bias;
+}
+
+/// The number of an engine, or of that of a configuration.
+size_t engine_of(const Descriptor& of) {
+  return std::to_integer<size_t>(of.values.at(engine_index).bytes.front());
+}
 
 Status get(Object object, Attribute what, Type, int64_t capacity, int64_t* count, void* to) {
   const Descriptor& of = *own(object);
   *count = 1;
   if (what == heuristics_results) {
     const auto graph = of.values.at(heuristics_graph).objects.front();
-    *count = width_of(*graph) == cudnn_host().refused_width ? 0 : kEngines;
+    *count = has_plan(*graph) ? std::ssize(engines_of(*graph)) : 0;
     for (int64_t i = 0; i < std::min(capacity, *count); ++i) {
       Descriptor& config = *own(static_cast<Object*>(to)[i]);
       config.values[heuristics_graph].objects = {graph};
@@ -261,12 +392,14 @@ Status get(Object object, Attribute what, Type, int64_t capacity, int64_t* count
   } else if (what == engine_config_engine) {
     Descriptor& engine = *own(*static_cast<Object*>(to));
     engine.values[engine_index] = of.values.at(engine_index);
+    engine.values[heuristics_graph] = of.values.at(heuristics_graph);
     engine.finished = true;
   } else if (what == engine_index) {
-    *static_cast<int64_t*>(to) = std::to_integer<int64_t>(of.values.at(what).bytes.front());
+    *static_cast<int64_t*>(to) = static_cast<int64_t>(engine_of(of));
   } else if (what == engine_numerical_notes) {
-    const bool first = of.values.at(engine_index).bytes.front() == std::byte{0};
-    static_cast<Note*>(to)[0] = first ? Note::nondeterministic : Note{};
+    const auto& notes = engines_of(of.object(heuristics_graph))[engine_of(of)];
+    *count = std::ssize(notes);
+    std::copy_n(notes.begin(), std::min(capacity, *count), static_cast<Note*>(to));
   } else if (what == plan_workspace) {
     *static_cast<int64_t*>(to) =
         workspace_of(*of.object(plan_engine_config).values.at(heuristics_graph).objects.front());
@@ -308,19 +441,23 @@ Status execute(Handle handle, Object plan_object, Object pack_object) {
     }
   }
   const bool sums = has_sum_of_dq(*graph);
-  if (sums != (config.values.at(engine_index).bytes.front() == std::byte{0})) {
-    return refuse(kNotSupported, "a graph for the other engine");
+  const size_t engine = engine_of(config);
+  const bool convolves = convolution_in(*graph) != nullptr;
+  if (convolves ? engine < kTensorCores : sums != (engine == 0)) {
+    return refuse(kNotSupported, "a graph for another engine");
   }
+  const bool tf32 = convolves && engine == kTensorCores && !is_half(*tensors.at(1));
   if (width_of(*graph) == cudnn_host().broken_width) {
     return refuse(kNotSupported, "a width that is broken");
   }
   ++cudnn_host().runs;
   cudnn_host().sums_of_dq += sums ? 1 : 0;
+  cudnn_host().tf32_runs += tf32 ? 1 : 0;
   static_cast<Context*>(handle)->queue->enqueue(
-      [graph, places, numbers, workspace, bytes = workspace_of(*graph)] {
+      [graph, places, numbers, workspace, tf32, bytes = workspace_of(*graph)] {
         std::memset(workspace, 0xff,
                     static_cast<size_t>(bytes));  // NaN: the library may overwrite its workspace
-        evaluate(*graph, places, numbers);
+        evaluate(*graph, places, numbers, tf32);
       });
   return kSuccess;
 }

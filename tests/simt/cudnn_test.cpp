@@ -4,11 +4,8 @@
 
 #include <limits>
 
-#include "src/kernels/cuda/table.h"
-#include "tests/kernels/attention_way.h"
-#include "tests/kernels/kernel_cases.h"
-#include "tests/simt/cudnn_host.h"
-#include "tests/simt/queue.h"
+#include "tests/kernels/cudnn_way.h"
+#include "tests/simt/cudnn_cases.h"
 #include "tests/support/failure.h"
 
 namespace espalier::kernels::cudnn_test {
@@ -18,32 +15,8 @@ using reference::Attention;
 using simt::cudnn_host;
 using testing::AttentionWay;
 
-class Cudnn : public ::testing::Test {
+class Cudnn : public CudnnCases {
  protected:
-  void SetUp() override { simt::restart_cudnn_host(); }
-
-  /// Operands of a case at addresses aligned as on a device: to 64 bytes.
-  Tensors memory(const Case& one) {
-    Tensors made;
-    for (const Operand& operand : one.operands) {
-      buffers_.push_back(arena_.allocate(Memory::scratch, "operand", operand.dtype, operand.shape));
-      made.push_back(buffers_.back().tensor());
-      write_all(operand, made.back());
-    }
-    return made;
-  }
-  /// Results of a case, and its number of cuDNN runs.
-  Tensors run(const Case& one) {
-    const Tensors tensors = memory(one);
-    const int64_t before = cudnn_host().runs;
-    one.run(cuda_simt::table(), stream_, tensors);
-    stream_.synchronize();
-    runs_ = cudnn_host().runs - before;
-    return tensors;
-  }
-  void expect_right(const Case& one) {
-    EXPECT_EQ(mismatch(one, run(one), expected(one)), "") << one.name;
-  }
   /// Forward and backward are correct, in the given numbers of cuDNN runs.
   void expect_runs(const Attention& shape, int64_t forward, int64_t backward) {
     expect_right(attention_case(shape, kBf16));
@@ -52,12 +25,6 @@ class Cudnn : public ::testing::Test {
     EXPECT_EQ(runs_, backward);
     buffers_.clear();
   }
-
-  Arena arena_;
-  simt::Queue queue_;
-  Stream stream_{arena_, 1, &queue_};
-  std::vector<Buffer> buffers_;
-  int64_t runs_ = 0;
 };
 
 TEST_F(Cudnn, computes_the_cases_of_the_table) {
@@ -108,18 +75,7 @@ TEST_F(Cudnn, keeps_a_plan_for_each_shape) {
   EXPECT_EQ(cudnn_host().plans, 8);
 }
 
-/// Runs are enqueued on the queue, like all work of a device.
-TEST_F(Cudnn, asks_the_queue) {
-  const Case one = attention_case({1, 64, 1, 16}, kBf16);
-  const Tensors tensors = memory(one);
-  const double before = read(tensors[1], 0);
-  const int64_t enqueued = queue_.enqueued();
-  one.run(cuda_simt::table(), stream_, tensors);
-  EXPECT_EQ(queue_.enqueued() - enqueued, 1);
-  EXPECT_EQ(read(tensors[1], 0), before);
-  stream_.synchronize();
-  EXPECT_NE(read(tensors[1], 0), before);
-}
+TEST_F(Cudnn, asks_the_queue) { expect_enqueued(attention_case({1, 64, 1, 16}, kBf16), 1); }
 
 /// Gradients of scores of one sequence take 1 MiB and 32 KiB here: 248 of them fit 256 MiB.
 TEST_F(Cudnn, backward_takes_as_many_sequences_as_the_workspace_holds) {
@@ -207,17 +163,7 @@ TEST_F(Cudnn, says_why_it_is_not_taken_where_it_is_demanded) {
 }
 
 TEST_F(Cudnn, operands_that_are_not_aligned_are_ours) {
-  const Case one = attention_case({1, 64, 1, 8}, kBf16);
-  Tensors tensors = memory(one);
-  std::vector<bf16> moved(static_cast<size_t>(tensors[0].count()) + 64);
-  auto* first = moved.data();
-  while (reinterpret_cast<uintptr_t>(first) % 16 != 2) {
-    ++first;
-  }
-  tensors[0] = Tensor(first, kBf16, tensors[0].shape);
-  one.run(cuda_simt::table(), stream_, tensors);
-  stream_.synchronize();
-  EXPECT_EQ(cudnn_host().runs, 0);
+  expect_refused_unaligned(attention_case({1, 64, 1, 8}, kBf16));
 }
 
 /// A plan counts the workspace of the run.

@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
-#include <string_view>
 #include <utility>
 
 #include "src/core/error.h"
@@ -13,23 +11,8 @@ namespace espalier::kernels::ESPALIER_GPU {
 namespace {
 
 constexpr size_t kMaxWorkspace = size_t{256} << 20;
-constexpr uintptr_t kAlignment = 256;  ///< bytes; alignment of cuDNN's workspace
-
-enum class Way : uint8_t { any, own, cudnn };
-
-Way chosen_way() {
-  const char* text = std::getenv("ESPALIER_ATTENTION");
-  const std::string_view name = text == nullptr ? "" : text;
-  if (name == "own") {
-    return Way::own;
-  }
-  if (name == "cudnn") {
-    return Way::cudnn;
-  }
-  check(name.empty() || name == "auto",
-        "ESPALIER_ATTENTION is \"{}\": set it to auto, own or cudnn", name);
-  return Way::any;
-}
+constexpr uintptr_t kAlignment = kCudnnAlignment;
+constexpr const char* kVariable = "ESPALIER_ATTENTION";
 
 AttentionKey key_of(const LibraryAttention& call, bool backward) {
   return {.backward = backward,
@@ -62,8 +45,8 @@ int64_t sequences_at_once(AttentionKey key) {
 bool is_offered(const LibraryAttention& call, bool backward) {
   constexpr int64_t kShortest = 64;  // shorter sequences do not gain
   constexpr int64_t kWidest = 128;
-  return chosen_way() != Way::own && call.half && call.tokens >= kShortest && call.heads > 0 &&
-         call.width > 0 && call.width <= kWidest && call.width % 8 == 0 &&
+  return cudnn_use(kVariable) != CudnnUse::own && call.half && call.tokens >= kShortest &&
+         call.heads > 0 && call.width > 0 && call.width <= kWidest && call.width % 8 == 0 &&
          sequences_at_once(key_of(call, backward)) > 0;
 }
 
@@ -97,8 +80,9 @@ LibraryAttention part_of(const LibraryAttention& call, int64_t first, int64_t co
   return part;
 }
 
-void run(const Cudnn& cudnn, const CudnnPlan& plan, const LibraryAttention& call, bool backward,
-         std::byte* workspace) {
+/// Returns "", or the reason why the run was not enqueued.
+std::string run(Stream& stream, const Cudnn& cudnn, CudnnSupport& kept,
+                const LibraryAttention& call, bool backward, std::byte* workspace) {
   const AttentionKey key = key_of(call, backward);
   using Id = AttentionTensor;
   float scale = call.scale, minus_infinity = -INFINITY, one = 1;
@@ -130,7 +114,7 @@ void run(const Cudnn& cudnn, const CudnnPlan& plan, const LibraryAttention& call
   if (!key.deterministic) {
     place(Id::dq_sum, workspace);
   }
-  run_plan(cudnn.handle(), plan, places, workspace + dq_sum_bytes(key));
+  return run_kept(stream, cudnn, kept, places, workspace + dq_sum_bytes(key));
 }
 
 /// Enqueues the call in parts. Returns "" if all parts were enqueued, else the reason why not.
@@ -146,53 +130,16 @@ std::string enqueue_parts(Stream& stream, const LibraryAttention& call, bool bac
     if (!is_aligned(part)) {
       return "operands do not begin at 16 bytes";
     }
-    AttentionPlan& kept = cudnn.plan(key_of(part, backward));
-    if (kept.plan) {
-      const bool recording = keep_for_recording(stream, kept.plan);
-      try {
-        run(cudnn, *kept.plan, part, backward, workspace);
-      } catch (const Failure& failure) {
-        if (recording) {
-          throw;  // the recording may have failed, not the plan
-        }
-        kept.why_not = failure.what();
-        kept.plan.reset();
-      }
-    }
-    if (!kept.plan) {
-      return kept.why_not;
+    CudnnSupport& kept = cudnn.plan(key_of(part, backward));
+    if (std::string why_not = run(stream, cudnn, kept, part, backward, workspace);
+        !why_not.empty()) {
+      return why_not;
     }
   }
   return {};
 }
 
 }  // namespace
-
-Cudnn::Cudnn(cudnn::Stream stream) {
-  try {
-    check_cudnn(cudnn_functions()->Create(&handle_), "handle", 0);
-    check_cudnn(cudnn_functions()->SetStream(handle_, stream), "stream", 0);
-  } catch (const Failure& failure) {
-    why_not_ = failure.what();
-  }
-}
-
-Cudnn::~Cudnn() {
-  plans_.clear();
-  if (handle_ != nullptr) {
-    static_cast<void>(cudnn_functions()->Destroy(handle_));
-  }
-}
-
-AttentionPlan& Cudnn::plan(const AttentionKey& key) {
-  const auto found = plans_.find(key);
-  if (found != plans_.end()) {
-    return found->second;
-  }
-  AttentionPlan made = why_not_.empty() ? plan_attention(key, {.handle = handle_})
-                                        : AttentionPlan{.plan = nullptr, .why_not = why_not_};
-  return plans_.emplace(key, std::move(made)).first->second;
-}
 
 size_t library_attention_workspace(const LibraryAttention& call, bool backward) {
   if (!is_offered(call, backward)) {
@@ -211,7 +158,7 @@ bool library_attention(Stream& stream, const LibraryAttention& call, bool backwa
   const auto begin = (reinterpret_cast<uintptr_t>(workspace) + kAlignment - 1) / kAlignment;
   const std::string why_not =
       enqueue_parts(stream, call, backward, reinterpret_cast<std::byte*>(begin * kAlignment));
-  check(why_not.empty() || chosen_way() != Way::cudnn,
+  check(why_not.empty() || cudnn_use(kVariable) != CudnnUse::cudnn,
         "ESPALIER_ATTENTION is cudnn, which does not support attention{} of {}x{} positions and {} "
         "heads of {}: {}; set ESPALIER_ATTENTION=auto",
         backward ? "'s gradient" : "", call.sequences, call.tokens, call.heads, call.width,

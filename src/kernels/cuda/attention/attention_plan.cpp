@@ -134,7 +134,8 @@ size_t attention_dq_sum(const AttentionKey& key) {
   return key.deterministic ? 0 : static_cast<size_t>(elements) * sizeof(float);
 }
 
-AttentionPlan plan_attention(const AttentionKey& key, const CudnnTarget& target) {
+CudnnSupport plan_attention(const AttentionKey& key, const CudnnTarget& target) {
+  constexpr std::array kVaries{cudnn::Note::nondeterministic};
   constexpr size_t kFirstOfAnyLength = 9'15'01;  // earlier: partial tiles give wrong gradients
   try {
     check(!key.backward || key.tokens % 128 == 0 ||
@@ -142,9 +143,10 @@ AttentionPlan plan_attention(const AttentionKey& key, const CudnnTarget& target)
           "cuDNN before 9.15.1 has gradients of multiples of 128 positions, not of {}", key.tokens);
     Graphs graphs(key);
     const CudnnObject graph = key.backward ? graphs.backward(target) : graphs.forward(target);
-    return {.plan = std::make_shared<const CudnnPlan>(plan_graph(
-                graph, target,
-                {.workspace = attention_workspace(key), .deterministic = key.deterministic})),
+    return {.plan = std::make_shared<const CudnnPlan>(
+                plan_graph(graph, target,
+                           {.workspace = attention_workspace(key),
+                            .excluded = std::span(kVaries).first(key.deterministic ? 1 : 0)})),
             .why_not = {}};
   } catch (const Failure& failure) {
     return {.plan = nullptr, .why_not = failure.what()};

@@ -15,8 +15,6 @@
 // - Without that sum, cuDNN keeps ds, bf16, in its workspace, and a separate product computes dq,
 //   with the same bits in each run.
 #include <compare>
-#include <memory>
-#include <string>
 
 #include "src/kernels/cuda/cudnn/graph.h"
 
@@ -49,11 +47,6 @@ enum class AttentionTensor : int64_t {
   dq_sum
 };
 
-struct AttentionPlan {
-  std::shared_ptr<const CudnnPlan> plan;  ///< null: cuDNN does not support the shape
-  std::string why_not;
-};
-
 /// Upper bound of the bytes of workspace of a plan: ds, or, on devices before 9.0, as much as the
 /// sum of dq once more.
 size_t attention_workspace(const AttentionKey& key);
@@ -61,6 +54,6 @@ size_t attention_workspace(const AttentionKey& key);
 size_t attention_dq_sum(const AttentionKey& key);
 
 /// Never throws Failure: a shape that cuDNN refuses has no plan, and `why_not` gives the reason.
-AttentionPlan plan_attention(const AttentionKey& key, const CudnnTarget& target);
+CudnnSupport plan_attention(const AttentionKey& key, const CudnnTarget& target);
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,7 +1,8 @@
 #pragma once
-// The part of cuDNN's graph interface that attention uses, as of 9.10; later libraries of version 9
-// keep it. The declarations are here so that every build has them. The library itself is loaded on
-// first use (library.h). A test compares them with cudnn.h where that exists.
+// The part of cuDNN's graph interface that attention and convolutions use, as of 9.10; later
+// libraries of version 9 keep it. The declarations are here so that every build has them. The
+// library itself is loaded on first use (library.h). A test compares them with cudnn.h where that
+// exists.
 // Source: NVIDIA cuDNN 9, "Backend API", docs.nvidia.com/deeplearning/cudnn.
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +19,14 @@ enum class Status : int { success = 0 };  ///< others are errors; GetErrorString
 /// The kind of a descriptor.
 enum class Kind : int {
   pointwise = 0,
+  convolution = 1,
   engine = 2,
   engine_config = 3,
   heuristics = 4,
   plan = 5,
+  operation_convolution_forward = 10,
+  operation_convolution_weight = 11,
+  operation_convolution_input = 12,
   operation_pointwise = 13,
   graph = 15,
   variant_pack = 16,
@@ -38,6 +43,13 @@ enum class Attribute : int {
   pointwise_mode = 0,
   pointwise_precision = 1,
   pointwise_axis = 9,
+  convolution_precision = 100,
+  convolution_mode = 101,
+  convolution_dilations = 102,
+  convolution_strides = 103,
+  convolution_paddings_after = 104,
+  convolution_paddings_before = 105,
+  convolution_axes = 106,
   heuristics_mode = 200,
   heuristics_graph = 201,
   heuristics_results = 202,
@@ -47,6 +59,24 @@ enum class Attribute : int {
   plan_engine_config = 401,
   plan_workspace = 402,
   plan_device = 407,
+  operation_convolution_forward_alpha = 700,
+  operation_convolution_forward_beta = 701,
+  operation_convolution_forward_mode = 702,
+  operation_convolution_forward_w = 703,
+  operation_convolution_forward_x = 704,
+  operation_convolution_forward_y = 705,
+  operation_convolution_input_alpha = 706,
+  operation_convolution_input_beta = 707,
+  operation_convolution_input_mode = 708,
+  operation_convolution_input_w = 709,
+  operation_convolution_input_dx = 710,
+  operation_convolution_input_dy = 711,
+  operation_convolution_weight_alpha = 712,
+  operation_convolution_weight_beta = 713,
+  operation_convolution_weight_mode = 714,
+  operation_convolution_weight_dw = 715,
+  operation_convolution_weight_x = 716,
+  operation_convolution_weight_dy = 717,
   operation_pointwise_mode = 750,
   operation_pointwise_x = 751,
   operation_pointwise_b = 752,
@@ -87,7 +117,9 @@ enum class Type : int {
   data = 1,
   boolean = 2,
   int64 = 3,
+  fp32 = 4,
   pointer = 6,
+  convolution_mode = 7,
   heuristics = 8,
   numerical_note = 11,
   pointwise = 14,
@@ -96,9 +128,22 @@ enum class Type : int {
   character = 24
 };
 
-enum class Data : int { fp32 = 0, int32 = 4, bf16 = 9, boolean = 11 };
+enum class Data : int { fp32 = 0, fp16 = 2, int32 = 4, bf16 = 9, boolean = 11 };
 enum class Heuristics : int { likely_fastest = 3 };  ///< mode A
-enum class Note : int { nondeterministic = 4 };
+/// The filter is not mirrored: y = the sum of w[i, j] x[top + i, left + j].
+enum class ConvolutionMode : int { cross_correlation = 1 };
+/// Numerical properties of an engine.
+enum class Note : int {
+  tensor_core = 0,  ///< fp32 operands are rounded to TF32
+  down_convert_inputs = 1,
+  reduced_precision_reduction = 2,
+  fft = 3,
+  nondeterministic = 4,
+  winograd = 5,
+  winograd_4x4 = 6,
+  winograd_6x6 = 7,
+  winograd_13x13 = 8
+};
 constexpr int kNotes = 32;  ///< upper bound of the number of note kinds
 enum class Pointwise : int {
   add = 0,

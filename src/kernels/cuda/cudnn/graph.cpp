@@ -123,6 +123,62 @@ int64_t CudnnGraph::matmul(int64_t a, int64_t b, int64_t y) {
   return y;
 }
 
+namespace {
+
+/// Attributes of a convolution's operation.
+struct ConvolutionNames {
+  Kind kind;
+  Attribute alpha, beta, mode, x, w, y;
+};
+
+ConvolutionNames names_of(ConvolutionPart part) {
+  using enum Attribute;
+  switch (part) {
+    case ConvolutionPart::input:
+      return {Kind::operation_convolution_input, operation_convolution_input_alpha,
+              operation_convolution_input_beta,  operation_convolution_input_mode,
+              operation_convolution_input_dx,    operation_convolution_input_w,
+              operation_convolution_input_dy};
+    case ConvolutionPart::weight:
+      return {Kind::operation_convolution_weight, operation_convolution_weight_alpha,
+              operation_convolution_weight_beta,  operation_convolution_weight_mode,
+              operation_convolution_weight_x,     operation_convolution_weight_dw,
+              operation_convolution_weight_dy};
+    case ConvolutionPart::forward:
+      break;
+  }
+  return {Kind::operation_convolution_forward, operation_convolution_forward_alpha,
+          operation_convolution_forward_beta,  operation_convolution_forward_mode,
+          operation_convolution_forward_x,     operation_convolution_forward_w,
+          operation_convolution_forward_y};
+}
+
+}  // namespace
+
+int64_t CudnnGraph::convolve(ConvolutionPart part, int64_t x, int64_t w, int64_t y, int64_t stride,
+                             int64_t padding) {
+  const auto both = [](int64_t n) { return std::array<int64_t, 2>{n, n}; };
+  CudnnObject& mode = modes_.emplace_back(Kind::convolution);
+  mode.set(Attribute::convolution_precision, Data::fp32);
+  mode.set(Attribute::convolution_mode, cudnn::ConvolutionMode::cross_correlation);
+  mode.set(Attribute::convolution_axes, int64_t{2});
+  mode.set(Attribute::convolution_dilations, both(1));
+  mode.set(Attribute::convolution_strides, both(stride));
+  mode.set(Attribute::convolution_paddings_before, both(padding));
+  mode.set(Attribute::convolution_paddings_after, both(padding));
+  mode.finish();
+  const ConvolutionNames names = names_of(part);
+  CudnnObject& made = operations_.emplace_back(names.kind);
+  made.set(names.alpha, 1.0F);
+  made.set(names.beta, 0.0F);
+  made.set(names.mode, mode);
+  made.set(names.x, at(x).object);
+  made.set(names.w, at(w).object);
+  made.set(names.y, at(y).object);
+  made.finish();
+  return part == ConvolutionPart::forward ? y : part == ConvolutionPart::input ? x : w;
+}
+
 int64_t CudnnGraph::reduce(cudnn::Reduction how, int64_t x, int64_t y) {
   CudnnObject& mode = modes_.emplace_back(Kind::reduction);
   mode.set(Attribute::reduction_operator, how);
@@ -221,12 +277,29 @@ int64_t number_of(const CudnnObject& engine) {
   return number;
 }
 
-bool is_deterministic(const CudnnObject& engine) {
+const char* text(cudnn::Note note) {
+  switch (note) {
+    case cudnn::Note::nondeterministic:
+      return "gives other bits in each run";
+    case cudnn::Note::tensor_core:
+      return "rounds operands to TF32";
+    case cudnn::Note::down_convert_inputs:
+      return "rounds operands";
+    case cudnn::Note::reduced_precision_reduction:
+      return "rounds partial sums";
+    default:
+      return "transforms operands (FFT, Winograd)";
+  }
+}
+
+/// Throws Failure if the engine has a note of `excluded`.
+void check_notes(const CudnnObject& engine, int64_t number, std::span<const cudnn::Note> excluded) {
   std::array<cudnn::Note, cudnn::kNotes> notes{};
   const int64_t count = engine.get(Attribute::engine_numerical_notes, Type::numerical_note,
                                    cudnn::kNotes, notes.data());
   const auto last = notes.begin() + std::min<int64_t>(count, cudnn::kNotes);
-  return std::find(notes.begin(), last, cudnn::Note::nondeterministic) == last;
+  const auto found = std::find_first_of(notes.begin(), last, excluded.begin(), excluded.end());
+  check(found == last, "engine {} {}", number, found == last ? "" : text(*found));
 }
 
 /// Throws Failure if the limits exclude this engine.
@@ -235,8 +308,7 @@ CudnnPlan make_plan(CudnnObject config, const CudnnTarget& target, const CudnnLi
   cudnn::Object native = engine.native();
   static_cast<void>(config.get(Attribute::engine_config_engine, Type::object, 1, &native));
   const int64_t number = number_of(engine);
-  check(!limits.deterministic || is_deterministic(engine), "engine {} gives other bits in each run",
-        number);
+  check_notes(engine, number, limits.excluded);
   CudnnObject plan(Kind::plan);
   if (target.handle != nullptr) {
     plan.set(Attribute::plan_handle, Type::handle, 1, &target.handle);
@@ -261,7 +333,10 @@ CudnnPlan plan_graph(const CudnnObject& graph, const CudnnTarget& target,
     try {
       return make_plan(std::move(config), target, limits);
     } catch (const Failure& failure) {
-      reasons += (reasons.empty() ? "" : "; ") + std::string(failure.what());
+      const std::string reason = failure.what();
+      if (reasons.find(reason) == std::string::npos) {  // an engine may have several configurations
+        reasons += (reasons.empty() ? "" : "; ") + reason;
+      }
     }
   }
   fail("cuDNN has no plan for this graph ({})", reasons.empty() ? last_reason() : reasons);

@@ -2,6 +2,7 @@
 // Wrappers of cuDNN's descriptors, operation graphs and execution plans. A request that cuDNN
 // refuses throws Failure with cuDNN's reason.
 #include <array>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +31,10 @@ class CudnnObject {
   }
   void set(cudnn::Attribute what, cudnn::Reduction value) {
     set_one(what, cudnn::Type::reduction, value);
+  }
+  void set(cudnn::Attribute what, float value) { set_one(what, cudnn::Type::fp32, value); }
+  void set(cudnn::Attribute what, cudnn::ConvolutionMode value) {
+    set_one(what, cudnn::Type::convolution_mode, value);
   }
   void set(cudnn::Attribute what, cudnn::Heuristics value) {
     set_one(what, cudnn::Type::heuristics, value);
@@ -63,10 +68,14 @@ struct CudnnTarget {
   const CudnnObject* device = nullptr;  ///< used when `handle` is null
 };
 
-/// Extents and strides, in elements, of [sequences, heads, rows, columns].
+/// Extents and strides, in elements, of [sequences, heads, rows, columns], or of [images, channels,
+/// rows, columns].
 struct CudnnShape {
   std::array<int64_t, 4> extents, strides;
 };
+
+/// The result of a convolution: y, or the gradient of x or of the weight.
+enum class ConvolutionPart : uint8_t { forward, input, weight };
 
 /// A graph whose tensors are numbered. The caller numbers the tensors in memory and gives their
 /// addresses at each run. The graph numbers the tensors between operations, from kFirstBetween.
@@ -81,8 +90,12 @@ class CudnnGraph {
   /// Adds a virtual tensor, which is not stored in memory; returns its number.
   int64_t between(cudnn::Data type, const CudnnShape& shape);
 
-  /// Each operation returns the number of its result, y.
+  /// Each operation returns the number of its result, y; `convolve` that of its part.
   int64_t matmul(int64_t a, int64_t b, int64_t y);
+  /// x [images, in, rows, columns], w [out, in, rows, columns], y [images, out, rows, columns];
+  /// stride and padding in rows and in columns. A part's own operand is its result.
+  int64_t convolve(ConvolutionPart part, int64_t x, int64_t w, int64_t y, int64_t stride,
+                   int64_t padding);
   int64_t reduce(cudnn::Reduction how, int64_t x, int64_t y);
   int64_t reshape(int64_t x, int64_t y);
   int64_t pointwise(cudnn::Pointwise how, int64_t x, int64_t y) {
@@ -125,9 +138,15 @@ struct CudnnPlan {
   size_t workspace = 0;  ///< bytes
 };
 
+/// The plan of a graph, or the reason why there is none.
+struct CudnnSupport {
+  std::shared_ptr<const CudnnPlan> plan;  ///< null: cuDNN does not support the graph
+  std::string why_not;
+};
+
 struct CudnnLimits {
-  size_t workspace = 0;       ///< upper bound, bytes
-  bool deterministic = true;  ///< excludes engines noted as nondeterministic
+  size_t workspace = 0;                   ///< upper bound, bytes
+  std::span<const cudnn::Note> excluded;  ///< no engine with one of these notes
 };
 
 /// Plans the graph with the first engine within the limits, in cuDNN's order of expected speed.

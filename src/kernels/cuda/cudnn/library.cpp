@@ -28,13 +28,13 @@ struct Loaded {
 Loaded::Loaded() {
   try {
     library = std::make_unique<SharedLibrary>(
-        toolkit_names("libcudnn.so.9", "CUDNN_DIR"), "attention by cuDNN",
+        toolkit_names("libcudnn.so.9", "CUDNN_DIR"), "attention and convolutions by cuDNN",
         "set CUDNN_DIR to the folder that holds it; our own kernels compute instead");
     find_functions();
     const size_t version = functions.GetVersion();
     check(version >= kOldest && version < kTooNew,
-          "{} is of cuDNN {}, and attention takes 9.10.2 or a later 9: set CUDNN_DIR to the folder "
-          "that holds one; our own kernels compute instead",
+          "{} is of cuDNN {}, and 9.10.2 or a later 9 is needed: set CUDNN_DIR to the folder that "
+          "holds one; our own kernels compute instead",
           library->name(), version_text(version));
     state = fmt::format("{} ({})", library->name(), version_text(version));
     usable = true;

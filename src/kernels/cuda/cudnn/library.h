@@ -1,6 +1,6 @@
 #pragma once
-// Loads cuDNN at the first attention call (from CUDNN_DIR, or the toolkit's folders), and defines
-// the state that a queue keeps for it. Tests replace the library by host functions
+// Loads cuDNN at the first attention or convolution (from CUDNN_DIR, or the toolkit's folders), and
+// defines the state that a queue keeps for it (handle.cpp). Tests replace the library by host functions
 // (tests/simt/cudnn_host.cpp).
 #include <map>
 #include <memory>
@@ -10,6 +10,7 @@
 #include "src/core/stream.h"
 #include "src/kernels/cuda/attention/attention_plan.h"
 #include "src/kernels/cuda/cudnn/api.h"
+#include "src/kernels/cuda/dense/convolution_plan.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 
@@ -29,13 +30,28 @@ class Cudnn {
 
   cudnn::Handle handle() const { return handle_; }
   /// The plan of this shape, made at its first use.
-  AttentionPlan& plan(const AttentionKey& key);
+  CudnnSupport& plan(const AttentionKey& key);
+  CudnnSupport& plan(const ConvolutionKey& key);
 
  private:
   cudnn::Handle handle_ = nullptr;
   std::string why_not_;  ///< set if `handle_` is null: the reason why cuDNN could not start
-  std::map<AttentionKey, AttentionPlan> plans_;
+  std::map<AttentionKey, CudnnSupport> attention_;
+  std::map<ConvolutionKey, CudnnSupport> convolutions_;
 };
+
+/// Enqueues a run of `kept`. Returns "" if it was enqueued, else the reason why not; a plan whose run
+/// fails is dropped. Throws Failure during graph capture, where the capture itself may have failed.
+std::string run_kept(Stream& stream, const Cudnn& cudnn, CudnnSupport& kept,
+                     std::span<const CudnnPlace> places, void* workspace);
+
+constexpr uintptr_t kCudnnAlignment = 256;  ///< bytes; of a workspace
+
+/// The user's choice between cuDNN and our own kernels, a variable of the environment: "own" uses
+/// only our own kernels; "cudnn" makes the refusal of an offered call an error; "auto" and "" take
+/// cuDNN where it supports the call. Throws Failure for other values.
+enum class CudnnUse : uint8_t { any, own, cudnn };
+CudnnUse cudnn_use(const char* variable);
 
 /// The Cudnn of the stream's queue, created on first use.
 Cudnn& cudnn_of(Stream& stream);

@@ -1,9 +1,11 @@
-// Convolutions by products with panels of patches in the workspace.
+// Convolutions: by cuDNN where it supports the call (convolution_library.h), else by products with
+// panels of patches in the workspace.
 #include "src/kernels/operations/convolution.h"
 
 #include <algorithm>
 
 #include "src/kernels/cuda/dense/blas.h"
+#include "src/kernels/cuda/dense/convolution_library.h"
 #include "src/kernels/cuda/table.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -20,10 +22,18 @@ int64_t panel_rows(DType dtype, int64_t patches, int64_t cols) {
   return std::min(patches, std::max<int64_t>(1, kPanelBytes / row));
 }
 
-/// Memory beside that of products of m x n, which request the same workspace from its start.
-std::byte* workspace_beside(Stream& stream, int64_t m, int64_t n, int64_t bytes) {
+/// The workspace of a call.
+struct CallWorkspace {
+  std::span<std::byte> all;  ///< for cuDNN
+  std::byte* beside;         ///< beside that of products, which request it again from its start
+};
+
+/// `bytes` beside the workspace of products of m x n.
+CallWorkspace workspace_of(Stream& stream, int64_t m, int64_t n, int64_t bytes) {
   const auto own = static_cast<size_t>(aligned(static_cast<int64_t>(matmul_workspace(m, n))));
-  return stream.workspace(own + static_cast<size_t>(bytes)) + own;
+  const size_t all = own + static_cast<size_t>(bytes);
+  std::byte* const begin = stream.workspace(all);
+  return {{begin, all}, begin + own};
 }
 
 int64_t bytes_of(DType dtype, int64_t count) {
@@ -36,11 +46,21 @@ void convolution(Stream& stream, const ConvolutionArgs& args) {
   const int64_t rows = args.y.rows();
   const int64_t cols = args.weight.cols();
   const int64_t each = panel_rows(args.x.dtype, rows, cols);
-  std::byte* const memory =
-      workspace_beside(stream, each, args.y.cols(), bytes_of(args.x.dtype, each * cols));
+  const CallWorkspace memory =
+      workspace_of(stream, each, args.y.cols(), bytes_of(args.x.dtype, each * cols));
+  if (library_convolution(stream,
+                          {.part = ConvolutionPart::forward,
+                           .window = args.window,
+                           .x = args.x,
+                           .weight = args.weight,
+                           .bias = args.bias,
+                           .y = args.y},
+                          memory.all)) {
+    return;
+  }
   for (int64_t first = 0; first < rows; first += each) {
     const int64_t n = std::min(each, rows - first);
-    Tensor panel(memory, args.x.dtype, {n, cols});
+    Tensor panel(memory.beside, args.x.dtype, {n, cols});
     panel.on_device = args.x.on_device;
     patches(stream, {.window = args.window, .x = args.x, .patches = panel, .first = first});
     gemm(stream, {.a = panel,
@@ -63,13 +83,23 @@ void convolution_input(Stream& stream, const ConvolutionInputArgs& args) {
   const int64_t panel_bytes = bytes_of(DType::fp32, each * cols);
   const int64_t sums =
       rounds ? bytes_of(DType::fp32, together * window.pixels() * args.dx.cols()) : 0;
-  std::byte* const memory = workspace_beside(stream, each, cols, panel_bytes + sums);
+  const CallWorkspace memory = workspace_of(stream, each, cols, panel_bytes + sums);
+  if (library_convolution(stream,
+                          {.part = ConvolutionPart::input,
+                           .window = window,
+                           .x = args.dx,
+                           .weight = args.weight,
+                           .bias = {},
+                           .y = args.dy},
+                          memory.all)) {
+    return;
+  }
   for (int64_t image = 0; image < images; image += together) {
     const int64_t count = std::min(together, images - image);
     const Tensor part = args.dx.row_range(image * window.pixels(), count * window.pixels());
     Tensor sum = part;
     if (rounds) {
-      sum = Tensor(memory + panel_bytes, DType::fp32, {part.rows(), part.cols()});
+      sum = Tensor(memory.beside + panel_bytes, DType::fp32, {part.rows(), part.cols()});
       sum.on_device = part.on_device;
     }
     fill(stream, {.x = sum, .value = 0});
@@ -77,7 +107,7 @@ void convolution_input(Stream& stream, const ConvolutionInputArgs& args) {
     const int64_t rows = count * window.out_pixels();
     for (int64_t first = 0; first < rows; first += each) {
       const int64_t n = std::min(each, rows - first);
-      Tensor panel(memory, DType::fp32, {n, cols});
+      Tensor panel(memory.beside, DType::fp32, {n, cols});
       panel.on_device = args.dy.on_device;
       gemm(stream, {.a = args.dy.row_range(begin + first, n), .b = args.weight, .c = panel});
       patch_sum(stream, {.window = window, .patches = panel, .sum = sum, .first = first});
@@ -92,11 +122,21 @@ void convolution_weight(Stream& stream, const ConvolutionWeightArgs& args) {
   const int64_t rows = args.dy.rows();
   const int64_t cols = args.dweight.cols();
   const int64_t each = panel_rows(args.x.dtype, rows, cols);
-  std::byte* const memory =
-      workspace_beside(stream, args.dweight.rows(), cols, bytes_of(args.x.dtype, each * cols));
+  const CallWorkspace memory =
+      workspace_of(stream, args.dweight.rows(), cols, bytes_of(args.x.dtype, each * cols));
+  if (library_convolution(stream,
+                          {.part = ConvolutionPart::weight,
+                           .window = args.window,
+                           .x = args.x,
+                           .weight = args.dweight,
+                           .bias = {},
+                           .y = args.dy},
+                          memory.all)) {
+    return;
+  }
   for (int64_t first = 0; first < rows; first += each) {
     const int64_t n = std::min(each, rows - first);
-    Tensor panel(memory, args.x.dtype, {n, cols});
+    Tensor panel(memory.beside, args.x.dtype, {n, cols});
     panel.on_device = args.x.on_device;
     patches(stream, {.window = args.window, .x = args.x, .patches = panel, .first = first});
     gemm(stream, {.a = args.dy.row_range(first, n),
