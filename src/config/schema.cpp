@@ -162,7 +162,7 @@ void add_train(std::vector<Field>& out) {
            "activations that backward computes again instead of storing them; auto: as many as "
            "memory_budget requires");
   rows.add("tf32", &T::tf32, {},
-           "on a GPU: dense fp32 products in TF32 (operands rounded to 11 bits)");
+           "on a GPU: dense fp32 products and convolutions in TF32 (operands rounded to 11 bits)");
   rows.add("fp8", &T::fp8, {}, "dense products of hidden layers in 8 bits: E4M3, gradients E5M2");
   rows.add("memory_budget", &T::memory_budget, {},
            "memory of a rank, e.g. \"16GiB\"; empty: no limit");

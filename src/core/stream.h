@@ -47,8 +47,8 @@ class Stream {
   /// Host memory must be pinned, or stay untouched until the next `synchronize`.
   void copy(const Tensor& from, const Tensor& to);
 
-  /// Allows dense products to round fp32 operands to TF32 (10 bits of mantissa), which tensor cores
-  /// multiply many times faster. No effect on the CPU.
+  /// Allows dense products and convolutions to round fp32 operands to TF32 (10 bits of mantissa),
+  /// which tensor cores multiply many times faster. No effect on the CPU.
   void allow_tf32(bool allow) { tf32_ = allow; }
   bool tf32() const { return tf32_; }
   /// Requires results with the same bits each time; the default. If false, device kernels may add

@@ -106,7 +106,7 @@ class CudaQueue : public Queue {
   Blas& blas();
   /// For sparse products, if cuSPARSE is available; created on first use.
   CusparseHandle& cusparse();
-  /// For attention, if cuDNN is available; created on first use.
+  /// For attention and convolutions, if cuDNN is available; created on first use.
   Cudnn& cudnn();
 
   /// True while calls of the device are recorded.
