@@ -1,6 +1,6 @@
-// cuDNN accepts our graphs of attention and convolutions: plans for GPU descriptions, on machines without a GPU,
-// with a deterministic engine where required, and a workspace of the queried size. Skipped where
-// there is no cuDNN.
+// cuDNN accepts our graphs of attention and convolutions: plans for GPU descriptions, on machines
+// without a GPU, with a deterministic engine where required, and a workspace of the queried size.
+// Skipped where there is no cuDNN.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

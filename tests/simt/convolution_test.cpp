@@ -1,5 +1,5 @@
-// Convolutions through the cuDNN layer, on the host's replacement for cuDNN: layouts, plans by shape,
-// excluded engines, workspace; and the calls that products with patches compute.
+// Convolutions through the cuDNN layer, on the host's replacement for cuDNN: layouts, plans by
+// shape, excluded engines, workspace; and the calls that products with patches compute.
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,5 +1,5 @@
-// The functions of cuDNN that attention and convolutions call, on the host. They check at least as strictly as the
-// library:
+// The functions of cuDNN that attention and convolutions call, on the host. They check at least as
+// strictly as the library:
 // - each attribute belongs to its kind, has its type and count, and is set before the descriptor is
 //   finalized;
 // - a kind's required attributes are present, and extents match each other;
@@ -354,8 +354,8 @@ const std::vector<EngineNotes>& engines_of(const Descriptor& graph) {
   return convolution_in(graph) != nullptr ? of_convolutions : of_attention;
 }
 
-/// As cuDNN 9.19 and 9.26: in 16 bits the gradient of a weight is fp32 only as the result of another
-/// operation, and only for channels that are multiples of 8.
+/// As cuDNN 9.19 and 9.26: in 16 bits the gradient of a weight is fp32 only as the result of
+/// another operation, and only for channels that are multiples of 8.
 bool has_plan(const Descriptor& graph) {
   if (width_of(graph) == cudnn_host().refused_width) {
     return false;

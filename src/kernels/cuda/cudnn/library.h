@@ -1,7 +1,7 @@
 #pragma once
 // Loads cuDNN at the first attention or convolution (from CUDNN_DIR, or the toolkit's folders), and
-// defines the state that a queue keeps for it (handle.cpp). Tests replace the library by host functions
-// (tests/simt/cudnn_host.cpp).
+// defines the state that a queue keeps for it (handle.cpp). Tests replace the library by host
+// functions (tests/simt/cudnn_host.cpp).
 #include <map>
 #include <memory>
 #include <string>
@@ -40,8 +40,9 @@ class Cudnn {
   std::map<ConvolutionKey, CudnnSupport> convolutions_;
 };
 
-/// Enqueues a run of `kept`. Returns "" if it was enqueued, else the reason why not; a plan whose run
-/// fails is dropped. Throws Failure during graph capture, where the capture itself may have failed.
+/// Enqueues a run of `kept`. Returns "" if it was enqueued, else the reason why not; a plan whose
+/// run fails is dropped. Throws Failure during graph capture, where the capture itself may have
+/// failed.
 std::string run_kept(Stream& stream, const Cudnn& cudnn, CudnnSupport& kept,
                      std::span<const CudnnPlace> places, void* workspace);
 

@@ -18,8 +18,8 @@
 
 namespace espalier::kernels::ESPALIER_GPU {
 
-/// Operands of the three calls of operations/convolution.h. x stands for dx, y for dy and the weight
-/// for its gradient.
+/// Operands of the three calls of operations/convolution.h. x stands for dx, y for dy and the
+/// weight for its gradient.
 struct LibraryConvolution {
   ConvolutionPart part = ConvolutionPart::forward;
   Window window;

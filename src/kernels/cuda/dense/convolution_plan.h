@@ -9,8 +9,8 @@
 //              that are multiples of 8.
 //
 // All engines have the same bits in each run and sum in fp32, without transforms of the operands
-// (FFT, Winograd); fp32 operands are rounded to TF32 only if the stream allows it. cuDNN's heuristic
-// orders the engines by shape and device, without timing.
+// (FFT, Winograd); fp32 operands are rounded to TF32 only if the stream allows it. cuDNN's
+// heuristic orders the engines by shape and device, without timing.
 #include <array>
 #include <compare>
 
