@@ -1,4 +1,4 @@
-"""Shared by codec_quality.py, async_quality.py and adaprec.py: many short trainings whose results are lines of a file.
+"""Shared by codec_quality.py, async_quality.py, adaprec.py and others: many short trainings whose results are lines of a file.
 
 A run is a dictionary that describes one training. A call continues after the last line of the file, so it may be
 stopped at any time.
@@ -28,6 +28,13 @@ QUIET = {"run.threads": 1, "run.trace": False, "train.checkpoint_every": -1}
 DIVERGED = "stopped before the update"  # in the message of a run whose loss or gradient is not finite
 
 
+def toml(value):
+    """The value for --set; a dictionary is a value for each pattern of names."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {json.dumps(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value)
+
+
 @contextlib.contextmanager
 def trained(launcher, settings):
     """Trains; yields the run directory, which is removed when the block ends, or None if the run diverged. Any other
@@ -38,7 +45,7 @@ def trained(launcher, settings):
         directory = pathlib.Path(scratch) / "run"
         command = [*launcher, "train", str(config), "--resume", "none", "--out", str(directory)]
         for key, value in settings.items():
-            command += ["--set", f"{key}={json.dumps(value)}"]
+            command += ["--set", f"{key}={toml(value)}"]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_WAIT_POLICY": "passive"})
         if done.returncode != 0 and DIVERGED not in done.stderr:
             sys.exit(f"{' '.join(command)}\n{done.stderr}\nended with exit code {done.returncode}")
