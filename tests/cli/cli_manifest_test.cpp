@@ -116,13 +116,17 @@ TEST(CliManifest, DataThatAreOverwrittenEndTheRunBeforeItSaves) {
 TEST(CliManifest, DataThatBecomeShorterAreNamed) {
   const Workplace here;
   const std::string text = here.read("text.txt");
-  const std::string message = "data file text.txt has become shorter";
-  expect_error(run_while(here, "", ": >text.txt"), 1, message);
+  // Whether a step reads the missing part first, or a checkpoint looks at the file.
+  const auto message = AnyOf(HasSubstr("data file text.txt has become shorter"),
+                             HasSubstr("data file text.txt was changed while the run reads it"));
+  const Ran alone = run_while(here, "", ": >text.txt");
+  expect_code(alone, 1);
+  EXPECT_THAT(alone.err, message);
   here.write("text.txt", text);
   const Ran ranks =
       run_while(here, fmt::format("'{}/scripts/mpirun.sh' 2", ESPALIER_SOURCE_DIR), ": >text.txt");
   expect_code(ranks, 1);
-  EXPECT_THAT(ranks.err, HasSubstr(message));
+  EXPECT_THAT(ranks.err, message);
   here.write("text.txt", text);
   const Ran killed = run_while(here, "", "kill -BUS $!");
   EXPECT_EQ(killed.code, 135) << "as before";

@@ -359,8 +359,15 @@ void Run::check_data() {
   }
   const io::DataConfig& files = config().data;
   io::FileStamps now = stamps_of(files);
-  check(io::fingerprint(files.train) == manifest.train_data &&
-            io::fingerprint(files.validation) == manifest.validation_data,
+  const auto is_same = [&] {
+    try {
+      return io::fingerprint(files.train) == manifest.train_data &&
+             io::fingerprint(files.validation) == manifest.validation_data;
+    } catch (const Failure&) {  // empty, or gone in the meantime
+      return false;
+    }
+  };
+  check(is_same(),
         "data file {} was changed while the run reads it; the state since the last checkpoint was "
         "not saved; restore the file, then --resume auto",
         changed);
