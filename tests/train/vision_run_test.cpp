@@ -197,8 +197,8 @@ TEST(TransformerIdentity, HasTheNorm) {
   EXPECT_EQ(norm_of(config), "none");
 }
 
-/// Storages that were chosen by timing are those of the manifest, the same on all ranks, and compute
-/// as if they were named.
+/// Storages that were chosen by timing are those of the manifest, the same on all ranks, and
+/// compute as if they were named.
 TEST(VisionStorages, AreChosenByTiming) {
   const TempDir dir;
   for (const std::string dtype : {"fp32", "bf16"}) {

@@ -64,8 +64,8 @@ bool may_be_blocks(const StorageChoiceInput& input, const sparse::Parameter& par
 
 /// Weights that keep the size of what a trial multiplies: its products read each other's results,
 /// and subnormal numbers would slow some processors down, so that sparse products looked slow. W Wᵀ
-/// multiplies by 1/2 on average, at most by 2 to 2.5 in the end. A convolution's transpose sums over
-/// the windows of a pixel.
+/// multiplies by 1/2 on average, at most by 2 to 2.5 in the end. A convolution's transpose sums
+/// over the windows of a pixel.
 float deviation_of(const StorageGroup& group) {
   auto products = static_cast<double>(group.shape.count());
   if (group.window) {
