@@ -36,14 +36,15 @@ def toml(value):
 
 
 @contextlib.contextmanager
-def trained(launcher, settings):
-    """Trains; yields the run directory, which is removed when the block ends, or None if the run diverged. Any other
-    failure, a killed run too, ends the script, because it must never look like a result."""
+def trained(launcher, settings, config=None):
+    """Trains with the settings, and those of a config file; yields the run directory, which is removed when the block ends,
+    or None if the run diverged. Any other failure, a killed run too, ends the script, because it must never look like
+    a result."""
     with tempfile.TemporaryDirectory() as scratch:
-        config = pathlib.Path(scratch) / "empty.toml"
-        config.write_text("")
+        empty = pathlib.Path(scratch) / "empty.toml"
+        empty.write_text("")
         directory = pathlib.Path(scratch) / "run"
-        command = [*launcher, "train", str(config), "--resume", "none", "--out", str(directory)]
+        command = [*launcher, "train", str(config or empty), "--resume", "none", "--out", str(directory)]
         for key, value in settings.items():
             command += ["--set", f"{key}={toml(value)}"]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_WAIT_POLICY": "passive"})
