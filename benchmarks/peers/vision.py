@@ -72,21 +72,23 @@ def conv(inputs, out):
     return [nn.Conv2d(inputs, out, 3, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
 
 
-def network(name):
+def network(name, channels=3, pools=(0, 0, 0, 0, 0)):
+    """pools: paddings of VGG-16's maxima; None: no such layer."""
     if name == "vgg16":
-        layers, inputs = [], 3
-        for out, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        layers, inputs = [], channels
+        for (out, count), padding in zip(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), pools):
             for _ in range(count):
                 layers += conv(inputs, out)
                 inputs = out
-            layers.append(nn.MaxPool2d(2))
+            if padding is not None:
+                layers.append(nn.MaxPool2d(2, padding=padding))
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10))
     if name == "resnet18":
         stages = ((64, 2, 1), (128, 2, 2), (256, 2, 2), (512, 2, 2))
-        return nn.Sequential(*conv(3, 64), *stacks(Basic, 64, stages), *head(512))
+        return nn.Sequential(*conv(channels, 64), *stacks(Basic, 64, stages), *head(512))
     if name == "wrn28-2":
         stages = ((32, 4, 1), (64, 4, 2), (128, 4, 2))
-        first = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        first = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
         last = [nn.BatchNorm2d(128), nn.ReLU(inplace=True), *head(128)]
         return nn.Sequential(first, *stacks(Wide, 16, stages), *last)
     raise SystemExit(f"unknown network {name}")
