@@ -18,7 +18,7 @@ inline bool up_to(const Case& one, int64_t elements) {
 }
 
 /// Drops the cases whose rows are null in a table under test.
-inline void drop_unsupported(Cases& cases) {
+inline void drop_unsupported(std::vector<Case>& cases) {
   std::erase_if(cases, [](const Case& one) {
     return std::ranges::any_of(tested_tables(), [&](const TestedTable& table) {
       return one.has_rows && !one.has_rows(*table.kernels);
