@@ -1,4 +1,4 @@
-"""Shared by codec_quality.py, async_quality.py, adaprec.py and others: many short trainings whose results are lines of a file.
+"""Shared by the scripts of this folder: many short trainings whose results are lines of a file.
 
 A run is a dictionary that describes one training. A call continues after the last line of the file, so it may be
 stopped at any time.
@@ -37,9 +37,9 @@ def toml(value):
 
 @contextlib.contextmanager
 def trained(launcher, settings, config=None):
-    """Trains with the settings, and those of a config file; yields the run directory, which is removed when the block ends,
-    or None if the run diverged. Any other failure, a killed run too, ends the script, because it must never look like
-    a result."""
+    """Trains with the settings, and those of a config file; yields the run directory, which is removed when the block
+    ends, or None if the run diverged. Any other failure, a killed run too, ends the script, because it must never look
+    like a result."""
     with tempfile.TemporaryDirectory() as scratch:
         empty = pathlib.Path(scratch) / "empty.toml"
         empty.write_text("")

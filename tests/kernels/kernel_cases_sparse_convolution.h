@@ -33,7 +33,7 @@ inline Case sparse_convolution_case(const SparseConvolutionCase& s, Convolved wh
   const auto tensor = [&](Convolved computed, const Shape& shape) {
     const DType dtype = which == computed ? s.result : s.in;
     const Tolerance tolerance = w->tolerance(terms);
-    // What a call must not change, or adds to, is input, too.
+    // A result that a call adds to, or writes only in part, is an input as well.
     return which != computed ? input(dtype, shape)
            : computed == Convolved::weight
                ? (s.extra ? in_out(dtype, shape, tolerance) : output(dtype, shape, tolerance))

@@ -187,7 +187,7 @@ TEST_F(Convolutions, say_why_where_the_library_is_demanded) {
       "ESPALIER_CONVOLUTION is \"winograd\": set it to auto, own or cudnn");
 }
 
-/// A run has the workspace of its plan, whoever computes.
+/// A run requests the workspace of its plan, with cuDNN and with our own kernels.
 TEST_F(Convolutions, have_the_workspace_of_plans) {
   for (const int64_t refused : {0, 8}) {
     cudnn_host().refused_width = refused;

@@ -5,7 +5,7 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-/// What follows the sums; the unset parts do nothing.
+/// The steps after the sums. Steps with empty operands are left out.
 struct Epilogue {
   const float* bias = nullptr;
   Activation activation = Activation::none;

@@ -40,7 +40,7 @@ struct RingExtents {
   int64_t rows, columns;
 };
 
-/// What a cut is chosen by.
+/// Estimated costs of a cut, in products of a vector. They choose the speed, not the result.
 struct CutCosts {
   int64_t step = 1;  ///< pieces begin at multiples of this row and column
   double pixel;      ///< of a pixel of a piece, without packing
@@ -51,7 +51,7 @@ struct CutCosts {
 };
 
 constexpr int64_t kRingBytes = 3 * 512 * 1024;  ///< leaves some of L2 to tiles and the band
-constexpr double kBeyondCache = 1.5;            ///< factor of the products then
+constexpr double kBeyondCache = 1.5;            ///< estimate: products take longer by this factor
 
 /// The cut that costs least on `threads` threads. `whole`: one piece an image.
 Pieces cut(Pieces whole, const Window& window, const CutCosts& costs, int threads) {
@@ -501,11 +501,7 @@ void sparse_convolution_weight(Stream& stream, const SparseConvolutionWeightArgs
     return;
   }
   WeightMemory m = carve(carver, args, threads);
-  make_tiles(m.sampled.tiles, args.weight, TileUse::sampled, threads);
-  if (args.x.rows() == 0) {
-    std::memset(m.sampled.results, 0,
-                static_cast<size_t>(m.sampled.tiles.tiles.capacity) * sizeof(float));
-  }
+  begin_sums(m.sampled, args.weight, args.x.rows(), threads);
 #pragma omp parallel num_threads(team_of(stream, args.weight.positions.count* args.dy.rows()))
   {
     const int thread = omp_get_thread_num();

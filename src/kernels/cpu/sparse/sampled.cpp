@@ -99,6 +99,14 @@ Sampled carve_sampled(Carver& carver, const SparseMatrix& weight, DType dtype, i
   return s;
 }
 
+void begin_sums(Sampled& sampled, const SparseMatrix& weight, int64_t tokens, int threads) {
+  make_tiles(sampled.tiles, weight, TileUse::sampled, threads);
+  if (tokens == 0) {
+    std::memset(sampled.results, 0,
+                static_cast<size_t>(sampled.tiles.tiles.capacity) * sizeof(float));
+  }
+}
+
 int team_of(const Stream& stream, int64_t products) {
   return static_cast<int>(most(1, least(stream.threads(), products / kGrain)));
 }

@@ -22,6 +22,9 @@ struct Sampled {
 Sampled carve_sampled(Carver& carver, const SparseMatrix& weight, DType dtype, int threads,
                       int64_t segment);
 
+/// Builds the tiles. With no tokens to sum over, clears the results.
+void begin_sums(Sampled& sampled, const SparseMatrix& weight, int64_t tokens, int threads);
+
 /// Threads that a number of products is worth.
 int team_of(const Stream& stream, int64_t products);
 

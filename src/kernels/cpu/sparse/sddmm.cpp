@@ -7,8 +7,6 @@
 // the block's part to the results of its own tiles.
 #include <omp.h>
 
-#include <cstring>
-
 #include "src/kernels/cpu/sparse/sampled.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
@@ -91,11 +89,7 @@ void sddmm(Stream& stream, const SddmmArgs& args) {
     return;
   }
   Memory memory = carve(carver, args, threads);
-  make_tiles(memory.sampled.tiles, args.weight, TileUse::sampled, threads);
-  if (args.x.rows() == 0) {
-    std::memset(memory.sampled.results, 0,
-                static_cast<size_t>(memory.sampled.tiles.tiles.capacity) * sizeof(float));
-  }
+  begin_sums(memory.sampled, args.weight, args.x.rows(), threads);
   sample(stream, args, memory);
   return_values(memory.sampled, args.weight, args.accumulate, threads);
 }
