@@ -239,8 +239,8 @@ RingExtents window_ring(const Window& window, int64_t columns) {
 }
 
 /// Where the windows of a block of pieces of output pixels begin.
-Block window_origin(const Window& window, Block block) {
-  for (int64_t i = 0; i < kMostTokens; ++i) {
+Block window_origin(const Window& window, const Pieces& pieces, Block block) {
+  for (int64_t i = 0; i < pieces.tokens; ++i) {
     block.row[i] = block.row[i] * window.stride - window.padding;
     block.column[i] = block.column[i] * window.stride - window.padding;
   }
@@ -248,7 +248,7 @@ Block window_origin(const Window& window, Block block) {
 }
 
 void walk_forward(Walk& w, const Window& window) {
-  const Block origin = window_origin(window, w.block);
+  const Block origin = window_origin(window, w.pieces, w.block);
   int64_t packed = 0;
   for (int64_t r = 0; r < w.pieces.rows; ++r) {
     const int64_t top = r * window.stride;
@@ -428,7 +428,7 @@ void sum_block(const Window& window, const WeightMemory& m, int64_t b, int64_t t
   const Tiles& tiles = m.sampled.tiles.tiles;
   const int64_t row = m.sampled.packed_row();
   const Block block(m.pieces, b);
-  const Block origin = window_origin(window, block);
+  const Block origin = window_origin(window, m.pieces, block);
   int64_t packed = 0;
   for (int64_t r = 0; r < m.pieces.rows; ++r) {
     const int64_t top = r * window.stride;
