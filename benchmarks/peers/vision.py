@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Training steps of image networks in PyTorch: VGG-16, ResNet-18 and WideResNet-28-2 for 32 x 32 images.
 
-    vision.py NETWORK [--dtype fp32|bf16] [--batch 64] [--steps 10] [--threads 2] [--variants eager,compiled]
-              [--masked]
+    vision.py NETWORK [--dtype fp32|bf16] [--batch 64] [--steps 10] [--threads 2]
+              [--variants eager,compiled,masked]
+    torchrun vision.py NETWORK … --hook none|fp16|bf16|powersgd      (also: scripts/two_hosts.sh)
 
 Each step: forward, loss, backward and an update of SGD with momentum and weight decay, on random data.
 Prints a line of JSON for each variant: median images/s of the steps after two of warm-up. Variants: eager,
-compiled (torch.compile), each with contiguous and with channels-last memory. --masked: pruned to 90 % as
-torch.nn.utils.prune does it, a mask beside each weight.
+compiled (torch.compile), and masked: pruned to 90 % as torch.nn.utils.prune does it, a mask beside each
+weight; each with contiguous and with channels-last memory. --hook: DDP over gloo with one of torch's
+communication hooks, eager; images/s are those of all ranks, and --batch is that of a rank.
 The networks have the layers of configs/imagenet and configs/resnet18-fashion.toml, with 3 channels.
 """
 import argparse
@@ -16,9 +18,15 @@ import statistics
 import time
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import prune
+
+import ddp
+
+PLAIN_STEPS = 2  # before powersgd begins
+WARM_UP = 3
 
 
 class Basic(nn.Module):
@@ -94,19 +102,25 @@ def network(name, channels=3, pools=(0, 0, 0, 0, 0)):
     raise SystemExit(f"unknown network {name}")
 
 
-def measure(arguments, compiled, channels_last):
+def measure(arguments, variant, channels_last):
     torch.manual_seed(1)
+    ranks = dist.get_world_size() if arguments.hook else 1
     model = network(arguments.network)
+    if variant == "masked":
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                prune.random_unstructured(module, "weight", amount=0.9)
     images = torch.randn(arguments.batch, 3, 32, 32)
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
         images = images.contiguous(memory_format=torch.channels_last)
-    if arguments.masked:
-        for module in model.modules():
-            if isinstance(module, nn.Conv2d):
-                prune.random_unstructured(module, "weight", amount=0.9)
     labels = torch.randint(0, 10, (arguments.batch,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    parameters = sum(p.numel() for p in model.parameters())
+    if arguments.hook:  # running statistics stay those of a rank, which is the faster choice
+        model = nn.parallel.DistributedDataParallel(
+            model, broadcast_buffers=False, bucket_cap_mb=ddp.bucket_megabytes(arguments.hook))
+        ddp.register(model, arguments.hook, 1, PLAIN_STEPS)
     half = arguments.dtype == "bf16"
 
     def loss_of(x, y):
@@ -114,9 +128,9 @@ def measure(arguments, compiled, channels_last):
             logits = model(x)
         return F.cross_entropy(logits.float(), y)
 
-    step_loss = torch.compile(loss_of) if compiled else loss_of
+    step_loss = torch.compile(loss_of) if variant == "compiled" else loss_of
     times = []
-    for _ in range(arguments.steps + 2):
+    for _ in range(arguments.steps + WARM_UP):
         begin = time.perf_counter()
         loss = step_loss(images, labels)
         loss.backward()
@@ -127,11 +141,12 @@ def measure(arguments, compiled, channels_last):
         "network": arguments.network,
         "program": "torch " + torch.__version__,
         "dtype": arguments.dtype,
-        "variant": ("compiled" if compiled else "eager") + (" channels-last" if channels_last else ""),
-        "masked": arguments.masked,
+        "variant": (f"DDP, hook {arguments.hook}" if arguments.hook else variant)
+                   + (" channels-last" if channels_last else ""),
         "threads": torch.get_num_threads(),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "images_per_s": round(arguments.batch / statistics.median(times[2:]), 1),
+        "ranks": ranks,
+        "parameters": parameters,
+        "images_per_s": round(ranks * arguments.batch / statistics.median(times[WARM_UP:]), 1),
     }
 
 
@@ -143,12 +158,21 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--variants", default="eager,compiled")
-    parser.add_argument("--masked", action="store_true")
+    parser.add_argument("--hook", choices=ddp.HOOKS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    if arguments.hook:
+        dist.init_process_group("gloo")
+        for channels_last in (False, True):
+            line = measure(arguments, "eager", channels_last)
+            if dist.get_rank() == 0:
+                print(json.dumps(line), flush=True)
+        dist.barrier()
+        dist.destroy_process_group()
+        return
     for variant in arguments.variants.split(","):
         for channels_last in (False, True):
-            print(json.dumps(measure(arguments, variant == "compiled", channels_last)), flush=True)
+            print(json.dumps(measure(arguments, variant, channels_last)), flush=True)
 
 
 if __name__ == "__main__":

@@ -123,6 +123,7 @@ struct SparseConfig {
   Patterned index{.fallback = "auto", .patterns = {}};
   std::string file_index = "auto";
   int64_t block = 0;
+  bool keep_tiles = false;
 };
 
 struct ParallelConfig {

@@ -89,7 +89,15 @@ CsrList Store::csr_list(const Parameter& parameter, const Pattern& pattern) cons
              : CsrList();
 }
 
-Pattern Store::make_pattern(const Parameter& parameter, const NextMask& next) const {
+std::unique_ptr<KeptTiles> Store::kept_tiles(const Parameter& parameter, const Pattern& pattern) {
+  const bool by_elements = !parameter.storage.dense_products && !pattern.blocks &&
+                           pattern.index.encoding() != Encoding::full;
+  return options_.keep_tiles && by_elements && !arena().on_device()
+             ? std::make_unique<KeptTiles>(arena(), changes_)
+             : nullptr;
+}
+
+Pattern Store::make_pattern(const Parameter& parameter, const NextMask& next) {
   require(next.mask == nullptr || next.mask->size() == parameter.size(),
           "a mask covers its parameter", parameter.size(), parameter.spec.name);
   Pattern made;
@@ -101,10 +109,11 @@ Pattern Store::make_pattern(const Parameter& parameter, const NextMask& next) co
     made.device_index = DeviceIndex(stream_, made.index);
   }
   made.csr = csr_list(parameter, made);
+  made.tiles = kept_tiles(parameter, made);
   return made;
 }
 
-std::vector<Pattern> Store::make_patterns(std::span<const Mask> masks) const {
+std::vector<Pattern> Store::make_patterns(std::span<const Mask> masks) {
   require(masks.size() == parameters_.size(), "one mask a parameter", masks.size(),
           parameters_.size());
   std::vector<Pattern> patterns;

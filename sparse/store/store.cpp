@@ -260,6 +260,7 @@ void Store::set_storage(Parameter& parameter, const Storage& storage) {
   parameter.blocks = std::move(blocks);
   parameter.csr = {};
   parameter.csr = csr_list(parameter, parameter);
+  parameter.tiles = kept_tiles(parameter, parameter);
   allocate_copy(parameter);
   refresh(parameter);
 }
@@ -293,6 +294,7 @@ StateParts Store::parts() const {
     parts.copies += parameter.memory.bytes();
     parts.index +=
         parameter.blocks.bytes() + parameter.csr.bytes() +
+        (parameter.tiles ? parameter.tiles->bytes() : 0) +
         (parameter.device_index ? parameter.device_index.bytes() : parameter.index.bytes());
   }
   return parts;

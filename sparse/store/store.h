@@ -34,6 +34,7 @@
 #include "sparse/index/block_list.h"
 #include "sparse/index/device_index.h"
 #include "sparse/index/index.h"
+#include "sparse/index/kept_tiles.h"
 #include "sparse/index/mask.h"
 #include "sparse/store/optimizer_arrays.h"
 #include "sparse/weight/expander.h"
@@ -105,6 +106,8 @@ struct Pattern {
   DeviceIndex device_index;  ///< with a device, where the index is not full
   BlockList blocks;          ///< of pruned weights with storage block, unless blocks are thin
   CsrList csr;               ///< on a device, of pruned weights multiplied element by element
+  /// With StoreOptions::keep_tiles, on the CPU, of pruned weights multiplied element by element.
+  std::unique_ptr<KeptTiles> tiles;
 };
 
 struct Parameter : Pattern {
@@ -144,6 +147,7 @@ struct StoreOptions {
   /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
   IndexShape index_shape;
   BlockOptions block;               ///< of storage block
+  bool keep_tiles = false;          ///< of sparse products, between calls (kept_tiles.h)
   std::string file_index = "auto";  ///< encoding of indices in checkpoints: file_index.h
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
@@ -327,11 +331,12 @@ class Store {
     int64_t kept;
   };
   CsrList csr_list(const Parameter& parameter, const Pattern& pattern) const;
+  std::unique_ptr<KeptTiles> kept_tiles(const Parameter& parameter, const Pattern& pattern);
   void allocate_copy(Parameter& parameter);
   Index make_index(const Parameter& parameter, const NextMask& next, const BlockSize& block) const;
   BlockList make_blocks(const Parameter& parameter, const NextMask& next) const;
-  Pattern make_pattern(const Parameter& parameter, const NextMask& next) const;
-  std::vector<Pattern> make_patterns(std::span<const Mask> masks) const;
+  Pattern make_pattern(const Parameter& parameter, const NextMask& next);
+  std::vector<Pattern> make_patterns(std::span<const Mask> masks);
   void move_to(std::vector<Pattern> patterns);
   void carry_values(std::span<const Before> before);
   Buffer carried(const Tensor& flat, std::span<const Before> before, Buffer to) const;

@@ -17,7 +17,9 @@ struct Products {
   void (*accumulate_gradient)(Stream&, const WeightContext&, const Weight::AccumulateGradient&);
 };
 
-/// The kept elements of the parameter, with their values in `flat` (weights or gradients).
-kernels::SparseMatrix matrix_of(const WeightContext& context, const Tensor& flat);
+/// The kept elements of the parameter, with their values in `flat` (weights or gradients), for
+/// operations that read their positions in this form.
+kernels::SparseMatrix matrix_of(const WeightContext& context, const Tensor& flat,
+                                kernels::PositionForm form);
 
 }  // namespace espalier::sparse

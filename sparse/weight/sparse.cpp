@@ -6,21 +6,24 @@ namespace espalier::sparse {
 namespace {
 
 using kernels::Kernels;
+using kernels::PositionForm;
 
 /// A form of the pruned matrix: its products, and the weight or its gradient (`flat`) in that form.
 struct Elements {
   static constexpr auto kSpmm = &Kernels::spmm;
   static constexpr auto kSpmmTransposed = &Kernels::spmm_transposed;
   static constexpr auto kSddmm = &Kernels::sddmm;
-  static kernels::SparseMatrix matrix(const WeightContext& context, const Tensor& flat) {
-    return matrix_of(context, flat);
+  static kernels::SparseMatrix matrix(const WeightContext& context, const Tensor& flat,
+                                      PositionForm form) {
+    return matrix_of(context, flat, form);
   }
 };
 struct Blocks {
   static constexpr auto kSpmm = &Kernels::block_spmm;
   static constexpr auto kSpmmTransposed = &Kernels::block_spmm_transposed;
   static constexpr auto kSddmm = &Kernels::block_sddmm;
-  static kernels::BlockMatrix matrix(const WeightContext& context, const Tensor& flat) {
+  static kernels::BlockMatrix matrix(const WeightContext& context, const Tensor& flat,
+                                     PositionForm /*form*/) {
     return context.parameter.blocks.matrix(context.store.part(flat, context.parameter));
   }
 };
@@ -30,35 +33,36 @@ void apply(Stream& stream, const WeightContext& context, const Weight::Apply& ar
   if (args.addend) {  // products accumulate in place
     context.kernels.cast(stream, {.x = args.addend, .y = args.y});
   }
-  (context.kernels.*Form::kSpmm)(stream, {.weight = Form::matrix(context, context.store.value()),
-                                          .x = args.x,
-                                          .y = args.y,
-                                          .bias = args.bias,
-                                          .activation = args.activation,
-                                          .activated = args.activated,
-                                          .accumulate = static_cast<bool>(args.addend)});
+  (context.kernels.*Form::kSpmm)(
+      stream, {.weight = Form::matrix(context, context.store.value(), PositionForm::product),
+               .x = args.x,
+               .y = args.y,
+               .bias = args.bias,
+               .activation = args.activation,
+               .activated = args.activated,
+               .accumulate = static_cast<bool>(args.addend)});
 }
 
 template <class Form>
 void apply_transposed(Stream& stream, const WeightContext& context,
                       const Weight::ApplyTransposed& args) {
-  (context.kernels.*Form::kSpmmTransposed)(stream,
-                                           {.weight = Form::matrix(context, context.store.value()),
-                                            .dy = args.dy,
-                                            .dx = args.dx,
-                                            .activation = args.activation,
-                                            .preactivation = args.preactivation,
-                                            .accumulate = args.accumulate});
+  (context.kernels.*Form::kSpmmTransposed)(
+      stream, {.weight = Form::matrix(context, context.store.value(), PositionForm::transposed),
+               .dy = args.dy,
+               .dx = args.dx,
+               .activation = args.activation,
+               .preactivation = args.preactivation,
+               .accumulate = args.accumulate});
 }
 
 template <class Form>
 void accumulate_gradient(Stream& stream, const WeightContext& context,
                          const Weight::AccumulateGradient& args) {
-  (context.kernels.*Form::kSddmm)(stream,
-                                  {.weight = Form::matrix(context, context.store.gradient()),
-                                   .dy = args.dy,
-                                   .x = args.x,
-                                   .accumulate = args.accumulate});
+  (context.kernels.*Form::kSddmm)(
+      stream, {.weight = Form::matrix(context, context.store.gradient(), PositionForm::sampled),
+               .dy = args.dy,
+               .x = args.x,
+               .accumulate = args.accumulate});
   if (args.bias_gradient) {
     context.kernels.column_sum(
         stream, {.x = args.dy, .out = args.bias_gradient, .accumulate = args.accumulate});
@@ -70,13 +74,18 @@ constexpr Products kProducts{apply<Form>, apply_transposed<Form>, accumulate_gra
 
 }  // namespace
 
-kernels::SparseMatrix matrix_of(const WeightContext& context, const Tensor& flat) {
+kernels::SparseMatrix matrix_of(const WeightContext& context, const Tensor& flat,
+                                PositionForm form) {
   Parameter& parameter = context.parameter;
+  const bool made = parameter.tiles && parameter.tiles->made(form);
   return {.rows = parameter.spec.shape.rows(),
           .cols = parameter.spec.shape.cols(),
           .values = context.store.part(flat, parameter),
-          .positions = context.store.positions(parameter),
-          .csr = parameter.csr.view()};
+          .positions = made
+                           ? kernels::Positions{.size = parameter.size(), .count = parameter.kept()}
+                           : context.store.positions(parameter),
+          .csr = parameter.csr.view(),
+          .forms = parameter.tiles.get()};
 }
 
 constinit const Storage Storage::sparse{.name = "sparse",

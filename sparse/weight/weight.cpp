@@ -99,12 +99,13 @@ bool Weight::is_sparse() const {
   return effective_storage(parameter_) == Storage::sparse && !store_.probes(parameter_);
 }
 
-kernels::SparseMatrix Weight::sparse() const {
-  return matrix_of({store_, kernels_, parameter_}, store_.value());
+kernels::SparseMatrix Weight::sparse(kernels::PositionForm form) const {
+  return matrix_of({store_, kernels_, parameter_}, store_.value(), form);
 }
 
 kernels::SparseMatrix Weight::sparse_gradient() const {
-  return matrix_of({store_, kernels_, parameter_}, store_.gradient());
+  return matrix_of({store_, kernels_, parameter_}, store_.gradient(),
+                   kernels::PositionForm::sampled);
 }
 
 }  // namespace espalier::sparse

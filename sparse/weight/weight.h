@@ -72,9 +72,10 @@ class Weight {
                            const std::function<void(const Tensor& gradient)>& compute);
 
   /// The same for kept elements: whether the storage computes with these (and no probe wants the
-  /// dense gradient), the matrix, and its gradient, whose values the operation writes.
+  /// dense gradient), the matrix for an operation that reads this form of it, and its gradient,
+  /// whose values the operation writes.
   bool is_sparse() const;
-  kernels::SparseMatrix sparse() const;
+  kernels::SparseMatrix sparse(kernels::PositionForm form) const;
   kernels::SparseMatrix sparse_gradient() const;
 
  private:

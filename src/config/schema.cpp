@@ -265,6 +265,10 @@ void add_sparse(std::vector<Field>& out) {
       "how positions are encoded in checkpoints");
   rows.add("block", &S::block, range(0, 1024),
            "edge of storage block; 0: that of [pruning], or of the blocks that masks have");
+  rows.add(
+      "keep_tiles", &S::keep_tiles, {},
+      "storage sparse on a CPU: keep what each product makes from the mask; faster, mostly for "
+      "small micro-batches, and takes 8 bytes a kept element");
 }
 
 void add_parallel(std::vector<Field>& out) {

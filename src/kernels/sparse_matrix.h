@@ -47,13 +47,36 @@ struct Csr {
   explicit operator bool() const { return prepared != nullptr; }
 };
 
+/// The forms in which sparse products read the positions of a matrix: that of the product with W,
+/// with its transpose, and of its gradient.
+enum class PositionForm : uint8_t { product, transposed, sampled };
+inline constexpr size_t kPositionForms = 3;
+
+/// Memory for forms of the positions of one matrix that a backend keeps between calls, instead of
+/// making them in each; owned by the matrix's owner, for as long as positions do not change.
+class KeptForms {
+ public:
+  KeptForms() = default;
+  KeptForms(const KeptForms&) = delete;
+  KeptForms& operator=(const KeptForms&) = delete;
+  virtual ~KeptForms() = default;
+
+  struct Place {
+    std::byte* memory;
+    bool* made;  ///< whether the memory holds the form; who makes it sets this
+  };
+  /// Memory for a form; other bytes than before: new memory.
+  virtual Place place(PositionForm form, size_t bytes) = 0;
+};
+
 /// A matrix that keeps the elements at `positions` of the flattened [rows, cols].
 struct SparseMatrix {
   int64_t rows = 0;
   int64_t cols = 0;
   Tensor values;  ///< any [positions.count], in the order of the positions
   Positions positions;
-  Csr csr{};  ///< of the same elements, or empty
+  Csr csr{};                   ///< of the same elements, or empty
+  KeptForms* forms = nullptr;  ///< of the same elements; null: none are kept
 };
 
 /// A matrix that keeps whole blocks of height x width elements; blocks at the lower and right edge

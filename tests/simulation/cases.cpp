@@ -156,6 +156,7 @@ void draw_pruning(Draw& draw, io::Config& config) {
       blocks && draw.once_in(2) ? "block" : draw.of<const char*>({"dense", "expanded", "sparse"});
   sparse.index.fallback = draw.of<const char*>({"auto", "int32", "bitmap", "golomb"});
   sparse.file_index = draw.of<const char*>({"auto", "same"});
+  sparse.keep_tiles = draw.once_in(3);
 }
 
 /// Codecs of gradients and, with ZeRO, of values.

@@ -95,6 +95,18 @@ TEST(AdaprecChoice, OfEqualCandidatesTheMorePreciseIsChosen) {
   EXPECT_EQ(chosen(same), "fp32");
 }
 
+/// Whatever is predicted: the best forecast of a less precise codec that saves no time is noise.
+TEST(AdaprecChoice, ALessPreciseCodecMustBeFaster) {
+  std::vector<PrecisionCandidate> candidates = poster();
+  candidates[2] = candidate("table-1", 1, 0.33, 1.2);
+  EXPECT_EQ(chosen(candidates), "fp8");
+  candidates[2] = candidate("table-1", 1, 0.3, 1.2);
+  EXPECT_EQ(chosen(candidates), "table-1");
+  candidates[1].points.back().y = std::numeric_limits<double>::quiet_NaN();
+  candidates[2].seconds_per_step = 0.95;
+  EXPECT_EQ(chosen(candidates), "fp32") << "compared with those that have not diverged";
+}
+
 /// A choice by rate would prefer the one that loses slowly.
 TEST(AdaprecChoice, WithoutGainTheBestValueCounts) {
   const std::vector<PrecisionCandidate> candidates{candidate("fp32", 32, 1.0, -0.2),

@@ -77,6 +77,29 @@ TEST_P(Types, RecomputeChangesNoBit) {
   }
 }
 
+/// Masks move while tiles are kept; the first products of a mask make them, the others fill them.
+TEST_P(Types, KeptTilesChangeNoBit) {
+  const TempDir dir;
+  io::Config config = pruned(tiny_config(dir));
+  testing::take_type(config, GetParam());
+  config.pruning.method = "rigl";
+  config.pruning.at_step = 2;
+  config.pruning.every = 2;
+  config.pruning.to_step = config.train.steps;
+  config.sparse.storage.fallback = "sparse";
+  const Outcome made = run(config);
+  const Outcome staged = run(config, 2);
+  config.sparse.keep_tiles = true;
+  for (const char* index : {"golomb", "bitmap", "int32"}) {
+    config.sparse.index.fallback = index;
+    EXPECT_EQ(run(config), made) << index;
+  }
+  config.run.threads = 3;
+  EXPECT_EQ(run(config), made) << "3 threads";
+  EXPECT_EQ(run(config, 2), staged) << "2 ranks";
+  EXPECT_EQ(run_with_breaks(config, 1, {3, 4}), made);
+}
+
 TEST_P(Types, ResumeIsNoBreak) {
   const TempDir dir;
   io::Config config = pruned(tiny_config(dir));

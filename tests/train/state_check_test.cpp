@@ -37,6 +37,11 @@ void prune_with_bitmaps(io::Config& config) {
   prune(config);
   config.sparse.index.fallback = "bitmap";
 }
+void keep_tiles(io::Config& config) {
+  prune(config);
+  config.sparse.storage.fallback = "sparse";
+  config.sparse.keep_tiles = true;
+}
 void use_feedback(io::Config& config) {
   config.parallel.codec.fallback = "table:4";
   config.parallel.codec_min_size = 0;
@@ -58,6 +63,8 @@ std::vector<Case> cases() {
       {"scales of moment2", [](auto& store, const auto& p) { return store.state(p).scale2; },
        use_8_bits},
       {"index", [](auto&, const auto& p) { return p.index.memory()[0]; }, prune},
+      {"kept tiles", [](auto&, const auto& p) { return p.tiles ? p.tiles->memory()[1] : Tensor(); },
+       keep_tiles},
       {"index", [](auto&, const auto& p) { return p.index.memory()[1]; }, prune_with_bitmaps},
       {"error feedback", [](auto& store, const auto& p) { return store.part(store.feedback(), p); },
        use_feedback},

@@ -98,6 +98,13 @@ TEST_P(VisionRuns, ResumeIsNoBreak) {
   EXPECT_EQ(run_with_breaks(config_, 1, {2, 4, 7}), whole);
 }
 
+TEST_P(VisionRuns, KeptTilesChangeNoBit) {
+  prune_sparse(config_);
+  const Outcome made = run(config_);
+  config_.sparse.keep_tiles = true;
+  EXPECT_EQ(run(config_), made);
+}
+
 TEST_P(VisionRuns, FullMaskIsDense) {
   const Outcome dense = run(config_);
   prune(config_);

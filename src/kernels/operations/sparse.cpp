@@ -8,7 +8,10 @@ namespace {
 
 /// Values at the kept positions.
 void is_sparse(const SparseMatrix& weight) {
-  is_positions(weight.positions);
+  // With kept forms, positions that no operation will read may be missing.
+  if (weight.forms == nullptr || !weight.positions.all()) {
+    is_positions(weight.positions);
+  }
   require(
       weight.rows >= 0 && weight.cols >= 0 && weight.positions.size == weight.rows * weight.cols,
       "positions must cover the matrix", weight.positions.size, weight.rows, weight.cols);

@@ -95,11 +95,12 @@ void Convolution::forward(Pass& pass, const Tensor& x, const Tensor& y) {
       continue;
     }
     if (by_elements) {
-      pass.kernels.sparse_convolution(pass.stream, {.window = options_.window,
-                                                    .weight = groups_[group].weight().sparse(),
-                                                    .x = from,
-                                                    .bias = groups_[group].bias(),
-                                                    .y = to});
+      pass.kernels.sparse_convolution(
+          pass.stream, {.window = options_.window,
+                        .weight = groups_[group].weight().sparse(kernels::PositionForm::product),
+                        .x = from,
+                        .bias = groups_[group].bias(),
+                        .y = to});
       continue;
     }
     for_panels(0, y.rows(), panel.rows(), [&](int64_t first, int64_t n) {
@@ -161,11 +162,11 @@ void Convolution::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx)
       return;
     }
     for (size_t group = 0; group < groups_.size(); ++group) {
-      pass.kernels.sparse_convolution_input(pass.stream,
-                                            {.window = window,
-                                             .weight = groups_[group].weight().sparse(),
-                                             .dy = channels(dy, group),
-                                             .dx = channels(dx, group)});
+      pass.kernels.sparse_convolution_input(
+          pass.stream, {.window = window,
+                        .weight = groups_[group].weight().sparse(kernels::PositionForm::transposed),
+                        .dy = channels(dy, group),
+                        .dx = channels(dx, group)});
     }
     return;
   }

@@ -123,7 +123,7 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
   PrecisionCandidate candidate{.name = codec, .bits = bits ? *bits : callbacks_.bits()};
   candidate.points.push_back({.x = static_cast<double>(step) + 1, .y = value_now});
   const int64_t steps = config_.parallel.codec_trial;
-  double training = 0;
+  std::vector<double> seconds;
   for (int64_t done = 1; done <= steps; ++done) {
     const double at = now_seconds();
     double value = std::numeric_limits<double>::quiet_NaN();
@@ -133,7 +133,7 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
     } catch (const Diverged&) {  // on all ranks
       diverged = true;
     }
-    training += now_seconds() - at;
+    seconds.push_back(now_seconds() - at);
     if (callbacks_.stopping()) {
       break;
     }
@@ -149,8 +149,9 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
       break;
     }
   }
-  const auto trained = static_cast<double>(steps);
-  candidate.seconds_per_step = training / trained;
+  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
+  std::ranges::nth_element(seconds, middle);
+  candidate.seconds_per_step = *middle;
   candidate.speculation_seconds = now_seconds() - begin;
   return candidate;
 }

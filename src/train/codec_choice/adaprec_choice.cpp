@@ -13,6 +13,7 @@ using Candidates = std::span<const PrecisionCandidate>;
 
 constexpr double kSameValue = 0.1;  // values within this many deviations count as equal
 constexpr double kMinLoss = 0;
+constexpr double kFaster = 1.25;  // less precise candidates must be this much faster
 
 void check_round(const PrecisionRound& round) {
   check(!round.candidates.empty(), "a choice of precision needs at least one candidate");
@@ -113,6 +114,13 @@ PrecisionChoice choose_precision(const PrecisionRound& round) {
   std::iota(left.begin(), left.end(), size_t{0});
   std::erase_if(left, [&](size_t i) { return forecasts[i].diverged; });
   const size_t diverged = candidates.size() - left.size();
+  const std::vector<size_t> converged = left;
+  std::erase_if(left, [&](size_t i) {
+    return std::ranges::any_of(converged, [&](size_t other) {
+      return candidates[other].bits > candidates[i].bits &&
+             candidates[other].seconds_per_step < kFaster * candidates[i].seconds_per_step;
+    });
+  });
   choice.chosen = best_of(candidates, left, [&](size_t i) { return forecasts[i].rate; });
   if (forecasts[choice.chosen].gain > 0) {
     choice.why = "largest predicted gain a second";

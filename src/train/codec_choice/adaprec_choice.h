@@ -12,6 +12,8 @@
 //   among losses within a tenth of a standard deviation of it, the fastest candidate: candidates
 //   share state, batches and validation set, so their prediction errors are correlated.
 // - Of equal candidates the more precise one is chosen.
+// - A candidate whose steps are not a quarter faster than those of a more precise one is left out:
+//   it can gain little, and forecasts are too uncertain to tell the two apart.
 // - A candidate with a non-finite value in its curve has diverged and is rejected.
 //
 // Pure: equal numbers give equal answers. Errors: Failure for times or values out of range, and if
@@ -28,7 +30,7 @@ namespace espalier::train {
 struct PrecisionCandidate {
   std::string name;             ///< of the codec, e.g. "fp8-e5m2"
   double bits = 32;             ///< per value: defines "more precise"
-  double seconds_per_step = 0;  ///< measured, with communication
+  double seconds_per_step = 0;  ///< measured, with communication: the median
   /// x: steps since the start of training; y: validation values. The first point is the state at
   /// step_now, the others are the candidate's own. Earlier points are excluded: a change of
   /// precision bends the curve, and a smooth shape through the common past and a few flat points

@@ -141,6 +141,9 @@ void StateCheck::add_constants() {
       add(parameter, "index", part);
     }
     add(parameter, "list of blocks", parameter.blocks.array());
+    for (size_t i = 0; parameter.tiles && i < kernels::kPositionForms; ++i) {
+      add(parameter, "kept tiles", parameter.tiles->memory()[i]);
+    }
   }
 }
 

@@ -30,6 +30,7 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .index_shape = groups,
           .block = {.edge = config.sparse.block > 0 ? config.sparse.block : config.pruning.block,
                     .exact = config.sparse.block > 0},
+          .keep_tiles = training && config.sparse.keep_tiles,
           .file_index = config.sparse.file_index,
           .storage =
               [storage = config.sparse.storage, training](const std::string& name) {

@@ -332,7 +332,7 @@ struct Plan {
 void convolve(Stream& stream, const Window& window, const SparseMatrix& weight, const Plan& plan,
               const Epilogue& epilogue) {
   const int threads = stream.threads();
-  const SparseKernels kernels = sparse_kernels(plan.from.x.dtype, plan.use);
+  const SparseKernels kernels = sparse_kernels(plan.from.x.dtype);
   const int64_t packed_row = kernels.vectors * kLanes;
   // Per pixel: a product per kept element; about as much per channel to pack and to unpack it.
   const Pieces pieces =

@@ -92,7 +92,7 @@ void return_tile(const Tiles& tiles, int64_t tile, const float* from, uint32_t* 
 
 Sampled carve_sampled(Carver& carver, const SparseMatrix& weight, DType dtype, int threads,
                       int64_t segment) {
-  Sampled s{.kernels = sparse_kernels(dtype, TileUse::sampled),
+  Sampled s{.kernels = sparse_kernels(dtype),
             .tiles = carve_tiles(carver, weight, TileUse::sampled, threads, segment),
             .results = nullptr};
   s.results = carver.take<float>(s.tiles.tiles.capacity);
@@ -119,9 +119,12 @@ void return_values(const Sampled& sampled, const SparseMatrix& weight, bool accu
     T* values = elements<T>(weight.values);
     for_blocks(threads, tiles.blocks, weight.positions.size, [&](int64_t block) {
       const int64_t row0 = block * tiles.block_rows;
-      uint32_t* next = sampled.tiles.bits.row_begin + row0;
+      const int64_t rows = least(tiles.block_rows, tiles.rows - row0);
+      uint32_t next[kMostTileRows + 1] = {};  // a row that does not exist is in the last place
+      std::memcpy(next, sampled.tiles.bits.row_begin + row0,
+                  static_cast<size_t>(rows) * sizeof(uint32_t));
       // Rows are in the order of each tile, which hardware prefetchers do not follow.
-      const T* last = values + next[least(tiles.block_rows, tiles.rows - row0) - 1];
+      const T* last = values + next[rows - 1];
       for (const T* line = values + next[0]; line < last; line += 64 / sizeof(T)) {
         __builtin_prefetch(line, 1, 2);
       }

@@ -28,7 +28,7 @@ void begin_sums(Sampled& sampled, const SparseMatrix& weight, int64_t tokens, in
 /// Threads that a number of products is worth.
 int team_of(const Stream& stream, int64_t products);
 
-/// weight.values (+)= the results, rounded. Changes the rows' starts.
+/// weight.values (+)= the results, rounded.
 void return_values(const Sampled& sampled, const SparseMatrix& weight, bool accumulate,
                    int threads);
 

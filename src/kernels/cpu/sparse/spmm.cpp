@@ -55,7 +55,7 @@ void product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tens
   if (tokens == 0 || epilogue.out.cols() == 0) {
     return;
   }
-  const SparseKernels kernels = sparse_kernels(x.dtype, use);
+  const SparseKernels kernels = sparse_kernels(x.dtype);
   Carver sizes;
   carve(sizes, weight, use, kernels, threads);
   Carver carver{cpu::workspace(stream, sizes.used)};

@@ -1,6 +1,7 @@
 #include "src/kernels/cpu/sparse/tile.h"
 
 #include <cstring>
+#include <type_traits>
 
 #include "src/kernels/cpu/sparse/columns.h"
 #include "src/kernels/cpu/sparse/groups.h"
@@ -30,10 +31,20 @@ struct RowValues {
   int64_t available;  ///< number of existing values
 };
 
+/// A value as fp32, or a place.
+template <class T>
+[[gnu::always_inline]] inline auto element(const T* from) {
+  if constexpr (std::is_same_v<T, uint32_t>) {
+    return *from;
+  } else {
+    return load(from);
+  }
+}
+
 /// Copies the rows' values in their order, in whole vectors; excess is overwritten by the next row
 /// or lies in the tile's slack.
-template <class T>
-void copy_values(const RowValues<T>& in, const uint16_t* order, const Run* runs, float* out) {
+template <class T, class Out>
+void copy_values(const RowValues<T>& in, const uint16_t* order, const Run* runs, Out* out) {
   constexpr int64_t kWide = 16;
   for (; runs->rows > 0; ++runs) {
     const int64_t count = runs->count;
@@ -45,12 +56,12 @@ void copy_values(const RowValues<T>& in, const uint16_t* order, const Run* runs,
         for (int64_t i = 0; i < count; i += kWide) {
 #pragma omp simd
           for (int64_t j = i; j < i + kWide; ++j) {
-            out[j] = load(from + j);
+            out[j] = element(from + j);
           }
         }
       } else {
         for (int64_t i = 0; i < count; ++i) {
-          out[i] = load(from + i);
+          out[i] = element(from + i);
         }
       }
       out += count;
@@ -58,31 +69,32 @@ void copy_values(const RowValues<T>& in, const uint16_t* order, const Run* runs,
   }
 }
 
-/// Writes one tile whose elements begin at `first`, and its values if there are any. Returns its
-/// number of elements.
-template <class T>
+/// Writes one tile whose elements begin at `first`, and its values to `to` + first unless that is
+/// null. Returns its number of elements.
+template <class T, class Out>
 int64_t make_tile(Tiles& tiles, int64_t tile, int64_t first, const TileBits& bits,
-                  const RowValues<T>& values) {
+                  const RowValues<T>& values, Out* to) {
   uint16_t* order = tiles.order + tile * tiles.block_rows;
   Run* runs = tiles.runs + tile * kRunSlots;
   tiles.first[tile] = first;
-  if (tiles.values == nullptr) {
+  if (to == nullptr) {
     sort_sampled_rows(bits, order, runs);
     return list_sampled_groups(bits, order, runs, tiles.columns + first);
   }
   sort_rows(bits, order, runs);
-  copy_values(values, order, runs, tiles.values + first);
+  copy_values(values, order, runs, to + first);
   return list_groups(bits, order, runs, tiles.columns + first);
 }
 
-/// Scratch of one thread; when transposed, also one block's values in the order of the transpose.
+/// Scratch of one thread; when transposed, also one block's values in the order of the transpose,
+/// or their places in W.
 struct Scratch {
   uint64_t* bits;
   uint8_t* counts;
   uint32_t* cursor;
   uint32_t* source;  ///< [kPanel]: of the rows of W in the panel
   uint8_t* ids;      ///< of 64 columns
-  float* values;     ///< [block_rows, kPanel]
+  float* values;     ///< [block_rows, kPanel]; as uint32_t their places
 };
 
 Scratch carve_scratch(Carver& carver, int64_t block_rows, TileUse use) {
@@ -118,7 +130,8 @@ void make_block(TileMemory& memory, const SparseMatrix& weight, int64_t block,
     const int64_t tile = tiles.at(block, panel);
     uint8_t* counts =
         tiles.counts == nullptr ? scratch.counts : tiles.counts + tile * tiles.block_rows;
-    first += make_tile<T>(tiles, tile, first, {scratch.bits, rows, counts}, values) + kTileSlack;
+    first += make_tile(tiles, tile, first, {scratch.bits, rows, counts}, values, tiles.values) +
+             kTileSlack;
   }
 }
 
@@ -144,11 +157,12 @@ void transpose_bits(uint64_t (&rows)[64]) {
   swap_squares<1>(rows, 0x5555555555555555U);
 }
 
-/// Transposes n <= 64 columns of W in one panel of its rows: their bits, and their values, which
-/// are appended to `values`. Returns the number of values.
-template <class T>
+/// Transposes n <= 64 columns of W in one panel of its rows: their bits, and for each element what
+/// `value` makes of its place among the elements of W. Returns the number of elements.
+template <class Out, class ValueAt>
 int64_t turn_columns(const TileMemory& memory, const SparseMatrix& weight, int64_t panel,
-                     Range columns, uint64_t* bits, const Scratch& scratch, float* values) {
+                     Range columns, uint64_t* bits, const Scratch& scratch, Out* values,
+                     const ValueAt& value) {
   const auto [column, n] = columns;
   for (int w = 0; w < kPanelWords; ++w) {
     uint64_t square[64];
@@ -168,19 +182,19 @@ int64_t turn_columns(const TileMemory& memory, const SparseMatrix& weight, int64
     total += __builtin_popcountll(bits[i]);
   }
   list_columns({bits, kPanelWords, nullptr, n}, scratch.ids);
-  const T* from = elements<T>(weight.values);
   for (int64_t e = 0; e < total; ++e) {
-    values[e] = load(from + scratch.source[scratch.ids[e]]++);
+    values[e] = value(scratch.source[scratch.ids[e]]++);
   }
   return total;
 }
 
 /// Builds the tiles of one panel of the transpose, block after block: kPanel rows of W, from left
-/// to right.
-template <class T>
+/// to right. `to`: the tiles' values, or their places in W.
+template <class Out, class ValueAt>
 void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
-                const Scratch& scratch) {
+                const Scratch& scratch, Out* to, const ValueAt& value) {
   Tiles& tiles = memory.tiles;
+  Out* const turned = reinterpret_cast<Out*>(scratch.values);
   const int64_t row0 = panel * kPanel;
   const int64_t in_panel = least(kPanel, weight.rows - row0);
   const uint32_t* begin = memory.bits.row_begin + row0;
@@ -190,8 +204,8 @@ void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
     const auto [column0, rows] = tiles.rows_of(block);
     int64_t total = 0;
     for (int64_t c = 0; c < rows; c += 64) {
-      total += turn_columns<T>(memory, weight, panel, {column0 + c, least(64, rows - c)},
-                               scratch.bits + c * kPanelWords, scratch, scratch.values + total);
+      total += turn_columns(memory, weight, panel, {column0 + c, least(64, rows - c)},
+                            scratch.bits + c * kPanelWords, scratch, turned + total, value);
     }
     uint32_t before = 0;
     for (int64_t r = 0; r < rows; ++r) {
@@ -200,10 +214,48 @@ void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
         before += static_cast<uint32_t>(__builtin_popcountll(scratch.bits[r * kPanelWords + w]));
       }
     }
-    first +=
-        make_tile<float>(tiles, tiles.at(block, panel), first, {scratch.bits, rows, scratch.counts},
-                         {scratch.values, scratch.cursor, total + kTileSlack}) +
-        kTileSlack;
+    first += make_tile(tiles, tiles.at(block, panel), first, {scratch.bits, rows, scratch.counts},
+                       RowValues<Out>{turned, scratch.cursor, total + kTileSlack}, to) +
+             kTileSlack;
+  }
+}
+
+/// Elements of a tile of a product.
+int64_t elements_of(const Tiles& tiles, int64_t tile) {
+  int64_t count = 0;
+  for (const Run* run = tiles.runs + tile * kRunSlots; run->rows > 0; ++run) {
+    count += int64_t{run->count} * run->rows;
+  }
+  return count;
+}
+
+/// The values of the tiles of a block of rows that are made.
+template <class T>
+void fill_block(TileMemory& memory, const SparseMatrix& weight, int64_t block,
+                const Scratch& scratch) {
+  Tiles& tiles = memory.tiles;
+  const auto [row0, rows] = tiles.rows_of(block);
+  std::memcpy(scratch.cursor, memory.bits.row_begin + row0,
+              static_cast<size_t>(rows) * sizeof(uint32_t));
+  const RowValues<T> values{elements<T>(weight.values), scratch.cursor, weight.positions.count};
+  for (int64_t panel = 0; panel < tiles.panels; ++panel) {
+    const int64_t tile = tiles.at(block, panel);
+    copy_values(values, tiles.order + tile * tiles.block_rows, tiles.runs + tile * kRunSlots,
+                tiles.values + tiles.first[tile]);
+  }
+}
+
+/// The same for a panel of the transpose.
+template <class T>
+void fill_panel(Tiles& tiles, const SparseMatrix& weight, int64_t panel) {
+  const T* from = elements<T>(weight.values);
+  for (int64_t block = 0; block < tiles.blocks; ++block) {
+    const int64_t tile = tiles.at(block, panel);
+    const int64_t first = tiles.first[tile];
+    const int64_t end = first + elements_of(tiles, tile);
+    for (int64_t e = first; e < end; ++e) {
+      tiles.values[e] = load(from + tiles.sources[e]);
+    }
   }
 }
 
@@ -230,14 +282,29 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
   }
   tiles.slack = kTileSlack + (sampled ? (kSampledRows - 1) * kPanel : 0);
   tiles.capacity = weight.positions.count + tiles.tiles() * tiles.slack;
+  const auto carve_form = [&](Carver& from) {
+    tiles.sources =
+        turned && weight.forms != nullptr ? from.take<uint32_t>(tiles.capacity) : nullptr;
+    tiles.columns = from.take<uint8_t>(tiles.capacity);
+    tiles.counts = sampled ? from.take<uint8_t>(tiles.tiles() * tiles.block_rows) : nullptr;
+    tiles.order = from.take<uint16_t>(tiles.tiles() * tiles.block_rows);
+    tiles.runs = from.take<Run>(tiles.tiles() * kRunSlots);
+    tiles.first = from.take<int64_t>(tiles.tiles());
+    memory.bits.row_begin = from.take<uint32_t>(weight.rows + 1);
+  };
+  if (weight.forms == nullptr) {
+    carve_form(carver);
+  } else {
+    Carver sizes;
+    carve_form(sizes);
+    const KeptForms::Place place = weight.forms->place(use, sizes.used);
+    Carver kept{place.memory};
+    carve_form(kept);
+    memory.made = *place.made;
+    memory.kept = place.made;
+  }
   tiles.values = sampled ? nullptr : carver.take<float>(tiles.capacity);
-  tiles.columns = carver.take<uint8_t>(tiles.capacity);
-  tiles.counts = sampled ? carver.take<uint8_t>(tiles.tiles() * tiles.block_rows) : nullptr;
-  tiles.order = carver.take<uint16_t>(tiles.tiles() * tiles.block_rows);
-  tiles.runs = carver.take<Run>(tiles.tiles() * kRunSlots);
-  tiles.first = carver.take<int64_t>(tiles.tiles());
-  memory.bits.row_begin = carver.take<uint32_t>(weight.rows + 1);
-  if (weight.positions.bitmap == nullptr) {
+  if (weight.positions.bitmap == nullptr && !memory.made) {
     memory.bits.made = carver.take<uint64_t>(divide_up(weight.positions.size, 64));
   }
   Carver each;
@@ -248,20 +315,47 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
 }
 
 void make_tiles(TileMemory& memory, const SparseMatrix& weight, TileUse use, int threads) {
-  make_bits(memory.bits, weight, threads);
-  const int64_t units = use == TileUse::transposed ? memory.tiles.panels : memory.tiles.blocks;
-  with_type(weight.values.dtype, [&](auto type) {
-    using T = decltype(type);
+  Tiles& tiles = memory.tiles;
+  const bool turned = use == TileUse::transposed;
+  const int64_t units = turned ? tiles.panels : tiles.blocks;
+  const auto for_units = [&](const auto& body) {
     for_blocks(threads, units, weight.positions.size, [&](int64_t unit) {
       Carver carver{memory.scratch + memory.scratch_each * static_cast<size_t>(thread_index())};
-      const Scratch scratch = carve_scratch(carver, memory.tiles.block_rows, use);
-      if (use == TileUse::transposed) {
-        make_panel<T>(memory, weight, unit, scratch);
-      } else {
-        make_block<T>(memory, weight, unit, scratch);
-      }
+      body(unit, carve_scratch(carver, tiles.block_rows, use));
     });
+  };
+  if (!memory.made) {
+    make_bits(memory.bits, weight, threads);
+  }
+  with_type(weight.values.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto value = [from = elements<T>(weight.values)](uint32_t place) {
+      return load(from + place);
+    };
+    const auto itself = [](uint32_t place) { return place; };
+    if (!memory.made) {
+      for_units([&](int64_t unit, const Scratch& scratch) {
+        if (!turned) {
+          make_block<T>(memory, weight, unit, scratch);
+        } else if (tiles.sources != nullptr) {
+          make_panel(memory, weight, unit, scratch, tiles.sources, itself);
+        } else {
+          make_panel(memory, weight, unit, scratch, tiles.values, value);
+        }
+      });
+    }
+    if (turned && tiles.sources != nullptr) {
+      for_units(
+          [&](int64_t unit, const Scratch& /*scratch*/) { fill_panel<T>(tiles, weight, unit); });
+    } else if (!turned && memory.made && tiles.values != nullptr) {
+      for_units([&](int64_t unit, const Scratch& scratch) {
+        fill_block<T>(memory, weight, unit, scratch);
+      });
+    }
   });
+  if (memory.kept != nullptr) {
+    *memory.kept = true;
+  }
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -1,6 +1,7 @@
 #pragma once
-// The form of a matrix in the sparse products. Each call builds it in the workspace from any form
-// of the positions (bitmap or list).
+// The form of a matrix in the sparse products. It is built from any form of the positions (bitmap
+// or list): by each call in the workspace, or, with KeptForms, once for all calls until the mask
+// changes. Then each call only copies the values.
 //
 // The matrix [rows, cols] (W, or its transpose) is cut into tiles: a block of rows times a panel of
 // kPanel columns, whose activations stay in the L1 cache. In a tile, rows are sorted by their
@@ -12,7 +13,7 @@
 // or no block of the transpose, crosses the boundary of two segments.
 //
 // Cost per kept element: about 0.4 ns (transposed 1 ns) and 5 bytes; also 2 bytes per row of each
-// panel. SDDMM: 1 byte (no values) and 3.
+// panel. SDDMM: 1 byte (no values) and 3. Kept: 1 byte (transposed 5, for the place of its value).
 #include <cstddef>
 #include <cstdint>
 
@@ -24,7 +25,8 @@ namespace espalier::kernels::ESPALIER_ISA {
 inline constexpr int kPanelWords = 2;
 inline constexpr int kPanel = 64 * kPanelWords;  ///< columns of a tile
 inline constexpr int64_t kTileSlack = 64;        ///< elements that a tile may write beyond its end
-inline constexpr int kSampledRows = 4;           ///< rows of a group in the tiles of SDDMM
+inline constexpr int64_t kMostTileRows = 768;
+inline constexpr int kSampledRows = 4;  ///< rows of a group in the tiles of SDDMM
 
 /// `rows` consecutive rows of the order, with `count` elements each. They are computed in groups of
 /// 2 and a last one of 1, or, for SDDMM, of kSampledRows. The columns of a group are interleaved:
@@ -52,11 +54,12 @@ struct Tiles {
   bool by_panel = false;  ///< consecutive tiles share a panel; else a block
 
   float* values = nullptr;
-  uint8_t* columns = nullptr;  ///< within the panel; interleaved in each group
-  uint16_t* order = nullptr;   ///< non-empty rows of the tile, [block_rows] for each tile
-  uint8_t* counts = nullptr;   ///< SDDMM: kept elements of the tile's rows, [block_rows]
-  Run* runs = nullptr;         ///< [kPanel + 1] for each tile; ends with one of 0 rows
-  int64_t* first = nullptr;    ///< index of each tile's first element
+  uint32_t* sources = nullptr;  ///< kept ones of the transpose: place of each value in W
+  uint8_t* columns = nullptr;   ///< within the panel; interleaved in each group
+  uint16_t* order = nullptr;    ///< non-empty rows of the tile, [block_rows] for each tile
+  uint8_t* counts = nullptr;    ///< SDDMM: kept elements of the tile's rows, [block_rows]
+  Run* runs = nullptr;          ///< [kPanel + 1] for each tile; ends with one of 0 rows
+  int64_t* first = nullptr;     ///< index of each tile's first element
 
   int64_t at(int64_t block, int64_t panel) const {
     return by_panel ? panel * blocks + block : block * panels + panel;
@@ -88,18 +91,20 @@ struct KeptBits {
 
 void make_bits(KeptBits& bits, const SparseMatrix& weight, int threads);
 
-/// Workspace of one matrix in a call.
+/// Memory of one matrix in a call.
 struct TileMemory {
   KeptBits bits;
   Tiles tiles;
-  std::byte* scratch = nullptr;  ///< per thread, while tiles are built
+  bool made = false;             ///< by an earlier call: only values are missing
+  bool* kept = nullptr;          ///< to set when they are made, for later calls; null: not kept
+  std::byte* scratch = nullptr;  ///< per thread, while tiles are built or filled
   size_t scratch_each = 0;
 };
 
 /// The tiles of W with its values, those of its transpose, or those of W without values.
-enum class TileUse : uint8_t { product, transposed, sampled };
+using TileUse = PositionForm;
 
-/// `segment` columns of W make a segment; it divides their number.
+/// `segment` columns of W make a segment; it divides their number. Asks `weight.forms` for memory.
 TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, int threads,
                        int64_t segment);
 

@@ -53,7 +53,7 @@ struct DotOperands {
 
 /// Kernels of a product with activations of this type. CMake chooses tile_kernels_plain.cpp or
 /// tile_kernels_avx512bf16.cpp.
-SparseKernels sparse_kernels(DType dtype, TileUse use);
+SparseKernels sparse_kernels(DType dtype);
 
 [[gnu::always_inline]] inline uint64_t eight_columns(const uint8_t* columns) {
   uint64_t eight;

@@ -38,17 +38,17 @@ struct PairMath {
   }
 };
 
-/// Products with W use half of each dot_pairs: where these are slow, fp32 arithmetic is faster.
-bool multiplies_pairs(TileUse use) {
+/// Where dot_pairs are slow, fp32 arithmetic is faster.
+bool multiplies_pairs() {
   static const bool slow = cpu::has_slow_bf16_pairs();
-  return use == TileUse::sampled || !slow;
+  return !slow;
 }
 
 }  // namespace
 
-SparseKernels sparse_kernels(DType dtype, TileUse use) {
-  return dtype == DType::bf16   ? (multiplies_pairs(use) ? kernels_of<PairMath, bf16>()
-                                                         : kernels_of<FloatMath, bf16>())
+SparseKernels sparse_kernels(DType dtype) {
+  return dtype == DType::bf16
+             ? (multiplies_pairs() ? kernels_of<PairMath, bf16>() : kernels_of<FloatMath, bf16>())
          : dtype == DType::fp16 ? kernels_of<FloatMath, fp16>()
                                 : kernels_of<FloatMath, float>();
 }

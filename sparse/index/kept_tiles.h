@@ -1,0 +1,39 @@
+#pragma once
+// The tiles of a pruned matrix (src/kernels/cpu/sparse/tile.h): the forms of its positions that
+// sparse products of the CPU read, kept between calls. A product makes its form when it first runs;
+// later ones only copy the values. Every change of the mask needs new ones.
+//
+// Bytes per kept element: 1.2 (product), 5.2 (with the transpose), 1.2 (gradient); more at low
+// densities, because each panel of 128 columns has lists of its rows. Category index.
+#include <array>
+
+#include "src/core/arena.h"
+#include "src/kernels/sparse_matrix.h"
+
+namespace espalier::sparse {
+
+class KeptTiles final : public kernels::KeptForms {
+ public:
+  /// `changes` grows with each allocation. Both outlive it.
+  KeptTiles(Arena& arena, int64_t& changes) : arena_(arena), changes_(changes) {}
+
+  Place place(kernels::PositionForm form, size_t bytes) override;
+  /// Whether products of this form need no positions.
+  bool made(kernels::PositionForm form) const { return at(form).made; }
+  size_t bytes() const;
+  /// Of the forms that are made, in which no bit changes; others are empty.
+  std::array<Tensor, kernels::kPositionForms> memory() const;
+
+ private:
+  struct Form {
+    Buffer memory;
+    bool made = false;
+  };
+  const Form& at(kernels::PositionForm form) const { return forms_[static_cast<size_t>(form)]; }
+
+  Arena& arena_;
+  int64_t& changes_;
+  std::array<Form, kernels::kPositionForms> forms_;
+};
+
+}  // namespace espalier::sparse
