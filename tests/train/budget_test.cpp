@@ -99,6 +99,23 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("dense", "expanded", "sparse", "block"),
                        ::testing::Values(32, 8), ::testing::Values("fp32", "bf16")));
 
+TEST(LedgerOfMethods, PlansKeptTiles) {
+  const TempDir dir;
+  for (const int64_t at_step : {0, 2}) {
+    io::Config made = small_config(dir, at_step == 0 ? "random" : "magnitude");
+    made.pruning.at_step = at_step;
+    made.sparse.storage.fallback = "sparse";
+    expect_planned(made);
+    size_t less = 0;
+    train(made, [&](train::Trainer& trainer) { less = trainer.arena().use(Memory::index).now; });
+    made.sparse.keep_tiles = true;
+    expect_planned(made);
+    train(made, [&](train::Trainer& trainer) {
+      EXPECT_GT(trainer.arena().use(Memory::index).now, 2 * less) << "tiles are kept";
+    });
+  }
+}
+
 TEST(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
   const TempDir dir;
   for (const std::string recompute : {"selective", "full"}) {
