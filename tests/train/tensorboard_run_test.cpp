@@ -160,8 +160,9 @@ TEST(TensorBoardRun, AParameterOfTwoStagesIsShownOnce) {
   config.train.micro_batch = 3;
   const auto counts_on = [&config](int ranks) {
     run(config, ranks);
+    const auto events = shown_events(events_of(config));
     std::map<std::string, double> counts;
-    for (const auto& [tag, histogram] : shown_events(events_of(config)).at(12).histograms) {
+    for (const auto& [tag, histogram] : events.at(12).histograms) {
       counts[tag] = histogram.num;
     }
     return counts;
