@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT, PROGRAM, VENV = map(pathlib.Path, sys.argv[1:4])
+ROOT, PROGRAM, VENV = (pathlib.Path(path).absolute() for path in sys.argv[1:4])
 IMPORTS = "import h5py, numpy; from tensorboard.backend.event_processing import event_accumulator"
 STEPS, RESUMED = 20, 10
 
