@@ -22,6 +22,12 @@ double edge(size_t magnitude) {
 }  // namespace
 
 void Histogram::add(const Tensor& numbers) {
+  int64_t* const counts = counts_.data();
+  int64_t count = 0;  // local: the compiler keeps them in registers
+  double sum = sum_;
+  double squares = squares_;
+  float least = static_cast<float>(min_);
+  float most = static_cast<float>(max_);
   with_number(numbers.dtype, [&]<class Number>(Number) {
     for (const Number number : numbers.span<Number>()) {
       const float value = to_float(number);
@@ -29,15 +35,19 @@ void Histogram::add(const Tensor& numbers) {
       if (bin % kMagnitudes >= kNotFinite) {
         continue;
       }
-      ++counts_[bin];
-      ++count_;
-      const double exact = value;
-      sum_ += exact;
-      squares_ += exact * exact;
-      min_ = std::min(min_, exact);
-      max_ = std::max(max_, exact);
+      ++counts[bin];
+      ++count;
+      sum += value;
+      squares += double{value} * value;
+      least = std::min(least, value);
+      most = std::max(most, value);
     }
   });
+  count_ += count;
+  sum_ = sum;
+  squares_ = squares;
+  min_ = least;
+  max_ = most;
 }
 
 std::vector<Histogram::Bucket> Histogram::buckets() const {
