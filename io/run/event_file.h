@@ -1,5 +1,5 @@
 #pragma once
-// Event files, which TensorBoard reads (docs/formats.md). A file is a sequence of records (TFRecord)
+// Event files, which TensorBoard reads (docs/formats.md). A file is a sequence of TFRecords
 //
 //   uint64 length of the data   uint32 masked CRC-32C of these 8 bytes
 //   data                        uint32 masked CRC-32C of the data

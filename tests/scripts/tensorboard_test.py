@@ -52,7 +52,7 @@ TAGS = {
     "compute_ms": "speed/compute_ms", "wait_ms": "speed/wait_ms", "collective_ms": "speed/collective_ms",
     "update_ms": "speed/update_ms", "comm_bytes_sent": "communication/bytes_sent",
     "allreduce_bytes": "communication/allreduce_bytes", "p2p_bytes": "communication/p2p_bytes",
-    "sparsity": "pruning/sparsity",
+    "sparsity": "masks/sparsity",
 }
 
 

@@ -69,7 +69,7 @@ TEST(TensorBoardRun, HasTheNumbersOfMetrics) {
       {"comm_bytes_sent", "communication/bytes_sent"},
       {"allreduce_bytes", "communication/allreduce_bytes"},
       {"p2p_bytes", "communication/p2p_bytes"},
-      {"sparsity", "pruning/sparsity"}};
+      {"sparsity", "masks/sparsity"}};
   const TempDir dir;
   io::Config config = config_for(dir);
   config.train.dtype = "fp16";

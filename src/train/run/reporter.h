@@ -1,5 +1,5 @@
 #pragma once
-// Writes the results of a run: metrics, events for TensorBoard, checkpoints, summary, traces, notes.
+// Writes the results of a run: metrics, TensorBoard's events, checkpoints, summary, traces, notes.
 #include <optional>
 #include <string>
 

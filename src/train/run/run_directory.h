@@ -1,6 +1,7 @@
 #pragma once
 // A run directory (contract: docs/formats.md): lock, resolved config, manifest.json, metrics.jsonl,
-// checkpoints/, summary.json, trace.json, tensorboard/. Rank 0 writes it; other ranks know the paths only.
+// checkpoints/, summary.json, trace.json, tensorboard/. Rank 0 writes it; other ranks know the
+// paths only.
 #include <array>
 #include <filesystem>
 #include <optional>
@@ -23,7 +24,8 @@ inline constexpr std::array<std::string_view, 8> kRunFiles{
     "trace.json",  "adaprec.jsonl", "pipeline-measured.svg", "pipeline-predicted.svg"};
 
 /// Throws Failure if `input` is a file that a run writes to `run`, or lies in its checkpoints/ or
-/// tensorboard/: the run would replace what it reads. `name` begins the message: "train.teacher", for example.
+/// tensorboard/: the run would replace what it reads. `name` begins the message: "train.teacher",
+/// for example.
 void check_not_of_run(std::string_view name, const std::string& input,
                       const std::filesystem::path& run);
 
@@ -66,8 +68,8 @@ class RunDirectory {
   void write_metrics(const nlohmann::ordered_json& line);
   /// Rank 0, with run.tensorboard: writes the bytes of an io::EventSummary.
   void write_events(int64_t step, std::string_view summary);
-  /// Rank 0: all lines and events to the disk, before a checkpoint of their steps is. Another thread may call
-  /// it and `check_lock`.
+  /// Rank 0: all lines and events to the disk, before a checkpoint of their steps is. Another
+  /// thread may call it and `check_lock`.
   void sync_metrics() const;
 
  private:

@@ -27,8 +27,8 @@ std::string tag_of(const std::string& key) {
       {"comm_bytes_sent", "communication/bytes_sent"},
       {"allreduce_bytes", "communication/allreduce_bytes"},
       {"p2p_bytes", "communication/p2p_bytes"},
-      {"sparsity", "pruning/sparsity"},
-      {"mask_distance", "pruning/mask_distance"}};
+      {"sparsity", "masks/sparsity"},
+      {"mask_distance", "masks/distance"}};
   const auto found = tags.find(key);
   return found != tags.end() ? found->second : "train/" + key;
 }
