@@ -171,4 +171,17 @@ void AtomicFile::commit() {
   committed_ = true;
 }
 
+void GrowingFile::append(std::string_view bytes) {
+  file_.write(file_.size(), bytes.size(), bytes.data());
+  expect_written(file_.error());
+}
+
+void GrowingFile::sync() const { expect_written(file_.flush()); }
+
+void GrowingFile::expect_written(int error) const {
+  check_system(error == 0, error,
+               "{} cannot be written: {}; free space or fix the cause, then --resume auto",
+               path_.string(), cause_of(error));
+}
+
 }  // namespace espalier::io

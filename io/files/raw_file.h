@@ -1,10 +1,11 @@
 #pragma once
-// Files that are written safely: RawFile for HDF5, AtomicFile for text.
+// Files that are written safely: RawFile for HDF5, AtomicFile and GrowingFile for text and records.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace espalier::io {
 
@@ -78,6 +79,27 @@ class AtomicFile {
   std::filesystem::path path_, temporary_;
   RawFile file_;
   bool committed_ = false;
+};
+
+/// A file of a run that grows while the run goes on, by whole lines or records.
+class GrowingFile {
+ public:
+  /// `path`, for messages, is that of `file`.
+  GrowingFile(std::filesystem::path path, RawFile file)
+      : path_(std::move(path)), file_(std::move(file)) {}
+
+  const std::filesystem::path& path() const { return path_; }
+  /// The bytes are in the file when the call returns, but on the disk only after `sync`. Throws
+  /// Failure if they cannot be written.
+  void append(std::string_view bytes);
+  /// All bytes to the disk. Another thread may append meanwhile.
+  void sync() const;
+
+ private:
+  void expect_written(int error) const;
+
+  std::filesystem::path path_;
+  RawFile file_;
 };
 
 }  // namespace espalier::io

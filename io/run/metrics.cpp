@@ -144,29 +144,18 @@ int64_t json_levels(std::string_view text) {
   return most;
 }
 
-MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t resumed_step)
-    : path_(std::move(path)), file_([&] {
-        const bool resumes = resumed_step >= 0 && path_exists(path_);
+MetricsWriter::MetricsWriter(const std::filesystem::path& path, int64_t resumed_step)
+    : file_(path, [&] {
+        const bool resumes = resumed_step >= 0 && path_exists(path);
         write_text_atomically(
-            path_,
-            resumes ? lines_up_to(read_text(path_, kMetrics), resumed_step, last_step_) : "");
-        return RawFile::open_to_write(path_);
+            path, resumes ? lines_up_to(read_text(path, kMetrics), resumed_step, last_step_) : "");
+        return RawFile::open_to_write(path);
       }()) {}
 
 void MetricsWriter::write(const nlohmann::ordered_json& line) {
   require(line.is_object() && line.contains("step") && line["step"].is_number_integer(),
           "a metrics line has a step");
-  const std::string text = dump(line, -1) + "\n";
-  file_.write(file_.size(), text.size(), text.data());
-  expect_written(file_.error());
-}
-
-void MetricsWriter::sync() const { expect_written(file_.flush()); }
-
-void MetricsWriter::expect_written(int error) const {
-  check_system(error == 0, error,
-               "{} cannot be written: {}; free space or fix the cause, then --resume auto",
-               path_.string(), cause_of(error));
+  file_.append(dump(line, -1) + "\n");
 }
 
 std::vector<json> read_metrics(const std::filesystem::path& path) {

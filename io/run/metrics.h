@@ -19,7 +19,7 @@ class MetricsWriter {
  public:
   /// Starts an empty file, or with `resumed_step` >= 0 keeps the lines of steps up to it, so that
   /// each step stands once; lines that a crash left incomplete are dropped.
-  explicit MetricsWriter(std::filesystem::path path, int64_t resumed_step = -1);
+  explicit MetricsWriter(const std::filesystem::path& path, int64_t resumed_step = -1);
 
   /// The step of the last line that was kept; 0: none.
   int64_t last_step() const { return last_step_; }
@@ -29,14 +29,11 @@ class MetricsWriter {
   void write(const nlohmann::ordered_json& line);
   /// All lines to the disk: before a checkpoint of their step is. Another thread may write lines
   /// meanwhile.
-  void sync() const;
+  void sync() const { file_.sync(); }
 
  private:
-  void expect_written(int error) const;
-
-  std::filesystem::path path_;
   int64_t last_step_ = 0;
-  RawFile file_;
+  GrowingFile file_;
 };
 
 /// Every whole line of a metrics.jsonl. A torn last line, and lines with the zeros that a loss of

@@ -356,6 +356,9 @@ void add_run(std::vector<Field>& out) {
   rows.add("deterministic", &R::deterministic, {},
            "false: on a GPU, faster kernels whose results may differ between two runs");
   rows.add("trace", &R::trace, {}, "write trace.json");
+  rows.add("tensorboard", &R::tensorboard, {},
+           "write event files, which TensorBoard reads: metrics of each step, and at each "
+           "evaluation a histogram of each parameter's kept weights");
 }
 
 struct Checker {

@@ -8,6 +8,7 @@
 
 #include "src/core/mirror.h"
 #include "tests/device/late_runs.h"
+#include "tests/support/event_files.h"
 
 namespace espalier::run_test {
 namespace {
@@ -55,6 +56,22 @@ TEST(LateRuns, HaveTheBitsAndMetricsOfTheCpu) {
     };
     testing::for_ways(ways(), 8, body, {dtype});
   }
+}
+
+TEST(LateRuns, HaveTheHistogramsOfTheCpu) {
+  const std::string settings = "run.tensorboard=true train.eval_every=3 ";
+  const auto body = [](const io::Config& config, int) {
+    const std::filesystem::path folder = std::filesystem::path(config.run.out) / "tensorboard";
+    run(config);
+    const auto want = testing::shown_events(folder);
+    run_late(config);
+    const auto got = testing::shown_events(folder);
+    for (const int64_t step : {3, 6, 8}) {
+      EXPECT_FALSE(want.at(step).histograms.empty());
+      EXPECT_TRUE(got.at(step).histograms == want.at(step).histograms) << step;
+    }
+  };
+  testing::for_ways({{1, settings}, {1, settings + "prune_sparse"}}, 8, body);
 }
 
 /// The plan equals the use of the device's arena, and a budget limits the device's memory.

@@ -1,7 +1,8 @@
 // The disk after a loss of power at any moment of a run, after every operation on its
 // files and in every order in which a disk may have taken them (tests/support/recorded_files.h:
 // the model). After each: `--resume auto` takes the newest checkpoint that was reported, or a later
-// one of the same branch; it loads; metrics.jsonl has every step up to it; and the run can begin.
+// one of the same branch; it loads; metrics.jsonl and the event files have every step up to it; and
+// the run can begin.
 //
 // ESPALIER_CRASH_STATES=N visits up to N states an operation (default: a sample of some seconds),
 // ESPALIER_RANDOM=SEED samples others.
@@ -18,6 +19,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/files/raw_file.h"
 #include "src/train/run/run_directory.h"
+#include "tests/support/event_files.h"
 #include "tests/support/failure.h"
 #include "tests/support/recorded_files.h"
 #include "tests/support/support.h"
@@ -219,7 +221,9 @@ class CrashConsistency : public ::testing::Test {
         return "starts afresh: " + reported;
       }
       directory.begin(config, {}, -1);
-      return io::read_metrics(metrics).empty() ? "" : "a fresh run has metrics";
+      return io::read_metrics(metrics).empty() && shown_events(root / "tensorboard", true).empty()
+                 ? ""
+                 : "a fresh run has metrics";
     }
     const auto found = recording.saved(io::read_text(*file, "checkpoint"));
     if (!found) {
@@ -236,8 +240,10 @@ class CrashConsistency : public ::testing::Test {
     io::read_metrics(metrics);  // `espalier report` of the crashed run
     directory.begin(config, {}, step);
     const auto lines = io::read_metrics(metrics);
-    if (lines.size() != static_cast<size_t>(step)) {
-      return fmt::format("{} lines of metrics for {} steps", lines.size(), step);
+    const auto events = shown_events(root / "tensorboard", true);
+    if (lines.size() != static_cast<size_t>(step) || events.size() != lines.size()) {
+      return fmt::format("{} lines of metrics and {} events for {} steps", lines.size(),
+                         events.size(), step);
     }
     for (int64_t at = 1; at <= step; ++at) {
       size_t owner = branch;
@@ -245,8 +251,13 @@ class CrashConsistency : public ::testing::Test {
         --owner;
       }
       const auto& line = lines[static_cast<size_t>(at - 1)];
-      if (line["step"] != at || line["loss"] != recording.branch(owner).loss.at(at)) {
+      const double loss = recording.branch(owner).loss.at(at);
+      if (line["step"] != at || line["loss"] != loss) {
         return "other metrics: " + line.dump();
+      }
+      if (!events.contains(at) ||
+          events.at(at).scalars.at("train/loss") != static_cast<float>(loss)) {
+        return fmt::format("other events of step {}", at);
       }
     }
     if (fs::exists(root / "summary.json") &&
@@ -269,6 +280,7 @@ class CrashConsistency : public ::testing::Test {
     config_.train.checkpoint_every = 5;
     config_.train.keep_checkpoints = 2;
     config_.train.checkpoint_background = background;
+    config_.run.tensorboard = true;
     const fs::path root = folder_ / "recorded";
     fs::remove_all(root);
     fs::create_directories(root);
@@ -368,7 +380,7 @@ TEST_F(CrashConsistency, AMissingFlushIsFound) {
     }
   }
   for (const std::string file : {".", "run", "checkpoints", "set-aside-1", "step-", "metrics.jsonl",
-                                 "config.toml", "summary.json"}) {
+                                 "config.toml", "summary.json", "tensorboard", "events."}) {
     const Result result = visit(recording, 4, [&](const FileOperation& flush) {
       return names.at(flush.node).starts_with(file);
     });

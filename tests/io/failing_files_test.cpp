@@ -127,6 +127,7 @@ class FailingRun : public ::testing::Test {
     config_.train.steps = 4;
     config_.train.checkpoint_every = 1;
     config_.train.keep_checkpoints = 2;
+    config_.run.tensorboard = true;
     train("auto", 0);
     last_ = io::read_text(checkpoint(4), "checkpoint");
     train("none", 3);

@@ -15,6 +15,7 @@
 #include <functional>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/run/event_file.h"
 #include "io/run/metrics.h"
 #include "src/core/error.h"
 
@@ -182,9 +183,11 @@ TEST_F(FullDiskTest, TextFilesAreWholeOrAsBefore) {
     EXPECT_THROW(write_text_atomically(path, std::string(2000, 'x')), Failure);
     MetricsWriter metrics(folder_ / "metrics.jsonl");
     EXPECT_THROW(metrics.write({{"step", 1}, {"text", std::string(2000, 'x')}}), Failure);
+    EventWriter events(folder_ / "events", 1);
+    EXPECT_THROW(events.write(1, std::string(2000, 'x')), Failure);
   }
   EXPECT_EQ(fs::file_size(path), 3U);
-  EXPECT_EQ(files(), 2);
+  EXPECT_EQ(files(), 3);
   EXPECT_TRUE(read_metrics(folder_ / "metrics.jsonl").empty()) << "the torn line is ignored";
 }
 

@@ -316,6 +316,7 @@ Case draw_case(uint64_t number, const testing::TempDir& dir) {
   run.ranks_a_node = draw.of<int>({0, 1, 2});
   config.train.checkpoint_background = !draw.once_in(4);
   run.shares_disk = !draw.once_in(4);
+  config.run.tensorboard = draw.once_in(4);
   return run;
 }
 

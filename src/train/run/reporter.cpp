@@ -1,10 +1,13 @@
 #include "src/train/run/reporter.h"
 
+#include <array>
+
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/device/wait_hook.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/run/checkpoint_save.h"
 #include "src/train/run/summary.h"
+#include "src/train/run/tensorboard.h"
 
 namespace espalier::train {
 namespace {
@@ -26,8 +29,34 @@ Reporter::Reporter(Run& run, const TrainerOptions& options)
 
 void Reporter::write_metrics(const StepReport& report) {
   if (run_.comm.rank() == 0) {
+    const nlohmann::ordered_json line = metrics_line(report);
     const parallel::Busy busy(run_.comm);
-    run_.directory->write_metrics(metrics_line(report));
+    run_.directory->write_metrics(line);
+    if (run_.config().run.tensorboard) {
+      run_.directory->write_events(report.step, events_of_step(line).bytes());
+    }
+  }
+}
+
+void Reporter::write_weight_events(int64_t step) {
+  if (!run_.config().run.tensorboard || run_.ranks->replica() > 0) {
+    return;
+  }
+  const Span span(Track::io, "histograms of weights");
+  parallel::Communicator& stages = run_.ranks->pipeline();
+  const io::EventSummary mine = events_of_weights(run_.stage->store(), run_.pruner->prunable());
+  std::array<double, 1> peak{static_cast<double>(run_.backend->arena().total().peak)};
+  parallel::all_reduce_small(stages, peak, parallel::Combine::max);
+  const auto all = parallel::gather(stages, std::as_bytes(std::span(mine.bytes())));
+  if (run_.comm.rank() == 0) {
+    io::EventSummary memory;
+    memory.add_scalar("memory/peak_bytes", peak[0]);
+    std::string summary = memory.bytes();
+    for (const auto& one : all) {
+      summary.append(reinterpret_cast<const char*>(one.data()), one.size());
+    }
+    const parallel::Busy busy(run_.comm);
+    run_.directory->write_events(step, summary);
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Writes the results of a run: metrics, checkpoints, summary, traces, notes.
+// Writes the results of a run: metrics, TensorBoard's events, checkpoints, summary, traces, notes.
 #include <optional>
 #include <string>
 
@@ -51,6 +51,9 @@ class Reporter {
 
   void note(const std::string& text) const { run_.note(text); }
   void write_metrics(const StepReport& report);
+  /// Collective over the pipeline of the first replica; other ranks and runs without
+  /// run.tensorboard do nothing. Gathers histograms, not weights: at most 4 KB a parameter.
+  void write_weight_events(int64_t step);
   /// Collective. Begins to save the state, after the save before has ended. In the background it
   /// goes on in the calls of `advance_checkpoint`, else it ends here.
   void checkpoint();

@@ -45,7 +45,7 @@ std::optional<RunDirectory::Attempt> attempt_of(const std::string& config,
 
 void check_not_of_run(std::string_view name, const std::string& input, const fs::path& run) {
   const fs::path inside = fs::weakly_canonical(input).lexically_relative(fs::weakly_canonical(run));
-  check(inside.empty() || (*inside.begin() != "checkpoints" &&
+  check(inside.empty() || (*inside.begin() != "checkpoints" && *inside.begin() != "tensorboard" &&
                            std::ranges::find(kRunFiles, inside.string()) == kRunFiles.end()),
         "{} = \"{}\" is a file of the run directory {}, which this run writes; copy it elsewhere, "
         "or set another run.out",
@@ -152,6 +152,7 @@ void RunDirectory::remove_existing() const {
     io::remove_file(root_ / name);
   }
   io::remove_file(root_ / "report.html");
+  io::remove_event_files(events());
 }
 
 void RunDirectory::set_aside_later(int64_t step) {
@@ -191,6 +192,9 @@ void RunDirectory::begin(const io::Config& config, const Manifest& manifest, int
     io::write_text_atomically(root_ / "config.toml", config::to_toml(config));
     io::write_json_atomically(root_ / "manifest.json", json_of(manifest));
     metrics_.emplace(root_ / "metrics.jsonl", resumed_step);
+    if (config.run.tensorboard) {
+      events_.emplace(events(), std::max<int64_t>(resumed_step, 0) + 1);
+    }
     if (const int64_t last = metrics_->last_step(); continues_ && last < resumed_step) {
       notes_.push_back(fmt::format(
           "{} ends at step {}, and the run goes on after step {}: the lines between are lost, the "
@@ -204,6 +208,9 @@ void RunDirectory::sync_metrics() const {
   if (metrics_) {
     metrics_->sync();
   }
+  if (events_) {
+    events_->sync();
+  }
 }
 
 void RunDirectory::check_lock() const {
@@ -216,6 +223,13 @@ void RunDirectory::write_metrics(const nlohmann::ordered_json& line) {
   check_lock();
   if (metrics_) {
     metrics_->write(line);
+  }
+}
+
+void RunDirectory::write_events(int64_t step, std::string_view summary) {
+  if (events_) {
+    check_lock();
+    events_->write(step, summary);
   }
 }
 

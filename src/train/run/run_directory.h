@@ -1,6 +1,7 @@
 #pragma once
 // A run directory (contract: docs/formats.md): lock, resolved config, manifest.json, metrics.jsonl,
-// checkpoints/, summary.json, trace.json. Rank 0 writes it; other ranks know the paths only.
+// checkpoints/, summary.json, trace.json, tensorboard/. Rank 0 writes it; other ranks know the
+// paths only.
 #include <array>
 #include <filesystem>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "io/config/config.h"
+#include "io/run/event_file.h"
 #include "io/run/metrics.h"
 #include "parallel/transport/communicator.h"
 #include "src/train/run/manifest.h"
@@ -21,8 +23,9 @@ inline constexpr std::array<std::string_view, 8> kRunFiles{
     "config.toml", "manifest.json", "metrics.jsonl",         "summary.json",
     "trace.json",  "adaprec.jsonl", "pipeline-measured.svg", "pipeline-predicted.svg"};
 
-/// Throws Failure if `input` is a file that a run writes to `run`, or lies in its checkpoints/: the
-/// run would replace what it reads. `name` begins the message: "train.teacher", for example.
+/// Throws Failure if `input` is a file that a run writes to `run`, or lies in its checkpoints/ or
+/// tensorboard/: the run would replace what it reads. `name` begins the message: "train.teacher",
+/// for example.
 void check_not_of_run(std::string_view name, const std::string& input,
                       const std::filesystem::path& run);
 
@@ -50,10 +53,12 @@ class RunDirectory {
   const std::optional<Attempt>& earlier_attempt() const { return earlier_; }
   std::filesystem::path checkpoint_path(int64_t step) const;
   std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
+  std::filesystem::path events() const { return root_ / "tensorboard"; }
 
   /// Rank 0: removes an earlier run that this one replaces, or sets its checkpoints after
   /// `resumed_step` aside; writes config.toml and manifest.json, and opens metrics.jsonl, kept up
-  /// to `resumed_step` (-1: empty). Until the run's end summary.json does not say "finished".
+  /// to `resumed_step` (-1: empty), and with run.tensorboard an event file. Until the run's end
+  /// summary.json does not say "finished".
   void begin(const io::Config& config, const Manifest& manifest, int64_t resumed_step);
   /// Notes for the user about `begin` and the constructor; empties the list.
   std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }
@@ -61,8 +66,10 @@ class RunDirectory {
   void check_lock() const;
   /// Rank 0 writes one line; other ranks do nothing.
   void write_metrics(const nlohmann::ordered_json& line);
-  /// Rank 0: all lines to the disk, before a checkpoint of their steps is. Another thread may call
-  /// it and `check_lock`.
+  /// Rank 0, with run.tensorboard: writes the bytes of an io::EventSummary.
+  void write_events(int64_t step, std::string_view summary);
+  /// Rank 0: all lines and events to the disk, before a checkpoint of their steps is. Another
+  /// thread may call it and `check_lock`.
   void sync_metrics() const;
 
  private:
@@ -83,6 +90,7 @@ class RunDirectory {
   std::optional<std::filesystem::path> resume_file_;
   std::optional<Attempt> earlier_;
   std::optional<io::MetricsWriter> metrics_;
+  std::optional<io::EventWriter> events_;
   std::vector<std::string> notes_;
 };
 

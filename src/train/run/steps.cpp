@@ -414,6 +414,9 @@ class StepLoop {
       report.val_top5 = found.top5;
     }
     report_step(report);
+    if (report.val_loss) {
+      reporter_.write_weight_events(report.step);
+    }
     if (every(config.parallel.check_every) && run_.plan->layout.grid.data > 1) {
       compare_ranks(run_.stage->store(), run_.ranks->data(), &run_.data_parallel->low_rank());
     }
