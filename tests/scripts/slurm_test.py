@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import unittest
 ROOT, PROGRAM = map(pathlib.Path, sys.argv[1:3])
 SCRIPTS = {"srun": ROOT / "configs/slurm/train.sbatch", "mpirun": ROOT / "configs/slurm/train-mpirun.sbatch"}
 HOST = socket.gethostname().split(".")[0]
-PATIENCE = 300  # s, for each state of a job: the machine may be busy
+PATIENCE = 900  # s, for each state of a job: the machine may be busy
 
 CLUSTER = """
 ClusterName=espalier
@@ -102,8 +103,10 @@ class Cluster:
             "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMP_WAIT_POLICY": "passive"}
         for name in [name for name in self.environment if re.match("SLURM_(?!CONF)|SBATCH_", name)]:
             del self.environment[name]
-        self.daemons = [subprocess.Popen([daemon, "-D", "-f", str(conf)], env=self.environment, stdout=subprocess.DEVNULL,
-                                         stderr=subprocess.DEVNULL) for daemon in ("slurmctld", "slurmd")]
+        # They end with this process, even if it is killed.
+        self.daemons = [subprocess.Popen(["setpriv", "--pdeathsig", "KILL", daemon, "-D", "-f", str(conf)],
+                                         env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                        for daemon in ("slurmctld", "slurmd")]
 
     def call(self, *command, cwd=None):
         done = subprocess.run(command, env=self.environment, cwd=cwd, capture_output=True, text=True)
@@ -138,14 +141,14 @@ class Cluster:
 class Job:
     """A training in a folder of its own."""
 
-    def __init__(self, folder, launcher, steps, options=(), arguments=(), signal="USR1@20", seconds=3600):
+    def __init__(self, folder, launcher, steps, options=(), arguments=(), warning="USR1@20", seconds=3600):
         self.folder = folder
         if not (folder / "c.toml").exists():
             write_inputs(folder, steps)
         scope = "B:" if launcher == "mpirun" else ""
         self.number = CLUSTER_OF_TEST.call(
             "sbatch", "--parsable", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1",
-            f"--time={seconds // 60}", f"--signal={scope}{signal}", *options, str(SCRIPTS[launcher]), "c.toml", *arguments,
+            f"--time={seconds // 60}", f"--signal={scope}{warning}", *options, str(SCRIPTS[launcher]), "c.toml", *arguments,
             cwd=folder).strip()
         self.steps = steps
 
@@ -189,7 +192,7 @@ def last_checkpoint(folder, steps):
 
 
 class Slurm(unittest.TestCase):
-    SHORT, LONG = 2000, 12000  # steps: some seconds; longer than the 30 s between Slurm's looks at time limits
+    SHORT, LONG = int(os.environ.get("SHORT", 2000)), int(os.environ.get("LONG", 12000))  # steps: some seconds; longer than the 30 s between Slurm's looks at time limits
     undisturbed = {}
 
     @classmethod
@@ -253,7 +256,7 @@ class Slurm(unittest.TestCase):
     def test_a_job_near_its_time_limit_saves_and_goes_on(self):
         for launcher in self.each():
             # Slurm sends the signal up to 60 s early: here between the 1st and the 31st second.
-            job = self.job(launcher, self.LONG, signal="USR1@29", seconds=60)
+            job = self.job(launcher, self.LONG, warning="USR1@29", seconds=60)
             state, code, restarts = job.end()
             self.assertEqual((state, code), ("COMPLETED", "0:0"), job.log())
             self.assertGreater(restarts, 0, job.log())
@@ -317,10 +320,11 @@ class Slurm(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    missing = [name for name in ("slurmctld", "slurmd", "sbatch", "srun", "mpirun") if not shutil.which(name)]
+    missing = [name for name in ("slurmctld", "slurmd", "sbatch", "srun", "mpirun", "setpriv") if not shutil.which(name)]
     if missing:
         print(f"skipped: {', '.join(missing)} missing (scripts/install-packages.sh --slow)")
         sys.exit(77)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stops the cluster, too
     CLUSTER_OF_TEST = Cluster()
     try:
         CLUSTER_OF_TEST.wait_until_idle()

@@ -151,8 +151,11 @@ TEST(HostMemory, DamagedFilesLimitNothing) {
         dir / "a",
         {{"proc/meminfo", text}, {"proc/self/mountinfo", text}, {"proc/self/cgroup", text}});
     EXPECT_EQ(train::host_limit(root).bytes, kNone) << text;
-    machine(root, {{"proc/self/mountinfo", kMounts2}, {"proc/self/cgroup", "0::/"}});
-    machine(root, {{"sys/fs/cgroup/memory.max", text}});
+  }
+  for (const std::string text : {"", "many", ":", "-"}) {
+    const fs::path root = machine(dir / "b", {{"proc/self/mountinfo", kMounts2},
+                                              {"proc/self/cgroup", "0::/"},
+                                              {"sys/fs/cgroup/memory.max", text}});
     EXPECT_EQ(train::host_limit(root).bytes, kNone) << text;
   }
 }
