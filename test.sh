@@ -7,9 +7,10 @@ cd "$(dirname "$0")"
 
 build=build
 selection=(-LE slow)
+packages=--tests
 case "${1-}" in
 "") ;;
---slow) selection=() ;;
+--slow) selection=() packages=--slow ;;
 *)
   echo "usage: $0 [--slow]" >&2
   exit 2
@@ -19,7 +20,7 @@ esac
 # An error before the tests are counted is a failure.
 trap 'echo "0 passed, 1 failed"' EXIT
 
-scripts/install-packages.sh --tests
+scripts/install-packages.sh $packages
 # With a CUDA toolkit the CUDA backend is compiled too; its tests skip on machines without a GPU.
 cmake --preset release -DESPALIER_TESTS=ON -DESPALIER_CUDA=AUTO -DESPALIER_CPU_TABLES=all \
   "-DESPALIER_BENCHMARKS=${ESPALIER_BENCHMARKS:-OFF}"

@@ -53,7 +53,13 @@ expect "root: success" [ "$code" = 0 ]
 expect "root: updates first" [ "$(head -n 1 "$scratch/apt-calls")" = "-q update" ]
 expect "root: installs" contains "$(cat "$scratch/apt-calls")" "-q install -y --no-install-recommends g++ cmake"
 expect "root: test packages too" contains "$(cat "$scratch/apt-calls")" "libgtest-dev"
+expect "root: no packages of slow tests" lacks "$(cat "$scratch/apt-calls")" "slurmd"
 expect "root: no sudo" lacks "$(cat "$scratch/apt-calls")" "sudo"
+
+reset 0 "all-but-some\n"
+run "$script" --slow
+expect "slow tests: test packages" contains "$(cat "$scratch/apt-calls")" "libgtest-dev"
+expect "slow tests: Slurm" contains "$(cat "$scratch/apt-calls")" "slurmctld slurmd slurm-client"
 
 reset 1000 ""
 touch "$scratch/may-sudo"

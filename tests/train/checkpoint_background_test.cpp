@@ -17,6 +17,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/files/file_system.h"
 #include "io/files/raw_file.h"
+#include "src/train/memory/host_memory.h"
 #include "src/train/run/checkpoint_save.h"
 #include "tests/support/failure.h"
 #include "tests/support/support.h"
@@ -376,9 +377,11 @@ TEST(CheckpointBackground, WithoutMemoryForTheCopyStepsWait) {
   EXPECT_EQ(plan_of().plan.checkpoint_copy, 0U) << "the last checkpoint needs no copy";
 }
 
-fs::path write_memory_info(const fs::path& file, const std::string& text) {
-  std::ofstream(file) << text;
-  return file;
+/// A folder with a file proc/meminfo.
+fs::path write_memory_info(const fs::path& root, const std::string& text) {
+  fs::create_directories(root / "proc");
+  std::ofstream(root / "proc/meminfo") << text;
+  return root;
 }
 
 TEST(CheckpointBackground, CopiesTakeAtMostHalfOfTheFreeMemory) {
@@ -393,8 +396,8 @@ TEST(CheckpointBackground, CopiesTakeAtMostHalfOfTheFreeMemory) {
   EXPECT_TRUE(train::has_memory_for_copies(SIZE_MAX, 1, other));
   EXPECT_TRUE(train::has_memory_for_copies(SIZE_MAX, 1, dir / "missing"));
   // The system's own: some memory is free, not all that an address can name.
-  EXPECT_TRUE(train::has_memory_for_copies(1, 1, "/proc/meminfo"));
-  EXPECT_FALSE(train::has_memory_for_copies(size_t{1} << 60U, 1, "/proc/meminfo"));
+  EXPECT_TRUE(train::has_memory_for_copies(1, 1, "/"));
+  EXPECT_FALSE(train::has_memory_for_copies(size_t{1} << 60U, 1, "/"));
 }
 
 /// Notes the threads that write arrays of checkpoints.
@@ -432,7 +435,7 @@ TEST(CheckpointBackground, WithoutMemoryOnOneRankNoneCopies) {
         ranks.insert(std::this_thread::get_id());
       }
       train::Trainer trainer(config, comm,
-                             {.resume = "none", .memory_info = comm.rank() == 1 ? little : much});
+                             {.resume = "none", .system_root = comm.rank() == 1 ? little : much});
       trainer.run();
       const Outcome waited = outcome_of(trainer);
       EXPECT_EQ(waited.values, copied.values);

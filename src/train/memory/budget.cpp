@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 
 #include "parallel/pipeline/schedule/registry.h"
@@ -282,18 +281,6 @@ Fit fit_memory(const io::Config& config, const RunShape& run) {
     }
   }
   fail_to_fit(config, run, fit);
-}
-
-bool has_memory_for_copies(size_t copy, int ranks, const std::filesystem::path& info) {
-  std::ifstream system(info);
-  std::string key;
-  std::string unit;
-  for (size_t kib = 0; system >> key >> kib && std::getline(system, unit);) {
-    if (key == "MemAvailable:") {
-      return copy * static_cast<size_t>(ranks) <= kib * 1024 / 2;
-    }
-  }
-  return true;
 }
 
 std::string no_copy_note(const io::Config& config, size_t copy) {

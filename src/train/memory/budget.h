@@ -11,7 +11,6 @@
 // parameters while they are drawn, saved or moved. On a device the plan covers device memory;
 // pinned host memory is reported separately (`pinned`).
 #include <array>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -130,10 +129,6 @@ Fit fit_memory(const io::Config& config, const RunShape& run);
 inline bool saves_in_background(const io::Config& config) {
   return config.train.checkpoint_background && config.train.checkpoint_every > 0;
 }
-/// Whether `ranks` copies of so many bytes leave half of a machine's free memory; true if the
-/// system does not tell. `info`: a file like /proc/meminfo. Without train.memory_budget nothing
-/// else limits the copies of checkpoints.
-bool has_memory_for_copies(size_t copy, int ranks, const std::filesystem::path& info);
 /// For the user: the budget has no room for so many bytes of a copy.
 std::string no_copy_note(const io::Config& config, size_t copy);
 

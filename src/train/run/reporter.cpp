@@ -5,6 +5,7 @@
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/device/wait_hook.h"
 #include "src/train/exchange/agreement.h"
+#include "src/train/memory/host_memory.h"
 #include "src/train/run/checkpoint_save.h"
 #include "src/train/run/summary.h"
 #include "src/train/run/tensorboard.h"
@@ -23,7 +24,7 @@ bool traced(const io::Config& config, int64_t step) {
 Reporter::Reporter(Run& run, const TrainerOptions& options)
     : run_(run),
       git_(options.git),
-      memory_info_(options.memory_info),
+      system_root_(options.system_root),
       last_saved_(run.resumed_step),
       background_(options.background_thread) {}
 
@@ -65,7 +66,7 @@ void Reporter::checkpoint() {
   // Ranks may differ in the second condition: the save then copies on none (SaveOptions).
   begin_checkpoint(run_.copies_checkpoints &&
                    has_memory_for_copies(run_.plan->fit.plan.checkpoint_copy,
-                                         run_.comm.local_size(), memory_info_));
+                                         run_.comm.local_size(), system_root_));
   if (!run_.copies_checkpoints) {
     complete_checkpoint();
   }

@@ -77,7 +77,7 @@ class Reporter {
 
   Run& run_;
   std::string git_;
-  std::filesystem::path memory_info_;
+  std::filesystem::path system_root_;
   Trace trace_;
   int64_t last_saved_;  ///< step of the newest checkpoint; -1: none
   Background background_;

@@ -12,6 +12,7 @@
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/exchange/low_rank_codec.h"
+#include "src/train/memory/host_memory.h"
 #include "src/train/memory/storage_choice.h"
 #include "src/train/run/received_checkpoint.h"
 #include "src/train/run/snapshot.h"
@@ -268,6 +269,18 @@ void limit_copies(const std::map<std::string, std::string>& storages, Run& run) 
   }
 }
 
+/// Collective. Throws Failure if the plans of the ranks do not fit their machines.
+void check_host_memory(const TrainerOptions& options, Run& run) {
+  const RunPlan& plan = *run.plan;
+  const MemoryPlan mine = plan.layout.pipelined() ? plan.with_storages({}) : plan.fit.plan;
+  const bool on_device = run.backend->stream().arena().on_device();
+  const std::string note = check_host(mine, on_device, run.comm, options.system_root);
+  if (run.copies_checkpoints && !note.empty()) {
+    run.copies_checkpoints = false;
+    run.note(note);
+  }
+}
+
 /// Collective. Ranks decide by copies_checkpoints when they wait for a save together.
 void agree_on_copies(Run& run) {
   std::array<double, 1> without{run.copies_checkpoints ? 0.0 : 1.0};
@@ -424,6 +437,7 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
                comm, run.note));
   run.backend->arena().set_advice(run.plan->advice);
   run.copies_checkpoints = run.plan->fit.copies_checkpoints;
+  check_host_memory(options, run);
   run.ranks = std::make_unique<Ranks>(comm, run.plan->layout.grid);
   run.manifest.replicas = run.plan->layout.grid.data;
   run.manifest.stages = run.plan->layout.grid.pipeline;

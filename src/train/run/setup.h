@@ -29,9 +29,8 @@ struct TrainerOptions {
   /// False: checkpoints in the background are written by calls after each step, so that the order
   /// of all events is determined (simulations).
   bool background_thread = true;
-  /// Tells the free memory of the machine (has_memory_for_copies).
-  std::filesystem::path memory_info = "/proc/meminfo";
-  std::function<bool()> stop_requested;                   ///< polled once per step
+  std::filesystem::path system_root = "/";  ///< of proc and sys, for limits (host_memory.h)
+  std::function<bool()> stop_requested;     ///< polled once per step
   std::function<void(const struct StepReport&)> on_step;  ///< after each step
   std::function<void(const std::string&)> on_note;        ///< messages for the user, of every rank
 };
