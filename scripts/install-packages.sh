@@ -1,22 +1,24 @@
 #!/bin/sh
-# install-packages.sh [--tests|--ci]: installs missing Debian packages with apt, as root or by sudo. If
-# none is missing, it needs neither root nor network. Without root and sudo it prints the command to
-# run; exit code 1. --tests adds the packages of the tests, --ci also those of .ci/run. For Debian 12
-# (bookworm) and later.
+# install-packages.sh [--package|--tests|--ci]: installs missing Debian packages with apt, as root or by
+# sudo. If none is missing, it needs neither root nor network. Without root and sudo it prints the command
+# to run; exit code 1. --package adds those with which cpack makes packages, --tests those of the tests,
+# --ci both and those of .ci/run. For Debian 12 (bookworm) and later.
 set -eu
 
 program="g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin
   libhdf5-openmpi-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev
   perl-doc git ca-certificates"
 tests="libgtest-dev libgmock-dev libbenchmark-dev python3-h5py clang-format-14 iproute2"
+package="dpkg-dev file"
 ci="clang-16 libomp-16-dev libclang-rt-16-dev"
 
 case "${1-}" in
 "") wanted=$program ;;
+--package) wanted="$program $package" ;;
 --tests) wanted="$program $tests" ;;
---ci) wanted="$program $tests $ci" ;;
+--ci) wanted="$program $package $tests $ci" ;;
 *)
-  echo "usage: $0 [--tests|--ci]" >&2
+  echo "usage: $0 [--package|--tests|--ci]" >&2
   exit 2
   ;;
 esac

@@ -55,6 +55,11 @@ expect "root: installs" contains "$(cat "$scratch/apt-calls")" "-q install -y --
 expect "root: test packages too" contains "$(cat "$scratch/apt-calls")" "libgtest-dev"
 expect "root: no sudo" lacks "$(cat "$scratch/apt-calls")" "sudo"
 
+reset 0 "g++\n"
+run "$script" --package
+expect "cpack's packages: success" [ "$code" = 0 ]
+expect "cpack's packages" contains "$(cat "$scratch/apt-calls")" " perl-doc git ca-certificates dpkg-dev file"
+
 reset 1000 ""
 touch "$scratch/may-sudo"
 run "$script"
