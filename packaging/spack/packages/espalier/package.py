@@ -1,4 +1,4 @@
-# Recipe for Spack 1.0 and later (0.23, if it has the package tomlplusplus). In the root of a checkout:
+# Recipe for Spack 1.0 and later (0.23 has no package tomlplusplus). In the root of a checkout:
 #
 #   spack repo add packaging/spack
 #   spack dev-build espalier@main                        builds the checkout as it is
