@@ -36,6 +36,9 @@ target_compile_options(espalier_quick INTERFACE $<$<CONFIG:Release>:-O1>)
 # of the time.
 add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param ggc-min-heapsize=1000000>")
 
+# Error messages name source files below the root: no program holds the path of its build.
+add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang>:-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>")
+
 option(ESPALIER_UNITY "Compile sources in groups: less time for a whole build, more for one changed file" OFF)
 function(espalier_unity target)
   if(ESPALIER_UNITY)

@@ -1,8 +1,9 @@
 #!/bin/sh
-# install-packages.sh [--tests|--slow|--ci]: installs missing Debian packages with apt, as root or by
-# sudo. If none is missing, it needs neither root nor network. Without root and sudo it prints the
-# command to run; exit code 1. --tests adds the packages of the tests; --slow also those of slow tests
-# (Slurm), --ci also those of .ci/run. For Debian 12 (bookworm) and later.
+# install-packages.sh [--package|--tests|--slow|--ci]: installs missing Debian packages with apt, as root or
+# by sudo. If none is missing, it needs neither root nor network. Without root and sudo it prints the command
+# to run; exit code 1. --package adds those with which cpack makes packages, --tests those of the tests,
+# --slow also those of slow tests (Slurm, cpack), --ci those of the tests, of cpack and of .ci/run. For
+# Debian 12 (bookworm) and later.
 set -eu
 
 program="g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin
@@ -10,15 +11,17 @@ program="g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin
   perl-doc git ca-certificates"
 tests="libgtest-dev libgmock-dev libbenchmark-dev python3-h5py clang-format-14 iproute2"
 slow="slurmctld slurmd slurm-client"
+package="dpkg-dev file"
 ci="clang-16 libomp-16-dev libclang-rt-16-dev"
 
 case "${1-}" in
 "") wanted=$program ;;
+--package) wanted="$program $package" ;;
 --tests) wanted="$program $tests" ;;
---slow) wanted="$program $tests $slow" ;;
---ci) wanted="$program $tests $ci" ;;
+--slow) wanted="$program $package $tests $slow" ;;
+--ci) wanted="$program $package $tests $ci" ;;
 *)
-  echo "usage: $0 [--tests|--slow|--ci]" >&2
+  echo "usage: $0 [--package|--tests|--slow|--ci]" >&2
   exit 2
   ;;
 esac

@@ -61,6 +61,11 @@ run "$script" --slow
 expect "slow tests: test packages" contains "$(cat "$scratch/apt-calls")" "libgtest-dev"
 expect "slow tests: Slurm" contains "$(cat "$scratch/apt-calls")" "slurmctld slurmd slurm-client"
 
+reset 0 "g++\n"
+run "$script" --package
+expect "cpack's packages: success" [ "$code" = 0 ]
+expect "cpack's packages" contains "$(cat "$scratch/apt-calls")" " perl-doc git ca-certificates dpkg-dev file"
+
 reset 1000 ""
 touch "$scratch/may-sudo"
 run "$script"
