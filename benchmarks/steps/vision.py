@@ -60,7 +60,9 @@ def espalier(folder, arguments, network, dtype, rate, way):
     }
     if sparsity != "dense":
         settings |= {"pruning.method": "random", "pruning.at_step": 0, "pruning.sparsity": float(sparsity)}
-    settings |= dict(one.split("=", 1) for one in chosen)
+    for one in chosen:
+        key, value = one.split("=", 1)
+        settings[key] = int(value) if value.isdigit() else value
     config = os.path.join(folder, "config.toml")
     with open(config, "w") as file:
         for key, value in settings.items():
