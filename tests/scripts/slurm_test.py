@@ -275,9 +275,10 @@ class Slurm(unittest.TestCase):
 
     def test_a_busy_run_directory_is_tried_again(self):
         for launcher in self.each():
-            first = self.job(launcher, self.SHORT)
+            half = ["--mem=2000"]  # of the node's memory; by default a job takes all of it
+            first = self.job(launcher, self.SHORT, half)
             first.wait_for_steps()
-            second = self.job(launcher, self.SHORT, folder=first.folder)
+            second = self.job(launcher, self.SHORT, half, folder=first.folder)
             self.expect_end(first, "COMPLETED", "0:0")
             self.assertEqual(second.end()[:2], ("COMPLETED", "0:0"), second.log())
             self.assertGreater(second.end()[2], 0, second.log())
