@@ -161,11 +161,11 @@ class Job:
         return logs[0].read_text() if logs else ""
 
     def wait(self, what, condition, patience=PATIENCE):
-        end = time.time() + patience
-        while not condition():
-            if time.time() > end:
-                raise AssertionError(f"no {what}: {self.fields()}\n{self.log()}\n{CLUSTER_OF_TEST.logs()}")
+        for _ in range(5 * patience):  # not by the clock: the whole machine may be suspended
+            if condition():
+                return
             time.sleep(0.2)
+        raise AssertionError(f"no {what}: {self.fields()}\n{self.log()}\n{CLUSTER_OF_TEST.logs()}")
 
     def wait_for_steps(self):
         self.wait("step", lambda: "step 1/" in self.log())
@@ -237,7 +237,7 @@ class Slurm(unittest.TestCase):
         urgent = CLUSTER_OF_TEST.call("sbatch", "--parsable", "-p", "high", "-n", "4", "--output=urgent.log",
                                       "--wrap", "sleep 3; date", cwd=job.folder).strip()
         self.expect_end(job, "COMPLETED", "0:0", restarts=1)
-        self.assertRegex(job.log(), r"(?s)step 1/.*PREEMPTION|CANCELLED AT.*resumed from run/checkpoints")
+        self.assertRegex(job.log(), r"(?s)step 1/.*CANCELLED AT.*resumed from run/checkpoints")
         self.assertGreater(len(list((job.folder / "run/checkpoints").iterdir())), 1, job.log())
         self.expect_same_bits(job)
         self.assertIn("JobState=COMPLETED", CLUSTER_OF_TEST.call("scontrol", "show", "job", urgent))
