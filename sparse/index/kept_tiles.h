@@ -14,14 +14,14 @@ namespace espalier::sparse {
 
 class KeptTiles final : public kernels::KeptForms {
  public:
-  /// `changes` grows with each allocation. Both outlive it.
+  /// `changes` is incremented at each allocation. `arena` and `changes` must outlive this object.
   KeptTiles(Arena& arena, int64_t& changes) : arena_(arena), changes_(changes) {}
 
   Place place(kernels::PositionForm form, size_t bytes) override;
-  /// Whether products of this form need no positions.
+  /// Whether the form is built: products then read it and not the positions.
   bool made(kernels::PositionForm form) const { return at(form).made; }
   size_t bytes() const;
-  /// Of the forms that are made, in which no bit changes; others are empty.
+  /// The memory of each built form, constant until the mask changes; empty if it is not built.
   std::array<Tensor, kernels::kPositionForms> memory() const;
 
  private:

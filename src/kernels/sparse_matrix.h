@@ -63,9 +63,9 @@ class KeptForms {
 
   struct Place {
     std::byte* memory;
-    bool* made;  ///< whether the memory holds the form; who makes it sets this
+    bool* made;  ///< true once the memory holds the form; set by the kernel that builds it
   };
-  /// Memory for a form; other bytes than before: new memory.
+  /// Returns the memory of a form. A different `bytes` reallocates it and clears `made`.
   virtual Place place(PositionForm form, size_t bytes) = 0;
 };
 
