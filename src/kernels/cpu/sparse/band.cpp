@@ -43,9 +43,8 @@ template <class F, class In, class Out>
 template <class F, class In, class Out>
 void put_band(const Epilogue& e, const float* band, const Place& p) {
   for (int64_t lane = 0; lane < p.row; lane += kLanes) {
-    // See SparseKernels::add_tile: even tokens come first.
     const int64_t part = lane / kLanes % p.lane_tokens;
-    const int64_t* rows = p.rows + lane - part * kLanes + part;
+    const int64_t* rows = p.rows + lane - part * kLanes;
     for (int64_t f = 0; f < p.features; f += kLanes) {
       const int64_t width = least(kLanes, p.features - f);
       Vector square[kLanes];
@@ -54,7 +53,7 @@ void put_band(const Epilogue& e, const float* band, const Place& p) {
       }
       transpose(square);
       for (int64_t i = 0; i < kLanes; ++i) {
-        const int64_t row = rows[i * p.lane_tokens];
+        const int64_t row = rows[lane_token(p.lane_tokens, part, i)];
         if (row < 0) {
           continue;
         }

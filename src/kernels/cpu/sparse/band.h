@@ -23,6 +23,12 @@ struct Place {
   int64_t lane_tokens, row;
 };
 
+/// Token of lane i of the part-th vector, where a lane holds `lane_tokens` tokens when packed: each
+/// quarter of a packed vector gives a quarter of each part (SparseKernels::add_tile).
+constexpr int64_t lane_token(int64_t lane_tokens, int64_t part, int64_t i) {
+  return i / 4 * 4 * lane_tokens + 4 * part + i % 4;
+}
+
 /// Transposes the band into the result's rows.
 using PutBand = void (*)(const Epilogue& e, const float* band, const Place& place);
 

@@ -189,7 +189,7 @@ int64_t whole_lines(int64_t floats) { return divide_up(floats, 16) * 16; }
 
 Memory carve(Carver& carver, const SparseMatrix& weight, TileUse use, int64_t segment,
              const Ring& ring, const SparseKernels& kernels, int threads) {
-  Memory m{.tiles = carve_tiles(carver, weight, use, threads, segment)};
+  Memory m{.tiles = carve_tiles(carver, weight, use, kernels.values, threads, segment)};
   const Tiles& tiles = m.tiles.tiles;
   const int64_t rows = tiles.segment_blocks() * tiles.block_rows;
   m.each =
@@ -218,7 +218,7 @@ struct Walk {
     for (int64_t panel = 0; panel < panels; ++panel) {
       for (int64_t b = 0; b < blocks; ++b) {
         kernels.add_tile(tiles, tiles.at(row_segment * blocks + b, col_segment * panels + panel),
-                         x + panel * kPanel * kernels.vectors * kLanes,
+                         x + panel * tiles.panel() * kernels.vectors * kLanes,
                          band + b * tiles.block_rows * band_row());
       }
     }
@@ -439,7 +439,7 @@ void sum_block(const Window& window, const WeightMemory& m, int64_t b, int64_t t
 #pragma omp barrier
     for (int64_t p = 0; p < tiles.panels; ++p) {
       const int64_t place = p / tiles.segment_panels();
-      const int64_t offset = p % tiles.segment_panels() * kPanel * row;
+      const int64_t offset = p % tiles.segment_panels() * tiles.panel() * row;
       for (int64_t k = 0; k < tiles.blocks; ++k) {
         const int64_t tile = tiles.at(k, p);
         if (m.sampled.thread_of(tile, threads) != thread) {

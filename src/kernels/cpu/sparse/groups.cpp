@@ -6,11 +6,11 @@ namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
 /// Counts the elements of each row; rows_with[c] = number of rows with c elements.
-void count_rows(const TileBits& in, int64_t rows, uint16_t (&rows_with)[kPanel + 1]) {
+void count_rows(const TileBits& in, int64_t rows, uint16_t (&rows_with)[kMostPanel + 1]) {
   for (int64_t r = 0; r < rows; ++r) {
     int count = 0;
-    for (int w = 0; w < kPanelWords; ++w) {
-      count += __builtin_popcountll(in.words[r * kPanelWords + w]);
+    for (int w = 0; w < in.panel_words; ++w) {
+      count += __builtin_popcountll(in.words[r * in.panel_words + w]);
     }
     in.counts[r] = static_cast<uint8_t>(count);
     ++rows_with[count];
@@ -53,16 +53,21 @@ void interleave(const uint8_t* from, int64_t stride, int64_t count, uint8_t* to)
 
 }  // namespace
 
-void sort_rows(const TileBits& in, uint16_t* order, Run* runs) {
-  uint16_t rows_with[kPanel + 1] = {};
+void sort_rows(const TileBits& in, TileValues values, uint16_t* order, Run* runs) {
+  uint16_t rows_with[kMostPanel + 1] = {};
   count_rows(in, in.rows, rows_with);
-  uint16_t place[kPanel + 1];
+  const int elements = elements_together(values);
+  uint16_t place[kMostPanel + 1];
   uint16_t before = 0;
-  for (int count = 1; count <= kPanel; ++count) {
-    place[count] = before;
-    before = static_cast<uint16_t>(before + rows_with[count]);
-    if (rows_with[count] > 0) {
-      *runs++ = {static_cast<uint16_t>(count), rows_with[count]};
+  for (int count = 1; count <= 64 * in.panel_words; count += elements) {
+    const uint16_t begin = before;
+    for (int c = count; c < count + elements; ++c) {
+      place[c] = before;
+      before = static_cast<uint16_t>(before + rows_with[c]);
+    }
+    if (before > begin) {
+      *runs++ = {static_cast<uint16_t>(count + elements - 1),
+                 static_cast<uint16_t>(before - begin)};
     }
   }
   *runs = {0, 0};
@@ -75,16 +80,16 @@ void sort_rows(const TileBits& in, uint16_t* order, Run* runs) {
 
 void sort_sampled_rows(const TileBits& in, uint16_t* order, Run* runs) {
   const int64_t rows = divide_up(in.rows, kSampledRows) * kSampledRows;
-  for (int64_t i = in.rows * kPanelWords; i < rows * kPanelWords; ++i) {
+  for (int64_t i = in.rows * in.panel_words; i < rows * in.panel_words; ++i) {
     in.words[i] = 0;
   }
-  uint16_t rows_with[kPanel + 1] = {};
+  uint16_t rows_with[kMostPanel + 1] = {};
   count_rows(in, rows, rows_with);
   // Rows without elements come first; groups of only such rows are skipped.
-  int64_t place[kPanel + 1];
+  int64_t place[kMostPanel + 1];
   int64_t before = -(rows_with[0] / kSampledRows * kSampledRows);
   int64_t grouped = 0;
-  for (int count = 0; count <= kPanel; ++count) {
+  for (int count = 0; count <= 64 * in.panel_words; ++count) {
     place[count] = before;
     before += rows_with[count];
     const int64_t end = before / kSampledRows * kSampledRows;  // end of the complete groups
@@ -103,13 +108,17 @@ void sort_sampled_rows(const TileBits& in, uint16_t* order, Run* runs) {
 }
 
 int64_t list_groups(const TileBits& in, const uint16_t* order, const Run* runs, uint8_t* columns) {
-  uint8_t listed[2 * kPanel + 64];
+  uint8_t listed[2 * kMostPanel + 64];
   const uint8_t* const begin = columns;
   for (; runs->rows > 0; ++runs) {
     const int64_t count = runs->count;
     for (int64_t left = runs->rows; left > 0;) {
       const int64_t group = left >= 2 ? 2 : 1;
-      list_columns({in.words, kPanelWords, order, group}, group == 1 ? columns : listed);
+      uint8_t* const lists = group == 1 ? columns : listed;
+      list_columns({in.words, in.panel_words, order, group, count}, lists);
+      for (int64_t r = 0; r < group; ++r) {
+        lists[(r + 1) * count - 1] = lists[r * count + in.counts[order[r]] - 1];
+      }
       if (group == 2) {
         interleave<2>(listed, count, count, columns);
       }
@@ -123,14 +132,14 @@ int64_t list_groups(const TileBits& in, const uint16_t* order, const Run* runs, 
 
 int64_t list_sampled_groups(const TileBits& in, const uint16_t* order, const Run* runs,
                             uint8_t* columns) {
-  constexpr int64_t kStride = kPanel + 64;
+  constexpr int64_t kStride = kMostPanel + 64;
   // Entries beyond a row's last column are also valid columns: 0, or one of an earlier group.
   uint8_t listed[kSampledRows * kStride] = {};
   const uint8_t* const begin = columns;
   for (; runs->rows > 0; ++runs) {
     const int64_t count = runs->count;
     for (int64_t left = runs->rows; left > 0; left -= kSampledRows) {
-      list_columns({in.words, kPanelWords, order, kSampledRows, kStride}, listed);
+      list_columns({in.words, in.panel_words, order, kSampledRows, kStride}, listed);
       interleave<kSampledRows>(listed, kStride, count, columns);
       order += kSampledRows;
       columns += kSampledRows * count;

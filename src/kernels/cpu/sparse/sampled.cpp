@@ -59,7 +59,7 @@ template <bool Add, class T>
 void return_tile(const Tiles& tiles, int64_t tile, const float* from, uint32_t* next, T* values) {
   const uint16_t* order = tiles.order + tile * tiles.block_rows;
   const uint8_t* counts = tiles.counts + tile * tiles.block_rows;
-  for (const Run* run = tiles.runs + tile * (kPanel + 1); run->rows > 0; ++run) {
+  for (const Run* run = tiles.runs_of(tile); run->rows > 0; ++run) {
     for (const uint16_t* end = order + run->rows; order != end; order += kSampledRows) {
       T* to[kSampledRows];
       int64_t count[kSampledRows];
@@ -92,9 +92,10 @@ void return_tile(const Tiles& tiles, int64_t tile, const float* from, uint32_t* 
 
 Sampled carve_sampled(Carver& carver, const SparseMatrix& weight, DType dtype, int threads,
                       int64_t segment) {
-  Sampled s{.kernels = sparse_kernels(dtype),
-            .tiles = carve_tiles(carver, weight, TileUse::sampled, threads, segment),
-            .results = nullptr};
+  Sampled s{
+      .kernels = sparse_kernels(dtype),
+      .tiles = carve_tiles(carver, weight, TileUse::sampled, TileValues::fp32, threads, segment),
+      .results = nullptr};
   s.results = carver.take<float>(s.tiles.tiles.capacity);
   return s;
 }

@@ -54,8 +54,8 @@ void work(const SddmmArgs& args, const Memory& m, int64_t token, int64_t thread,
       const int64_t tile = tiles.at(b, p);
       if (m.sampled.thread_of(tile, threads) == thread) {
         kernels.dot_tile(tiles, tile,
-                         {m.dy + b * tiles.block_rows * row, m.x + p * kPanel * row, token > 0,
-                          m.sampled.results});
+                         {m.dy + b * tiles.block_rows * row, m.x + p * tiles.panel() * row,
+                          token > 0, m.sampled.results});
       }
     }
   }

@@ -18,7 +18,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-constexpr int64_t kBandBytes = 512 * 1024;  ///< part of L2 for output rows
+constexpr int64_t kBandBytes = 256 * 1024;  ///< part of L2 for output rows
 
 struct Memory {
   TileMemory tiles;
@@ -35,7 +35,7 @@ struct Memory {
 
 Memory carve(Carver& carver, const SparseMatrix& weight, TileUse use, const SparseKernels& kernels,
              int threads) {
-  Memory m{.tiles = carve_tiles(carver, weight, use, threads, weight.cols)};
+  Memory m{.tiles = carve_tiles(carver, weight, use, kernels.values, threads, weight.cols)};
   const Tiles& tiles = m.tiles.tiles;
   m.packed_row = kernels.vectors * kLanes;
   m.band_row = m.packed_row * kernels.lane_tokens;
@@ -86,7 +86,7 @@ void product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tens
       std::memset(band, 0, static_cast<size_t>(rows * m.band_row) * sizeof(float));
       for (int64_t panel = 0; panel < tiles.panels; ++panel) {
         for (int64_t b = first; b < end; ++b) {
-          kernels.add_tile(tiles, tiles.at(b, panel), packed + panel * kPanel * m.packed_row,
+          kernels.add_tile(tiles, tiles.at(b, panel), packed + panel * tiles.panel() * m.packed_row,
                            band + (b - first) * tiles.block_rows * m.band_row);
         }
       }

@@ -10,7 +10,6 @@ namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
 constexpr int64_t kBlockAim = 512;  ///< rows of a tile: enough for long runs; indices fit 16 bits
-constexpr int64_t kRunSlots = kPanel + 1;
 constexpr int64_t kTilesPerThread = 8;  ///< SDDMM: enough for equal shares
 
 /// Bits [from, from + n) of the flat words, n <= 64.
@@ -31,24 +30,27 @@ struct RowValues {
   int64_t available;  ///< number of existing values
 };
 
-/// A value as fp32, or a place.
-template <class T>
-[[gnu::always_inline]] inline auto element(const T* from) {
-  if constexpr (std::is_same_v<T, uint32_t>) {
+/// A value in the form of a tile (fp32, bf16), or a place.
+template <class Out, class T>
+[[gnu::always_inline]] inline Out element(const T* from) {
+  if constexpr (std::is_same_v<T, Out>) {
     return *from;
   } else {
-    return load(from);
+    Out value;
+    store(&value, load(from));
+    return value;
   }
 }
 
 /// Copies the rows' values in their order, in whole vectors; excess is overwritten by the next row
-/// or lies in the tile's slack.
+/// or lies in the tile's slack. `counts`: elements of each row, if some have fewer than their run.
 template <class T, class Out>
-void copy_values(const RowValues<T>& in, const uint16_t* order, const Run* runs, Out* out) {
+void copy_values(const RowValues<T>& in, const uint16_t* order, const uint8_t* counts,
+                 const Run* runs, Out* out) {
   constexpr int64_t kWide = 16;
   for (; runs->rows > 0; ++runs) {
-    const int64_t count = runs->count;
     for (const uint16_t* end = order + runs->rows; order != end; ++order) {
+      const int64_t count = counts == nullptr ? runs->count : counts[*order];
       const int64_t begin = in.cursor[*order];
       in.cursor[*order] = static_cast<uint32_t>(begin + count);
       const T* from = in.values + begin;
@@ -56,15 +58,18 @@ void copy_values(const RowValues<T>& in, const uint16_t* order, const Run* runs,
         for (int64_t i = 0; i < count; i += kWide) {
 #pragma omp simd
           for (int64_t j = i; j < i + kWide; ++j) {
-            out[j] = element(from + j);
+            out[j] = element<Out>(from + j);
           }
         }
       } else {
         for (int64_t i = 0; i < count; ++i) {
-          out[i] = element(from + i);
+          out[i] = element<Out>(from + i);
         }
       }
-      out += count;
+      if (count < runs->count) {
+        out[count] = Out{};
+      }
+      out += runs->count;
     }
   }
 }
@@ -75,15 +80,33 @@ template <class T, class Out>
 int64_t make_tile(Tiles& tiles, int64_t tile, int64_t first, const TileBits& bits,
                   const RowValues<T>& values, Out* to) {
   uint16_t* order = tiles.order + tile * tiles.block_rows;
-  Run* runs = tiles.runs + tile * kRunSlots;
+  Run* runs = tiles.runs_of(tile);
   tiles.first[tile] = first;
   if (to == nullptr) {
     sort_sampled_rows(bits, order, runs);
     return list_sampled_groups(bits, order, runs, tiles.columns + first);
   }
-  sort_rows(bits, order, runs);
-  copy_values(values, order, runs, to + first);
+  sort_rows(bits, tiles.form, order, runs);
+  copy_values(values, order, bits.counts, runs, to + first);
   return list_groups(bits, order, runs, tiles.columns + first);
+}
+
+/// Number of elements of each row of a tile; null: as its run tells.
+uint8_t* kept_counts(const Tiles& tiles, int64_t tile) {
+  return tiles.counts == nullptr ? nullptr : tiles.counts + tile * tiles.block_rows;
+}
+uint8_t* counts_of(const Tiles& tiles, int64_t tile, uint8_t* scratch) {
+  return tiles.counts == nullptr ? scratch : kept_counts(tiles, tile);
+}
+
+/// Calls body(T{}) with the type of a tile's values.
+template <class Body>
+void with_type_of(TileValues form, const Body& body) {
+  if (form == TileValues::fp32) {
+    body(float{});
+  } else {
+    body(bf16{});
+  }
 }
 
 /// Scratch of one thread; when transposed, also one block's values in the order of the transpose,
@@ -92,46 +115,59 @@ struct Scratch {
   uint64_t* bits;
   uint8_t* counts;
   uint32_t* cursor;
-  uint32_t* source;  ///< [kPanel]: of the rows of W in the panel
+  uint32_t* source;  ///< [panel]: of the rows of W in the panel
   uint8_t* ids;      ///< of 64 columns
-  float* values;     ///< [block_rows, kPanel]; as uint32_t their places
+  float* values;     ///< [block_rows, panel]; as uint32_t their places
 };
 
-Scratch carve_scratch(Carver& carver, int64_t block_rows, TileUse use) {
+Scratch carve_scratch(Carver& carver, const Tiles& tiles, TileUse use) {
   const int64_t turned = use == TileUse::transposed ? 1 : 0;
-  return {.bits = carver.take<uint64_t>(block_rows * kPanelWords),
+  const int64_t block_rows = tiles.block_rows;
+  const int64_t panel = tiles.panel();
+  return {.bits = carver.take<uint64_t>(block_rows * panel / 64),
           .counts = carver.take<uint8_t>(block_rows),
           .cursor = carver.take<uint32_t>(block_rows),
-          .source = carver.take<uint32_t>(turned * kPanel),
-          .ids = carver.take<uint8_t>(turned * (64 * kPanel + kTileSlack)),
-          .values = carver.take<float>(turned * (block_rows * kPanel + kTileSlack))};
+          .source = carver.take<uint32_t>(turned * panel),
+          .ids = carver.take<uint8_t>(turned * (64 * panel + kTileSlack)),
+          .values = carver.take<float>(turned * (block_rows * panel + kTileSlack))};
 }
 
+/// First element of a block's or panel's tiles, whose rows of W begin with element `begin`.
+int64_t first_of(const Tiles& tiles, uint32_t begin, int64_t tiles_before) {
+  const int64_t together = elements_together(tiles.form);
+  return divide_up(begin, together) * together + tiles_before * tiles.slack;
+}
+
+/// The next tile's first element.
+int64_t behind(int64_t first, int64_t elements) { return first + elements + kTileSlack; }
+
 /// Builds the tiles of a block of rows, panel after panel; values are contiguous in each row.
-template <class T>
+/// `to`: the tiles' values; null: none.
+template <class T, class Out>
 void make_block(TileMemory& memory, const SparseMatrix& weight, int64_t block,
-                const Scratch& scratch) {
+                const Scratch& scratch, Out* to) {
   Tiles& tiles = memory.tiles;
+  const int64_t words = tiles.panel_words;
   const auto [row0, rows] = tiles.rows_of(block);
   const uint32_t* begin = memory.bits.row_begin + row0;
   std::memcpy(scratch.cursor, begin, static_cast<size_t>(rows) * sizeof(uint32_t));
   const RowValues<T> values{elements<T>(weight.values), scratch.cursor, weight.positions.count};
-  int64_t first = begin[0] + block * tiles.panels * tiles.slack;
+  int64_t first = first_of(tiles, begin[0], block * tiles.panels);
   for (int64_t panel = 0; panel < tiles.panels; ++panel) {
     const auto [column0, columns] = tiles.columns_of(panel);
-    for (int w = 0; w < kPanelWords; ++w) {
+    for (int w = 0; w < words; ++w) {
       const int64_t column = column0 + 64 * w;
       const int64_t n = most(0, least(64, columns - 64 * w));
       for (int64_t r = 0; r < rows; ++r) {
-        scratch.bits[r * kPanelWords + w] =
+        scratch.bits[r * words + w] =
             n == 0 ? 0 : bits_at(memory.bits.words, (row0 + r) * tiles.cols + column, n);
       }
     }
     const int64_t tile = tiles.at(block, panel);
-    uint8_t* counts =
-        tiles.counts == nullptr ? scratch.counts : tiles.counts + tile * tiles.block_rows;
-    first += make_tile(tiles, tile, first, {scratch.bits, rows, counts}, values, tiles.values) +
-             kTileSlack;
+    first =
+        behind(first, make_tile(tiles, tile, first,
+                                {scratch.bits, words, rows, counts_of(tiles, tile, scratch.counts)},
+                                values, to));
   }
 }
 
@@ -164,9 +200,10 @@ int64_t turn_columns(const TileMemory& memory, const SparseMatrix& weight, int64
                      Range columns, uint64_t* bits, const Scratch& scratch, Out* values,
                      const ValueAt& value) {
   const auto [column, n] = columns;
-  for (int w = 0; w < kPanelWords; ++w) {
+  const int64_t words = memory.tiles.panel_words;
+  for (int w = 0; w < words; ++w) {
     uint64_t square[64];
-    const int64_t row0 = panel * kPanel + 64 * w;
+    const int64_t row0 = 64 * (panel * words + w);
     for (int64_t r = 0; r < 64; ++r) {
       square[r] = row0 + r < weight.rows
                       ? bits_at(memory.bits.words, (row0 + r) * weight.cols + column, n)
@@ -174,65 +211,58 @@ int64_t turn_columns(const TileMemory& memory, const SparseMatrix& weight, int64
     }
     transpose_bits(square);
     for (int64_t c = 0; c < n; ++c) {
-      bits[c * kPanelWords + w] = square[c];
+      bits[c * words + w] = square[c];
     }
   }
   int64_t total = 0;
-  for (int64_t i = 0; i < n * kPanelWords; ++i) {
+  for (int64_t i = 0; i < n * words; ++i) {
     total += __builtin_popcountll(bits[i]);
   }
-  list_columns({bits, kPanelWords, nullptr, n}, scratch.ids);
+  list_columns({bits, words, nullptr, n}, scratch.ids);
   for (int64_t e = 0; e < total; ++e) {
     values[e] = value(scratch.source[scratch.ids[e]]++);
   }
   return total;
 }
 
-/// Builds the tiles of one panel of the transpose, block after block: kPanel rows of W, from left
-/// to right. `to`: the tiles' values, or their places in W.
+/// Builds the tiles of one panel of the transpose (rows of W), block after block. `to`: the tiles' values, or their places in W.
 template <class Out, class ValueAt>
 void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
                 const Scratch& scratch, Out* to, const ValueAt& value) {
   Tiles& tiles = memory.tiles;
+  const int64_t words = tiles.panel_words;
   Out* const turned = reinterpret_cast<Out*>(scratch.values);
-  const int64_t row0 = panel * kPanel;
-  const int64_t in_panel = least(kPanel, weight.rows - row0);
+  const int64_t row0 = panel * tiles.panel();
+  const int64_t in_panel = least(tiles.panel(), weight.rows - row0);
   const uint32_t* begin = memory.bits.row_begin + row0;
   std::memcpy(scratch.source, begin, static_cast<size_t>(in_panel) * sizeof(uint32_t));
-  int64_t first = begin[0] + panel * tiles.blocks * tiles.slack;
+  int64_t first = first_of(tiles, begin[0], panel * tiles.blocks);
   for (int64_t block = 0; block < tiles.blocks; ++block) {
     const auto [column0, rows] = tiles.rows_of(block);
     int64_t total = 0;
     for (int64_t c = 0; c < rows; c += 64) {
       total += turn_columns(memory, weight, panel, {column0 + c, least(64, rows - c)},
-                            scratch.bits + c * kPanelWords, scratch, turned + total, value);
+                            scratch.bits + c * words, scratch, turned + total, value);
     }
     uint32_t before = 0;
     for (int64_t r = 0; r < rows; ++r) {
       scratch.cursor[r] = before;
-      for (int w = 0; w < kPanelWords; ++w) {
-        before += static_cast<uint32_t>(__builtin_popcountll(scratch.bits[r * kPanelWords + w]));
+      for (int w = 0; w < words; ++w) {
+        before += static_cast<uint32_t>(__builtin_popcountll(scratch.bits[r * words + w]));
       }
     }
-    first += make_tile(tiles, tiles.at(block, panel), first, {scratch.bits, rows, scratch.counts},
-                       RowValues<Out>{turned, scratch.cursor, total + kTileSlack}, to) +
-             kTileSlack;
+    const int64_t tile = tiles.at(block, panel);
+    first =
+        behind(first, make_tile(tiles, tile, first,
+                                {scratch.bits, words, rows, counts_of(tiles, tile, scratch.counts)},
+                                RowValues<Out>{turned, scratch.cursor, total + kTileSlack}, to));
   }
-}
-
-/// Elements of a tile of a product.
-int64_t elements_of(const Tiles& tiles, int64_t tile) {
-  int64_t count = 0;
-  for (const Run* run = tiles.runs + tile * kRunSlots; run->rows > 0; ++run) {
-    count += int64_t{run->count} * run->rows;
-  }
-  return count;
 }
 
 /// The values of the tiles of a block of rows that are made.
-template <class T>
+template <class T, class Out>
 void fill_block(TileMemory& memory, const SparseMatrix& weight, int64_t block,
-                const Scratch& scratch) {
+                const Scratch& scratch, Out* to) {
   Tiles& tiles = memory.tiles;
   const auto [row0, rows] = tiles.rows_of(block);
   std::memcpy(scratch.cursor, memory.bits.row_begin + row0,
@@ -240,55 +270,73 @@ void fill_block(TileMemory& memory, const SparseMatrix& weight, int64_t block,
   const RowValues<T> values{elements<T>(weight.values), scratch.cursor, weight.positions.count};
   for (int64_t panel = 0; panel < tiles.panels; ++panel) {
     const int64_t tile = tiles.at(block, panel);
-    copy_values(values, tiles.order + tile * tiles.block_rows, tiles.runs + tile * kRunSlots,
-                tiles.values + tiles.first[tile]);
+    copy_values(values, tiles.order + tile * tiles.block_rows, kept_counts(tiles, tile),
+                tiles.runs_of(tile), to + tiles.first[tile]);
   }
 }
 
 /// The same for a panel of the transpose.
-template <class T>
-void fill_panel(Tiles& tiles, const SparseMatrix& weight, int64_t panel) {
+template <class T, class Out>
+void fill_panel(const Tiles& tiles, const SparseMatrix& weight, int64_t panel, Out* to) {
   const T* from = elements<T>(weight.values);
   for (int64_t block = 0; block < tiles.blocks; ++block) {
     const int64_t tile = tiles.at(block, panel);
-    const int64_t first = tiles.first[tile];
-    const int64_t end = first + elements_of(tiles, tile);
-    for (int64_t e = first; e < end; ++e) {
-      tiles.values[e] = load(from + tiles.sources[e]);
+    const uint16_t* order = tiles.order + tile * tiles.block_rows;
+    const uint8_t* counts = kept_counts(tiles, tile);
+    const uint32_t* source = tiles.sources + tiles.first[tile];
+    Out* out = to + tiles.first[tile];
+    for (const Run* run = tiles.runs_of(tile); run->rows > 0; ++run) {
+      for (const uint16_t* end = order + run->rows; order != end; ++order) {
+        const int64_t count = counts == nullptr ? run->count : counts[*order];
+        for (int64_t i = 0; i < count; ++i) {
+          out[i] = element<Out>(from + source[i]);
+        }
+        if (count < run->count) {
+          out[count] = Out{};
+        }
+        out += run->count;
+        source += run->count;
+      }
     }
   }
 }
 
 }  // namespace
 
-TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, int threads,
-                       int64_t segment) {
+TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, TileValues values,
+                       int threads, int64_t segment) {
   TileMemory memory;
   Tiles& tiles = memory.tiles;
   const bool turned = use == TileUse::transposed;
   tiles.rows = turned ? weight.cols : weight.rows;
   tiles.cols = turned ? weight.rows : weight.cols;
   tiles.by_panel = turned;
+  const bool sampled = use == TileUse::sampled;
+  const bool pairs = !sampled && values == TileValues::bf16_pairs;
+  // Packed activations of a panel take 3/4 of an L1 cache of 32 KiB in pairs, else all of it.
+  tiles.panel_words = pairs ? kMostPanel / 64 : 2;
   tiles.row_segment = turned ? segment : tiles.rows;
   tiles.col_segment = turned ? tiles.cols : segment;
   const int64_t aim = most(1, (tiles.row_segment + kBlockAim / 2) / kBlockAim);
   tiles.block_rows = most(64, divide_up(divide_up(tiles.row_segment, aim), 64) * 64);
   tiles.blocks = tiles.segment_blocks() * (turned ? weight.cols / most(1, segment) : 1);
   tiles.panels = tiles.segment_panels() * (turned ? 1 : weight.cols / most(1, segment));
-  const bool sampled = use == TileUse::sampled;
   while (sampled && tiles.tiles() < kTilesPerThread * threads && tiles.block_rows > 16) {
     tiles.block_rows /= 2;
     tiles.blocks = tiles.segment_blocks();
   }
-  tiles.slack = kTileSlack + (sampled ? (kSampledRows - 1) * kPanel : 0);
-  tiles.capacity = weight.positions.count + tiles.tiles() * tiles.slack;
+  tiles.form = values;
+  tiles.slack = kTileSlack + (sampled ? (kSampledRows - 1) * tiles.panel() : 0) +
+                (pairs ? tiles.block_rows : 0);
+  tiles.capacity = weight.positions.count + 1 + tiles.tiles() * tiles.slack;
   const auto carve_form = [&](Carver& from) {
     tiles.sources =
         turned && weight.forms != nullptr ? from.take<uint32_t>(tiles.capacity) : nullptr;
     tiles.columns = from.take<uint8_t>(tiles.capacity);
-    tiles.counts = sampled ? from.take<uint8_t>(tiles.tiles() * tiles.block_rows) : nullptr;
+    tiles.counts =
+        sampled || pairs ? from.take<uint8_t>(tiles.tiles() * tiles.block_rows) : nullptr;
     tiles.order = from.take<uint16_t>(tiles.tiles() * tiles.block_rows);
-    tiles.runs = from.take<Run>(tiles.tiles() * kRunSlots);
+    tiles.runs = from.take<Run>(tiles.tiles() * tiles.run_slots());
     tiles.first = from.take<int64_t>(tiles.tiles());
     memory.bits.row_begin = from.take<uint32_t>(weight.rows + 1);
   };
@@ -303,12 +351,14 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
     memory.made = *place.made;
     memory.kept = place.made;
   }
-  tiles.values = sampled ? nullptr : carver.take<float>(tiles.capacity);
+  with_type_of(tiles.form, [&](auto type) {
+    tiles.values = sampled ? nullptr : carver.take<decltype(type)>(tiles.capacity);
+  });
   if (weight.positions.bitmap == nullptr && !memory.made) {
     memory.bits.made = carver.take<uint64_t>(divide_up(weight.positions.size, 64));
   }
   Carver each;
-  carve_scratch(each, tiles.block_rows, use);
+  carve_scratch(each, tiles, use);
   memory.scratch_each = each.used;
   memory.scratch = carver.take<std::byte>(static_cast<int64_t>(each.used) * threads);
   return memory;
@@ -321,37 +371,41 @@ void make_tiles(TileMemory& memory, const SparseMatrix& weight, TileUse use, int
   const auto for_units = [&](const auto& body) {
     for_blocks(threads, units, weight.positions.size, [&](int64_t unit) {
       Carver carver{memory.scratch + memory.scratch_each * static_cast<size_t>(thread_index())};
-      body(unit, carve_scratch(carver, tiles.block_rows, use));
+      body(unit, carve_scratch(carver, tiles, use));
     });
   };
   if (!memory.made) {
     make_bits(memory.bits, weight, threads);
   }
-  with_type(weight.values.dtype, [&](auto type) {
-    using T = decltype(type);
+  const auto make_or_fill = [&]<class T, class Out>(T /*type*/, Out /*form*/) {
+    Out* const to = static_cast<Out*>(tiles.values);
     const auto value = [from = elements<T>(weight.values)](uint32_t place) {
-      return load(from + place);
+      return element<Out>(from + place);
     };
     const auto itself = [](uint32_t place) { return place; };
     if (!memory.made) {
       for_units([&](int64_t unit, const Scratch& scratch) {
         if (!turned) {
-          make_block<T>(memory, weight, unit, scratch);
+          make_block<T>(memory, weight, unit, scratch, to);
         } else if (tiles.sources != nullptr) {
           make_panel(memory, weight, unit, scratch, tiles.sources, itself);
         } else {
-          make_panel(memory, weight, unit, scratch, tiles.values, value);
+          make_panel(memory, weight, unit, scratch, to, value);
         }
       });
     }
     if (turned && tiles.sources != nullptr) {
-      for_units(
-          [&](int64_t unit, const Scratch& /*scratch*/) { fill_panel<T>(tiles, weight, unit); });
-    } else if (!turned && memory.made && tiles.values != nullptr) {
+      for_units([&](int64_t unit, const Scratch& /*scratch*/) {
+        fill_panel<T>(tiles, weight, unit, to);
+      });
+    } else if (!turned && memory.made && to != nullptr) {
       for_units([&](int64_t unit, const Scratch& scratch) {
-        fill_block<T>(memory, weight, unit, scratch);
+        fill_block<T>(memory, weight, unit, scratch, to);
       });
     }
+  };
+  with_type(weight.values.dtype, [&](auto type) {
+    with_type_of(tiles.form, [&](auto form) { make_or_fill(type, form); });
   });
   if (memory.kept != nullptr) {
     *memory.kept = true;

@@ -4,7 +4,7 @@
 // changes. Then each call only copies the values.
 //
 // The matrix [rows, cols] (W, or its transpose) is cut into tiles: a block of rows times a panel of
-// kPanel columns, whose activations stay in the L1 cache. In a tile, rows are sorted by their
+// up to kMostPanel columns, whose activations stay in the L1 cache. In a tile, rows are sorted by their
 // number of kept elements, so that inner loops have long stretches with one trip count; with
 // unsorted rows, mispredicted loop ends cost as much as the arithmetic. Elements are stored in the
 // order of use: a column within the panel (8 bits) and a value (fp32).
@@ -22,11 +22,17 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-inline constexpr int kPanelWords = 2;
-inline constexpr int kPanel = 64 * kPanelWords;  ///< columns of a tile
-inline constexpr int64_t kTileSlack = 64;        ///< elements that a tile may write beyond its end
+inline constexpr int kMostPanel = 192;     ///< columns of a tile
+inline constexpr int64_t kTileSlack = 64;  ///< elements that a tile may write beyond its end
 inline constexpr int64_t kMostTileRows = 768;
 inline constexpr int kSampledRows = 4;  ///< rows of a group in the tiles of SDDMM
+
+/// Values of a tile: fp32, or bf16 in pairs. In pairs, the number of elements of a row in a tile is
+/// even: a last one without partner is followed by its own column with the value 0.
+enum class TileValues : uint8_t { fp32, bf16_pairs };
+constexpr int elements_together(TileValues values) {
+  return values == TileValues::bf16_pairs ? 2 : 1;
+}
 
 /// `rows` consecutive rows of the order, with `count` elements each. They are computed in groups of
 /// 2 and a last one of 1, or, for SDDMM, of kSampledRows. The columns of a group are interleaved:
@@ -34,7 +40,7 @@ inline constexpr int kSampledRows = 4;  ///< rows of a group in the tiles of SDD
 ///
 /// SDDMM: groups are always complete. A row with fewer elements than its group's last row is padded
 /// with arbitrary columns, whose results are unused; so is a row that does not exist, index `rows`.
-/// As rows are sorted, padding is at most (kSampledRows - 1) kPanel elements per tile.
+/// As rows are sorted, padding is at most (kSampledRows - 1) Tiles::panel() elements per tile.
 struct Run {
   uint16_t count, rows;
 };
@@ -53,23 +59,30 @@ struct Tiles {
   int64_t slack = 0;      ///< elements that a tile may hold or write beyond the kept ones
   bool by_panel = false;  ///< consecutive tiles share a panel; else a block
 
-  float* values = nullptr;
+  TileValues form = TileValues::fp32;
+  int panel_words = 0;          ///< words of 64 columns of a tile
+  void* values = nullptr;       ///< in this form; SDDMM: none
   uint32_t* sources = nullptr;  ///< kept ones of the transpose: place of each value in W
   uint8_t* columns = nullptr;   ///< within the panel; interleaved in each group
   uint16_t* order = nullptr;    ///< non-empty rows of the tile, [block_rows] for each tile
-  uint8_t* counts = nullptr;    ///< SDDMM: kept elements of the tile's rows, [block_rows]
-  Run* runs = nullptr;          ///< [kPanel + 1] for each tile; ends with one of 0 rows
+  uint8_t* counts = nullptr;    ///< SDDMM, pairs: kept elements of the tile's rows, [block_rows]
+  Run* runs = nullptr;          ///< [run_slots()] for each tile; ends with one of 0 rows
   int64_t* first = nullptr;     ///< index of each tile's first element
 
   int64_t at(int64_t block, int64_t panel) const {
     return by_panel ? panel * blocks + block : block * panels + panel;
   }
   int64_t tiles() const { return blocks * panels; }
+  int64_t panel() const { return int64_t{64} * panel_words; }
+  int64_t run_slots() const { return panel() + 1; }
+  Run* runs_of(int64_t tile) const { return runs + tile * run_slots(); }
 
   Range rows_of(int64_t block) const { return range_of(block, block_rows, row_segment); }
-  Range columns_of(int64_t panel) const { return range_of(panel, kPanel, col_segment); }
+  Range columns_of(int64_t column_panel) const {
+    return range_of(column_panel, panel(), col_segment);
+  }
   int64_t segment_blocks() const { return (row_segment + block_rows - 1) / block_rows; }
-  int64_t segment_panels() const { return (col_segment + kPanel - 1) / kPanel; }
+  int64_t segment_panels() const { return (col_segment + panel() - 1) / panel(); }
 
  private:
   static Range range_of(int64_t index, int64_t each, int64_t segment) {
@@ -105,8 +118,9 @@ struct TileMemory {
 using TileUse = PositionForm;
 
 /// `segment` columns of W make a segment; it divides their number. Asks `weight.forms` for memory.
-TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, int threads,
-                       int64_t segment);
+/// `values` must always be the same for a matrix with kept forms.
+TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, TileValues values,
+                       int threads, int64_t segment);
 
 /// Fills the allocated tiles.
 void make_tiles(TileMemory& memory, const SparseMatrix& weight, TileUse use, int threads);

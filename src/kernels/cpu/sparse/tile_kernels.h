@@ -4,8 +4,9 @@
 //
 // A packed row is one feature of a block of tokens: its values are contiguous, as lanes of vectors.
 // In fp32 a lane is a token. In bf16, if the machine multiplies pairs of bf16 fast, a lane is two
-// tokens: SDDMM sums their two products in one instruction; products with W multiply each lane by
-// (value, 0) and by (0, value), which gives the even and the odd tokens from one load.
+// tokens: SDDMM sums their two products in one instruction. Products with W take two kept elements
+// of a row at once: the two packed rows are interleaved, so that a lane holds both features of one
+// token, and multiplied by the pair of values.
 //
 // The bottleneck is loads: a core has two per cycle, of any width. So one load reads eight columns,
 // and early: an activation's load depends on its column, and a load that is issued only after those
@@ -33,12 +34,12 @@ inline const void* row_bytes(const Tensor& x, int64_t row) {
 
 struct SparseKernels {
   int64_t lane_tokens;  ///< 1 or 2
+  TileValues values;    ///< of the tiles in products with W
   int64_t vectors;      ///< of a packed row in products with W
   int64_t dot_vectors;  ///< of a packed row in SDDMM
   void (*pack)(const Packing& what, int64_t vectors, float* out);
   /// band += the product of the tile with its panel of packed x. A row of the band has `vectors`
-  /// times lane_tokens vectors; in each group of lane_tokens vectors, the first has the even
-  /// tokens.
+  /// times lane_tokens vectors; lane_token (band.h) is the order of the tokens.
   void (*add_tile)(const Tiles& tiles, int64_t tile, const float* x, float* band);
   /// results (+)= the dot products of packed dy and x at the tile's elements.
   void (*dot_tile)(const Tiles& tiles, int64_t tile, const struct DotOperands& operands);
@@ -64,6 +65,8 @@ SparseKernels sparse_kernels(DType dtype);
 /// fp32 arithmetic; 16-bit activations are widened when packed.
 struct FloatMath {
   static constexpr int kLaneTokens = 1;
+  static constexpr int kElements = 1;  ///< kept elements of a row that `add` takes
+  using Value = float;                 ///< their values
   static constexpr int kVectors = kLanes == 16 ? 4 : 8;
   static constexpr int kDotVectors = 4;
 
@@ -73,8 +76,8 @@ struct FloatMath {
     return Whole || rows[0] != nullptr ? read_vector(rows[0] + feature, n) : Vector{};
   }
   /// sum[0..kLaneTokens) += value * x.
-  [[gnu::always_inline]] static void add(Vector (&sum)[1], float value, Vector x) {
-    sum[0] += value * x;
+  [[gnu::always_inline]] static void add(Vector (&sum)[1], float value, const Vector (&x)[1]) {
+    sum[0] += value * x[0];
   }
   [[gnu::always_inline]] static Vector dot(Vector sum, Vector a, Vector b) { return sum + a * b; }
 };
@@ -129,11 +132,18 @@ struct Group {
   uint64_t eight;  ///< the first eight columns
 };
 
-/// Calls body(e, r, column) for every element e of each row r. Leaves the next group's first
-/// columns in `eight`.
-template <int Rows, class Body>
+/// Calls body(e, r, columns) for the elements e, e + 1, … e + Elements - 1 of each row r, whose
+/// columns are the bytes 0, Rows, 2 Rows, … of `columns`. Elements divides the group's count. Leaves
+/// the next group's first columns in `eight`.
+template <int Elements, int Rows, class Body>
 [[gnu::always_inline]] inline void for_elements(Group<Rows>& g, const Body& body) {
   constexpr int kStep = 8 / Rows;
+  const auto visit = [&](int64_t e, uint64_t & columns) __attribute__((always_inline)) {
+    for (int r = 0; r < Rows; ++r, columns >>= 8) {
+      body(e, r, columns);
+    }
+    columns = Elements == 1 ? columns : columns >> (8 * Rows * (Elements - 1));
+  };
   uint64_t eight = g.eight;
   const uint8_t* next = g.columns + 8;
   g.columns += Rows * g.count;
@@ -142,17 +152,13 @@ template <int Rows, class Body>
   for (; e + kStep <= g.count; e += kStep, next += 8) {
     const uint64_t coming = eight_columns(next);
 #pragma GCC unroll 8
-    for (int i = 0; i < kStep; ++i) {
-      for (int r = 0; r < Rows; ++r, eight >>= 8) {
-        body(e + i, r, static_cast<int64_t>(eight & 255U));
-      }
+    for (int i = 0; i < kStep; i += Elements) {
+      visit(e + i, eight);
     }
     eight = coming;
   }
-  for (; e < g.count; ++e) {
-    for (int r = 0; r < Rows; ++r, eight >>= 8) {
-      body(e, r, static_cast<int64_t>(eight & 255U));
-    }
+  for (; e < g.count; e += Elements) {
+    visit(e, eight);
   }
 }
 
@@ -170,7 +176,7 @@ template <class Visit>
     eight = group.eight;
     order += rows.value;
   };
-  for (const Run* run = tiles.runs + tile * (kPanel + 1); run->rows > 0; ++run) {
+  for (const Run* run = tiles.runs_of(tile); run->rows > 0; ++run) {
     int64_t left = run->rows;
     for (; left >= 2; left -= 2) {
       take(std::integral_constant<int, 2>{}, run->count);
@@ -186,7 +192,9 @@ void add_tile(const Tiles& tiles, int64_t tile, const float* x, float* band) {
   constexpr int kVectors = Math::kVectors;
   constexpr int kPacked = kVectors * kLanes;
   constexpr int kSums = Math::kLaneTokens;
-  const float* values = tiles.values + tiles.first[tile];
+  constexpr int kElements = Math::kElements;
+  using Value = typename Math::Value;
+  const auto* values = static_cast<const Value*>(tiles.values) + tiles.first[tile] / kElements;
   for_groups(tiles, tile, [&]<int Rows>(Group<Rows>& group, const uint16_t* order) {
     float* y[Rows];
     Vector sum[Rows][kVectors][kSums];
@@ -196,13 +204,20 @@ void add_tile(const Tiles& tiles, int64_t tile, const float* x, float* band) {
         sum[r][v / kSums][v % kSums] = read_vector(y[r] + v * kLanes);
       }
     }
-    const int64_t count = group.count;
-    for_elements<Rows>(
-        group, [&](int64_t e, int r, int64_t column) __attribute__((always_inline)) {
-          const float* from = x + column * kPacked;
-          const float value = values[r * count + e];
+    const int64_t count = group.count / kElements;
+    for_elements<kElements>(
+        group, [&](int64_t e, int r, uint64_t columns) __attribute__((always_inline)) {
+          const float* from[kElements];
+          for (int i = 0; i < kElements; ++i, columns >>= 8 * Rows) {
+            from[i] = x + static_cast<int64_t>(columns & 255U) * kPacked;
+          }
+          const Value value = values[r * count + e / kElements];
           for (int v = 0; v < kVectors; ++v) {
-            Math::add(sum[r][v], value, read_vector(from + v * kLanes));
+            Vector features[kElements];
+            for (int i = 0; i < kElements; ++i) {
+              features[i] = read_vector(from[i] + v * kLanes);
+            }
+            Math::add(sum[r][v], value, features);
           }
         });
     values += Rows * count;
@@ -270,7 +285,7 @@ void dot_tile(const Tiles& tiles, int64_t tile, const DotOperands& o) {
   const auto put = [&](Vector sums) __attribute__((always_inline)) {
     write_vector(results, add ? read_vector(results) + sums : sums);
   };
-  for (const Run* run = tiles.runs + tile * (kPanel + 1); run->rows > 0; ++run) {
+  for (const Run* run = tiles.runs_of(tile); run->rows > 0; ++run) {
     const int64_t tail = run->count % kStep;
     for (const uint16_t* end = order + run->rows; order != end; order += kSampledRows) {
       const SampledRows<Math> rows(o.dy, order);
@@ -291,6 +306,7 @@ void dot_tile(const Tiles& tiles, int64_t tile, const DotOperands& o) {
 template <class Math, class T>
 [[gnu::always_inline]] inline SparseKernels kernels_of() {
   return {.lane_tokens = Math::kLaneTokens,
+          .values = Math::kElements == 2 ? TileValues::bf16_pairs : TileValues::fp32,
           .vectors = Math::kVectors,
           .dot_vectors = Math::kDotVectors,
           .pack = pack_rows<Math, T>,

@@ -16,6 +16,8 @@ namespace {
 /// Lanes of two bf16; the even token is in the low half.
 struct PairMath {
   static constexpr int kLaneTokens = 2;
+  static constexpr int kElements = 2;
+  using Value = uint32_t;  ///< two bf16, the first in the low half
   static constexpr int kVectors = 2;
   static constexpr int kDotVectors = 4;
 
@@ -26,12 +28,16 @@ struct PairMath {
     return __builtin_bit_cast(
         Vector, (__builtin_bit_cast(Words, even) >> 16) | __builtin_bit_cast(Words, odd));
   }
-  /// `value` is a bf16 in the high half: (0, value) multiplies odd tokens, (value, 0) even ones.
-  [[gnu::always_inline]] static void add(Vector (&sum)[2], float value, Vector x) {
-    const Vector odd = value - Vector{};
-    const auto even = __builtin_bit_cast(Vector, __builtin_bit_cast(Words, odd) >> 16);
-    sum[0] = dot_pairs(sum[0], even, x);
-    sum[1] = dot_pairs(sum[1], odd, x);
+  /// In each quarter of x[0] and x[1], sum[0] takes the four low tokens, sum[1] the four high ones.
+  [[gnu::always_inline]] static void add(Vector (&sum)[2], uint32_t value, const Vector (&x)[2]) {
+    const auto values = __builtin_bit_cast(Vector, _mm512_set1_epi32(static_cast<int>(value)));
+    const auto first = __builtin_bit_cast(__m512i, x[0]);
+    auto second = __builtin_bit_cast(__m512i, x[1]);
+    asm("" : "+v"(second));  // else GCC loads it twice, for each unpack: loads are the bottleneck
+    const auto low = __builtin_bit_cast(Vector, _mm512_unpacklo_epi16(first, second));
+    const auto high = __builtin_bit_cast(Vector, _mm512_unpackhi_epi16(first, second));
+    sum[0] = dot_pairs(sum[0], values, low);
+    sum[1] = dot_pairs(sum[1], values, high);
   }
   [[gnu::always_inline]] static Vector dot(Vector sum, Vector a, Vector b) {
     return dot_pairs(sum, a, b);
