@@ -102,6 +102,23 @@ struct Quarters {
   }
 };
 
+/// Lanes 4 i + 2 Half of a, then of b, then lanes 4 i + 2 Half + 1 of both.
+template <int Half>
+struct EveryFourth {
+  static constexpr int at(int i) {
+    const int row = 2 * Half + i / (kLanes / 2);
+    const int element = i % (kLanes / 2);
+    return element / kQuarters * kLanes + element % kQuarters * 4 + row;
+  }
+};
+/// The low halves of a and b (Half 0), or the high ones.
+template <int Half>
+struct Halves {
+  static constexpr int at(int i) {
+    return i / (kLanes / 2) * kLanes + i % (kLanes / 2) + Half * (kLanes / 2);
+  }
+};
+
 template <class Pick, int... I>
 [[gnu::always_inline]] inline Vector apply(Vector a, Vector b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, Pick::at(I)...);
@@ -152,6 +169,28 @@ template <int Row>
       rows[12 + j] = quarter_row<3>(q[0], q[1], q[2], q[3]);
     }
   }
+}
+
+/// v holds the columns of a matrix of 4 rows, one behind the other; afterwards v[r] is row r.
+[[gnu::always_inline]] inline void rows_of_four(Vector (&v)[4]) {
+  using namespace shuffles;
+  const Vector low01 = pick<EveryFourth<0>>(v[0], v[1]);
+  const Vector low23 = pick<EveryFourth<1>>(v[0], v[1]);
+  const Vector high01 = pick<EveryFourth<0>>(v[2], v[3]);
+  const Vector high23 = pick<EveryFourth<1>>(v[2], v[3]);
+  v[0] = pick<Halves<0>>(low01, high01);
+  v[1] = pick<Halves<1>>(low01, high01);
+  v[2] = pick<Halves<0>>(low23, high23);
+  v[3] = pick<Halves<1>>(low23, high23);
+}
+
+/// The first n lanes of a, the others of b.
+[[gnu::always_inline]] inline Vector first_lanes(int64_t n, Vector a, Vector b) {
+  Words lane;
+  for (int i = 0; i < kLanes; ++i) {
+    lane[i] = static_cast<uint32_t>(i);
+  }
+  return lane < static_cast<uint32_t>(n) ? a : b;
 }
 
 /// Lane i of each quarter: the sum of this quarter of the i-th vector.

@@ -2,86 +2,52 @@
 
 #include <cstring>
 
+#include "src/kernels/cpu/simd/vector.h"
 #include "src/kernels/cpu/support.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-using Four [[gnu::vector_size(16), gnu::aligned(4), gnu::may_alias]] = float;
-
-/// Transposes four rows.
-[[gnu::always_inline]] inline void transpose_fours(Four (&rows)[4]) {
-  const Four low01 = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
-  const Four high01 = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
-  const Four low23 = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
-  const Four high23 = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
-  rows[0] = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
-  rows[1] = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-  rows[2] = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
-  rows[3] = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
-}
-
+/// The next n <= kLanes values of a row, before `end`. Whole vectors where they end before it: what
+/// follows the row is written unchanged.
 template <bool Add, class T>
-[[gnu::always_inline]] inline void put(T* to, float value) {
-  store(to, Add ? load(to) + value : value);
-}
-
-/// Elements e to e + 3 of each row.
-template <bool Add>
-[[gnu::always_inline]] inline void put_fours(const Four (&fours)[4], int64_t e,
-                                             float* const (&to)[4]) {
-  for (int r = 0; r < 4; ++r) {
-    Four* place = reinterpret_cast<Four*>(to[r] + e);
-    *place = Add ? *place + fours[r] : fours[r];
+[[gnu::always_inline]] inline void put_row(Vector results, int64_t n, const T* end, T* to) {
+  if (to + kLanes > end) {
+    float lanes[kLanes];
+    write_vector(lanes, results);
+    for (int64_t i = 0; i < n; ++i) {
+      store(to + i, Add ? load(to + i) + lanes[i] : lanes[i]);
+    }
+    return;
   }
-}
-template <bool Add, class Half>
-[[gnu::always_inline]] inline void put_fours(const Four (&fours)[4], int64_t e,
-                                             Half* const (&to)[4]) {
-  // Rounds sixteen at a time: they fill a vector, four do not.
-  float sums[16];
-  Half rounded[16];
-  for (int i = 0; i < 16; ++i) {
-    sums[i] = Add ? load(to[i / 4] + e + i % 4) + fours[i / 4][i % 4] : fours[i / 4][i % 4];
-  }
-#pragma omp simd
-  for (int i = 0; i < 16; ++i) {
-    store(rounded + i, sums[i]);
-  }
-  for (int r = 0; r < 4; ++r) {
-    std::memcpy(to[r] + e, rounded + 4 * r, 4 * sizeof(Half));
-  }
+  const Vector old = read_vector(to);
+  write_vector(to, first_lanes(n, Add ? old + results : results, old));
 }
 
 /// Writes the results of one tile, from[e kSampledRows + r] of each group, to the rows' next
-/// positions.
+/// positions, all before `end`.
 template <bool Add, class T>
-void return_tile(const Tiles& tiles, int64_t tile, const float* from, uint32_t* next, T* values) {
+void return_tile(const Tiles& tiles, int64_t tile, const float* from, const T* end, uint32_t* next,
+                 T* values) {
   const uint16_t* order = tiles.order + tile * tiles.block_rows;
   const uint8_t* counts = tiles.counts + tile * tiles.block_rows;
   for (const Run* run = tiles.runs_of(tile); run->rows > 0; ++run) {
-    for (const uint16_t* end = order + run->rows; order != end; order += kSampledRows) {
-      T* to[kSampledRows];
-      int64_t count[kSampledRows];
-      for (int r = 0; r < kSampledRows; ++r) {
-        count[r] = counts[order[r]];
-        to[r] = values + next[order[r]];
-        next[order[r]] += static_cast<uint32_t>(count[r]);
-      }
-      // Rows are sorted: the first has the fewest elements.
-      int64_t e = 0;
-      for (; e + 4 <= count[0]; e += 4) {
-        Four fours[4];
-        for (int i = 0; i < 4; ++i) {
-          fours[i] = *reinterpret_cast<const Four*>(from + (e + i) * kSampledRows);
+    for (const uint16_t* last = order + run->rows; order != last; order += kSampledRows) {
+      for (int64_t e = 0; e < run->count; e += kLanes) {
+        const float* part = from + e * kSampledRows;
+        Vector rows[kSampledRows] = {read_vector(part), read_vector(part + kLanes),
+                                     read_vector(part + 2 * kLanes),
+                                     read_vector(part + 3 * kLanes)};
+        rows_of_four(rows);
+        for (int r = 0; r < kSampledRows; ++r) {
+          const int64_t n = least(kLanes, counts[order[r]] - e);
+          if (n > 0) {
+            put_row<Add>(rows[r], n, end, values + next[order[r]] + e);
+          }
         }
-        transpose_fours(fours);
-        put_fours<Add>(fours, e, to);
       }
       for (int r = 0; r < kSampledRows; ++r) {
-        for (int64_t i = e; i < count[r]; ++i) {
-          put<Add>(to[r] + i, from[i * kSampledRows + r]);
-        }
+        next[order[r]] += counts[order[r]];
       }
       from += run->count * kSampledRows;
     }
@@ -125,17 +91,17 @@ void return_values(const Sampled& sampled, const SparseMatrix& weight, bool accu
       std::memcpy(next, sampled.tiles.bits.row_begin + row0,
                   static_cast<size_t>(rows) * sizeof(uint32_t));
       // Rows are in the order of each tile, which hardware prefetchers do not follow.
-      const T* last = values + next[rows - 1];
-      for (const T* line = values + next[0]; line < last; line += 64 / sizeof(T)) {
+      const T* end = values + sampled.tiles.bits.row_begin[row0 + rows];
+      for (const T* line = values + next[0]; line < end; line += 64 / sizeof(T)) {
         __builtin_prefetch(line, 1, 2);
       }
       for (int64_t panel = 0; panel < tiles.panels; ++panel) {
         const int64_t tile = tiles.at(block, panel);
         const float* from = sampled.results + tiles.first[tile];
         if (accumulate) {
-          return_tile<true>(tiles, tile, from, next, values);
+          return_tile<true>(tiles, tile, from, end, next, values);
         } else {
-          return_tile<false>(tiles, tile, from, next, values);
+          return_tile<false>(tiles, tile, from, end, next, values);
         }
       }
     });

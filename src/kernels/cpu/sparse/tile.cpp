@@ -286,17 +286,18 @@ void fill_panel(const Tiles& tiles, const SparseMatrix& weight, int64_t panel, O
     const uint32_t* source = tiles.sources + tiles.first[tile];
     Out* out = to + tiles.first[tile];
     for (const Run* run = tiles.runs_of(tile); run->rows > 0; ++run) {
-      for (const uint16_t* end = order + run->rows; order != end; ++order) {
-        const int64_t count = counts == nullptr ? run->count : counts[*order];
-        for (int64_t i = 0; i < count; ++i) {
-          out[i] = element<Out>(from + source[i]);
-        }
-        if (count < run->count) {
-          out[count] = Out{};
-        }
-        out += run->count;
-        source += run->count;
+      const int64_t count = run->count;
+      for (int64_t i = 0; i < count * run->rows; ++i) {
+        out[i] = element<Out>(from + source[i]);
       }
+      for (int64_t r = 0; counts != nullptr && r < run->rows; ++r) {
+        if (counts[order[r]] < count) {
+          out[(r + 1) * count - 1] = Out{};
+        }
+      }
+      order += run->rows;
+      out += count * run->rows;
+      source += count * run->rows;
     }
   }
 }
