@@ -336,7 +336,7 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
     tiles.columns = from.take<uint8_t>(tiles.capacity);
     tiles.counts =
         sampled || pairs ? from.take<uint8_t>(tiles.tiles() * tiles.block_rows) : nullptr;
-    tiles.order = from.take<uint16_t>(tiles.tiles() * tiles.block_rows);
+    tiles.order = from.take<uint16_t>(tiles.tiles() * tiles.block_rows + 2);
     tiles.runs = from.take<Run>(tiles.tiles() * tiles.run_slots());
     tiles.first = from.take<int64_t>(tiles.tiles());
     memory.bits.row_begin = from.take<uint32_t>(weight.rows + 1);

@@ -64,7 +64,7 @@ struct Tiles {
   void* values = nullptr;       ///< in this form; SDDMM: none
   uint32_t* sources = nullptr;  ///< kept ones of the transpose: place of each value in W
   uint8_t* columns = nullptr;   ///< within the panel; interleaved in each group
-  uint16_t* order = nullptr;    ///< non-empty rows of the tile, [block_rows] for each tile
+  uint16_t* order = nullptr;    ///< non-empty rows of the tile, [block_rows] for each tile; 2 more
   uint8_t* counts = nullptr;    ///< SDDMM, pairs: kept elements of the tile's rows, [block_rows]
   Run* runs = nullptr;          ///< [run_slots()] for each tile; ends with one of 0 rows
   int64_t* first = nullptr;     ///< index of each tile's first element

@@ -204,6 +204,15 @@ void add_tile(const Tiles& tiles, int64_t tile, const float* x, float* band) {
         sum[r][v / kSums][v % kSums] = read_vector(y[r] + v * kLanes);
       }
     }
+    if constexpr (kElements == 2) {
+      // The next group's sums, from L2. Behind the last group this is some other address.
+      for (int r = 0; r < Rows; ++r) {
+        const float* next = band + int64_t{order[Rows + r]} * (kPacked * kSums);
+        for (int v = 0; v < kVectors * kSums; ++v) {
+          __builtin_prefetch(next + v * kLanes, 1);
+        }
+      }
+    }
     const int64_t count = group.count / kElements;
     for_elements<kElements>(
         group, [&](int64_t e, int r, uint64_t columns) __attribute__((always_inline)) {
