@@ -7,6 +7,7 @@
 //
 // Magnitudes are used as keys: non-negative floats have the same order as their bits.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <span>
@@ -39,6 +40,15 @@ class RandomKeys {
       words_ = philox(key_, counter_, static_cast<uint64_t>(drawn_));
     }
     return words_[static_cast<size_t>(position % 4)];
+  }
+  /// The keys of positions [first, first + 64); `first` is a multiple of 4.
+  std::array<uint32_t, 64> block(int64_t first) const {
+    std::array<uint32_t, 64> keys;
+    for (size_t i = 0; i < 64; i += 4) {
+      const Philox words = philox(key_, counter_, (static_cast<uint64_t>(first) + i) / 4);
+      std::ranges::copy(words, keys.begin() + i);
+    }
+    return keys;
   }
 
  private:

@@ -1,5 +1,6 @@
 // Pruning methods against a sort of all elements, and the properties on which training relies.
 #include "pruning/pruning.h"
+#include "pruning/selection.h"
 
 #include <gtest/gtest.h>
 
@@ -112,6 +113,16 @@ int64_t kept_in(const std::vector<Mask>& masks) {
     kept += mask.kept();
   }
   return kept;
+}
+
+/// Whole layers of these sizes.
+Model layers_of(const std::vector<int64_t>& sizes) {
+  Model model;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    model.add("layer " + std::to_string(i), Shape{sizes[i]},
+              std::vector<float>(static_cast<size_t>(sizes[i]), 1.0F));
+  }
+  return model;
 }
 
 /// The reference: sort all kept elements by magnitude (stable: earlier ones first), keep the first.
@@ -276,6 +287,45 @@ TEST(Random, OneSeedGivesNestedMasks) {
   twice.keep(twice.prune({.method = "random", .sparsity = 0.5}).masks);
   EXPECT_EQ(twice.prune({.method = "random", .sparsity = 0.9}).masks,
             once.prune({.method = "random", .sparsity = 0.9}).masks);
+}
+
+/// The `keep` elements of layers [first, end) with the largest keys; of equal keys the first ones.
+std::vector<Mask> largest_random_keys(const Model& model, size_t first, size_t end, int64_t keep) {
+  struct Element {
+    uint32_t key;
+    size_t layer;
+    int64_t position;
+  };
+  std::vector<Element> elements;
+  std::vector<Mask> masks;
+  for (size_t i = first; i < end; ++i) {
+    masks.emplace_back(model.shape(i).count(), false);
+    RandomKeys key(1, "layer " + std::to_string(i), 0);
+    for (int64_t at = 0; at < model.shape(i).count(); ++at) {
+      elements.push_back({key(at), i - first, at});
+    }
+  }
+  std::ranges::stable_sort(elements, std::ranges::greater{}, &Element::key);
+  for (const Element& e : std::span(elements).first(static_cast<size_t>(keep))) {
+    masks[e.layer].set(e.position, true);
+  }
+  return masks;
+}
+
+TEST(Random, KeepsTheLargestKeys) {
+  Model model = layers_of({1, 63, 64, 65, 1000, 99'991});
+  for (const double sparsity : {0.0, 0.1, 0.5, 0.9, 0.999}) {
+    const int64_t all = kept_in(model.masks());
+    EXPECT_EQ(model.prune({.method = "random", .sparsity = sparsity}).masks,
+              largest_random_keys(model, 0, model.count(), kept_count(all, sparsity)));
+  }
+  Model large = layers_of({1000, 99'991});
+  std::vector<Mask> each;
+  for (size_t i = 0; i < 2; ++i) {
+    each.push_back(
+        largest_random_keys(large, i, i + 1, kept_count(large.shape(i).count(), 0.9))[0]);
+  }
+  EXPECT_EQ(large.prune({.method = "random", .sparsity = 0.9, .scope = Scope::layer}).masks, each);
 }
 
 TEST(NM, KeepsTheLargestOfEveryGroup) {
