@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <optional>
 #include <vector>
@@ -30,6 +31,17 @@ Window window_of(int64_t keep, int64_t count) {
           static_cast<uint32_t>(std::clamp(middle + reach, 0.0, 0x1p32 - 1))};
 }
 
+/// Bit i is byte i, which is 0 or 1.
+uint64_t bits_of(const std::array<uint8_t, 64>& bytes) {
+  uint64_t bits = 0;
+  for (size_t i = 0; i < 64; i += 8) {
+    uint64_t eight;
+    std::memcpy(&eight, bytes.data() + i, 8);
+    bits |= (eight * 0x0102040810204080U >> 56) << i;  // each byte's bit moves to its place on top
+  }
+  return bits;
+}
+
 /// An element whose key is in the window.
 struct Near {
   uint32_t key;
@@ -53,13 +65,15 @@ std::optional<std::vector<sparse::Mask>> masks_of_whole(std::span<const Candidat
     for (int64_t first = 0; first < size; first += 64) {
       const std::array<uint32_t, 64> block = keys.block(first);
       const auto n = static_cast<size_t>(std::min<int64_t>(64, size - first));
-      uint64_t kept = 0;
-      bool any_near = false;
-      for (size_t b = 0; b < n; ++b) {
-        kept |= uint64_t{block[b] > window.high} << b;
-        any_near |= block[b] - window.low <= window.high - window.low;
+      std::array<uint8_t, 64> larger;
+      uint32_t any_near = 0;
+      for (size_t b = 0; b < 64; ++b) {
+        larger[b] = block[b] > window.high ? 1 : 0;
+        any_near |= block[b] - window.low <= window.high - window.low ? 1U : 0U;
       }
-      for (size_t b = 0; any_near && b < n; ++b) {
+      uint64_t kept = bits_of(larger);
+      kept = n == 64 ? kept : kept & ((uint64_t{1} << n) - 1);
+      for (size_t b = 0; any_near != 0 && b < n; ++b) {
         if (block[b] >= window.low && block[b] <= window.high) {
           near.push_back({block[b], i, first + static_cast<int64_t>(b)});
         }

@@ -43,12 +43,7 @@ class RandomKeys {
   }
   /// The keys of positions [first, first + 64); `first` is a multiple of 4.
   std::array<uint32_t, 64> block(int64_t first) const {
-    std::array<uint32_t, 64> keys;
-    for (size_t i = 0; i < 64; i += 4) {
-      const Philox words = philox(key_, counter_, (static_cast<uint64_t>(first) + i) / 4);
-      std::ranges::copy(words, keys.begin() + i);
-    }
-    return keys;
+    return philox_block(key_, counter_, static_cast<uint64_t>(first) / 4);
   }
 
  private:

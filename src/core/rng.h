@@ -26,6 +26,10 @@ inline Philox philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) 
   return c;
 }
 
+/// The words of 16 consecutive counters: word w of counter_low + i is at 4 i + w. With AVX2 or
+/// AVX-512 a small part of the time of 16 single draws.
+std::array<uint32_t, 64> philox_block(uint64_t key, uint64_t counter_high, uint64_t counter_low);
+
 /// [0, 1), 24 bits.
 inline float uniform(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24F; }
 

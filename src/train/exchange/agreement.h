@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "io/config/config.h"
 #include "parallel/reduction/powersgd/factors.h"
@@ -69,6 +70,20 @@ void on_first_rank_first(parallel::Communicator& comm, const Action& action) {
     const parallel::Busy busy(comm);
     action();
   }
+}
+
+/// Collective. Runs `action` on all ranks at once; then throws, on all, the failure of the first rank
+/// that has one. `action` must not communicate; it may take long (busy.h).
+template <class Action>
+void on_all_ranks(parallel::Communicator& comm, const Action& action) {
+  std::optional<Failure> failure;
+  try {
+    const parallel::Busy busy(comm);
+    action();
+  } catch (const Failure& thrown) {
+    failure = thrown;
+  }
+  agree_on_any(comm, std::move(failure));
 }
 
 }  // namespace espalier::train

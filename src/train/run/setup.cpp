@@ -443,7 +443,7 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   run.manifest.stages = run.plan->layout.grid.pipeline;
   run.manifest.micro_batch = run.plan->micro_batch();
   const std::shared_ptr<Shards> shards = make_shards(run.config(), run.ranks->data());
-  on_first_rank_first(comm, [&] {
+  on_all_ranks(comm, [&] {
     build_stage(opened, shards, run);
     opened.start.masks = {};  // plans read the counts
     load_weights_and_state(opened, run);
