@@ -23,28 +23,14 @@ void with_halves(const Tensor& values, const Body& body) {
   }
 }
 
-/// values[k] = the draw of kept element first + k: a pure function of (key, its position). Four
-/// positions share a counter.
+/// values[k] = the draw of kept element first + k: a pure function of (key, its position).
 void draw_run(const Index& index, uint64_t key, float deviation, int64_t first,
               std::span<float> values) {
   std::vector<int32_t> positions(values.size());
   index.decode(first, positions);
-  int32_t counter = -1;
-  int32_t pair = -1;
-  Philox bits{};
-  std::array<float, 2> draws{};
-  for (size_t k = 0; k < values.size(); ++k) {
-    const int32_t position = positions[k];
-    if (position / 4 != counter) {
-      counter = position / 4;
-      bits = philox(key, 0, static_cast<uint64_t>(counter));
-    }
-    if (position / 2 != pair) {
-      pair = position / 2;
-      const auto two = static_cast<size_t>(pair % 2) * 2;
-      draws = normal_pair(bits.at(two), bits.at(two + 1));
-    }
-    values[k] = deviation * draws[static_cast<size_t>(position % 2)];
+  normals_at(key, positions, values);
+  for (float& value : values) {
+    value *= deviation;
   }
 }
 

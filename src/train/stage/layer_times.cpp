@@ -82,14 +82,11 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
       stream.set_deterministic(config.run.deterministic);
       const std::vector<PartShape> parts{{.first = i, .end = i + 1}};
       const std::vector<size_t> numbers = parameters_of(layers, parts);
+      const auto masks = [&](size_t p) {
+        return example_mask(config.pruning, specs[p], kept[numbers[p]]);
+      };
       Stage stage(config, problem, stream, backend.kernels(),
-                  {.micro_batch = samples, .parts = parts, .teacher = teacher});
-      std::vector<sparse::Mask> masks;
-      for (size_t p = 0; p < numbers.size(); ++p) {
-        masks.push_back(
-            example_mask(config.pruning, stage.store().parameters()[p].spec, kept[numbers[p]]));
-      }
-      stage.store().set_masks(masks);
+                  {.micro_batch = samples, .masks = masks, .parts = parts, .teacher = teacher});
       stage.store().initialise(1);
       known[key] = time_layer(*stage.parts().front(), samples, stream);
     }
