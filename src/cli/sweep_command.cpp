@@ -32,6 +32,7 @@
 #include "src/config/parse.h"
 #include "src/config/schema.h"
 #include "src/core/checksum.h"
+#include "src/core/cpus.h"
 #include "src/core/error.h"
 #include "src/report/report.h"
 #include "src/report/run_data.h"
@@ -167,7 +168,7 @@ class Sweep {
     if (sweeps("train.seed") && arguments.seeds > 1) {
       throw Usage("--seeds and --over train.seed exclude each other: give one of them");
     }
-    const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    const int cores = usable_cpu_count();
     jobs_ = arguments.jobs > 0
                 ? arguments.jobs
                 : std::max(1, cores / static_cast<int>(std::max<int64_t>(base_.run.threads, 1)));

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
-#include <thread>
 
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/files/folders.h"
 #include "sparse/index/file_index.h"
 #include "src/config/parse.h"
+#include "src/core/cpus.h"
 #include "src/train/masks/mask_files.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/run/run_directory.h"
@@ -66,9 +66,7 @@ train::Stage::Options options_for(const WeightsFile& file, const train::ProblemS
 }
 
 int threads_of(const io::Config& config) {
-  return config.run.threads > 0
-             ? static_cast<int>(config.run.threads)
-             : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  return config.run.threads > 0 ? static_cast<int>(config.run.threads) : usable_cpu_count();
 }
 
 /// Of a run directory; commands may write its report.html.

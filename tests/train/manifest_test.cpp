@@ -4,12 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <fstream>
-#include <thread>
 
 #include "io/run/metrics.h"
 #include "src/config/parse.h"
+#include "src/core/cpus.h"
 #include "src/train/codec_choice/adaprec.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/run/snapshot.h"
@@ -543,7 +544,7 @@ TEST(ManifestOfRanks, WithOtherPlansAreNamedBeforeTheFirstStep) {
 }
 
 TEST(ManifestOfRanks, DivideTheCores) {
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = usable_cpu_count();
   for (const int ranks : {1, cores, cores + 1}) {
     const TempDir dir;
     io::Config config = tiny_config(dir);
@@ -552,6 +553,54 @@ TEST(ManifestOfRanks, DivideTheCores) {
     parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
       train::Trainer trainer(config, comm, {.resume = "none"});
       EXPECT_EQ(trainer.stage().stream().threads(), std::max(cores / ranks, 1)) << ranks;
+    });
+  }
+}
+
+/// While it lives, the calling thread runs on these CPUs only.
+class OnCpus {
+ public:
+  explicit OnCpus(const std::vector<int>& cpus) : before_(usable_cpus()) { set(cpus); }
+  ~OnCpus() { set(before_); }
+  OnCpus(const OnCpus&) = delete;
+  OnCpus& operator=(const OnCpus&) = delete;
+
+ private:
+  static void set(const std::vector<int>& cpus) {
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    for (const int cpu : cpus) {
+      CPU_SET(static_cast<size_t>(cpu), &mask);
+    }
+    ASSERT_EQ(sched_setaffinity(0, sizeof(mask), &mask), 0);
+  }
+  std::vector<int> before_;
+};
+
+TEST(ManifestOfRanks, DivideTheCpusTheyMayUse) {
+  const std::vector<int> all = usable_cpus();
+  if (all.size() < 2) {
+    GTEST_SKIP() << "needs two CPUs";
+  }
+  const auto count = static_cast<int>(all.size());
+  const std::vector<int> one{all[0]};
+  const std::vector<int> other(all.begin() + 1, all.end());
+  struct Case {
+    std::vector<std::vector<int>> cpus;  // of each rank
+    int threads;
+  };
+  for (const Case& each :
+       {Case{.cpus = {all, all}, .threads = count / 2}, Case{.cpus = {one}, .threads = 1},
+        Case{.cpus = {other}, .threads = count - 1}, Case{.cpus = {one, other}, .threads = 1},
+        Case{.cpus = {all, one}, .threads = 1}, Case{.cpus = {one, one}, .threads = 1}}) {
+    const TempDir dir;
+    io::Config config = tiny_config(dir);
+    config.run.threads = 0;
+    config.train.global_batch = 2;
+    parallel::run_ranks(static_cast<int>(each.cpus.size()), [&](parallel::Communicator& comm) {
+      const OnCpus bound(each.cpus[static_cast<size_t>(comm.rank())]);
+      train::Trainer trainer(config, comm, {.resume = "none"});
+      EXPECT_EQ(trainer.stage().stream().threads(), each.threads);
     });
   }
 }

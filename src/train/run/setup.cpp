@@ -3,12 +3,16 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
 #include <map>
 #include <optional>
 #include <thread>
 
 #include "parallel/transport/collectives.h"
 #include "src/config/schema.h"
+#include "src/core/cpus.h"
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/exchange/low_rank_codec.h"
@@ -20,12 +24,47 @@
 namespace espalier::train {
 namespace {
 
-int threads_of(const io::Config& config, const parallel::Communicator& comm) {
-  if (config.run.threads > 0) {
-    return static_cast<int>(config.run.threads);
+/// Collective. run.threads, or, if it is 0, the CPUs that a rank may use ÷ the ranks of its machine
+/// that may use any of them: the least of all ranks, so that their plans are equal.
+int threads_of(const io::Config& config, parallel::Communicator& comm) {
+  const std::vector<int> mine = usable_cpus();
+  std::vector<std::vector<int>> cpus;  // of each rank
+  for (const auto& bytes : parallel::gather(comm, std::as_bytes(std::span(mine)))) {
+    cpus.emplace_back(bytes.size() / sizeof(int));
+    std::memcpy(cpus.back().data(), bytes.data(), bytes.size());
   }
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, cores / comm.local_size());
+  const std::vector<int>& node = comm.members().node;
+  std::map<std::pair<int, int>, int> ranks_on;  // of a machine and its CPU
+  for (size_t rank = 0; rank < cpus.size(); ++rank) {
+    for (const int cpu : cpus[rank]) {
+      ++ranks_on[{node[rank], cpu}];
+    }
+  }
+  int least = std::numeric_limits<int>::max();
+  for (size_t rank = 0; rank < cpus.size(); ++rank) {
+    int sharing = 1;
+    for (const int cpu : cpus[rank]) {
+      sharing = std::max(sharing, ranks_on[{node[rank], cpu}]);
+    }
+    least = std::min(least, std::max(1, static_cast<int>(cpus[rank].size()) / sharing));
+  }
+  parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(&least, 1)));
+  return config.run.threads > 0 ? static_cast<int>(config.run.threads) : least;
+}
+
+/// For the user: the launcher leaves CPUs of the machine unused. Empty: it does not, or a batch
+/// system decides, or the number of threads is set.
+std::string binding_note(const io::Config& config, int local_ranks) {
+  const auto all = static_cast<int>(std::thread::hardware_concurrency());
+  const int usable = usable_cpu_count();
+  if (config.run.threads > 0 || usable * local_ranks >= all || std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr ||
+      std::getenv("SLURM_JOB_ID") != nullptr) {
+    return {};
+  }
+  return fmt::format(
+      "mpirun binds rank 0 to {} of {} CPUs: for more threads give each rank its cores with "
+      "--map-by slot:PE=CORES, or all of them with --bind-to none",
+      usable, all);
 }
 
 /// No input is a file that the run itself writes. A run that resumes does not read --init.
@@ -405,11 +444,15 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   Run run{.comm = comm,
           .note = options.on_note ? options.on_note : [](const std::string&) {},
           .loss_scale = LossScale(config.train)};
+  const int threads = threads_of(config, comm);
   on_first_rank_first(comm, [&] {
     run.manifest = manifest_of_program(options.git, kernels_of(config, options), comm);
-    run.manifest.threads = threads_of(config, comm);
+    run.manifest.threads = threads;
   });
   compare_program(run.manifest, comm);
+  if (const std::string text = binding_note(config, comm.local_size()); !text.empty()) {
+    run.note(text);
+  }
   compare_settings(config, comm);
   run.directory = std::make_unique<RunDirectory>(config.run.out, options.resume, comm);
   const ReceivedCheckpoint received(run.directory->resume_file(), comm);
