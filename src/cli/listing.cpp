@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "io/data/image_format.h"
+#include "parallel/pipeline/schedule/simulate.h"
 #include "pruning/registry.h"
 #include "src/cli/console.h"
 #include "src/config/schema.h"
@@ -177,18 +178,44 @@ std::string parts_text(const Json& found) {
   return table(rows);
 }
 
-std::string pipeline_text(const Json& pipeline) {
-  const auto ranks = pipeline["ranks"].get<int>();
-  if (pipeline.contains("error")) {
-    return fmt::format("over {} pipeline ranks: {}\n", ranks, pipeline["error"].get<std::string>());
+/// A line per stage: the rank that holds it, of the first replica.
+std::string grid_text(const Json& grid) {
+  const std::string head =
+      fmt::format("over {} ranks", grid["ranks"].get<int>()) +
+      (grid.contains("stages")
+           ? fmt::format(" = {} stage{} x {} replica{}", grid["stages"].size(),
+                         grid["stages"].size() == 1 ? "" : "s", grid["replicas"].get<int>(),
+                         grid["replicas"].get<int>() == 1 ? "" : "s")
+           : "");
+  if (grid.contains("error")) {
+    return fmt::format("{}: {}\n", head, grid["error"].get<std::string>());
   }
-  return fmt::format(
-      "over {} pipeline ranks (schedule {}, stages end at layers {}, micro-batch of {}) the one "
-      "that "
-      "needs most takes about {} at its peak\n",
-      ranks, pipeline["schedule"].get<std::string>(),
-      fmt::join(pipeline["ends"].get<std::vector<int64_t>>(), ", "),
-      pipeline["micro_batch"].get<int64_t>(), bytes_text(pipeline["process"].get<double>()));
+  Rows rows{{"stage", "layers", "kept", "model state", "activations", "peak", "idle"}};
+  size_t number = 0;
+  for (const Json& stage : grid["stages"]) {
+    std::vector<std::string> layers;
+    for (const Json& part : stage["layers"]) {
+      layers.push_back(fmt::format("{}-{}", part[0].get<int64_t>(), part[1].get<int64_t>()));
+    }
+    rows.push_back(
+        {fmt::format("{}", number++), fmt::format("{}", fmt::join(layers, ", ")),
+         grouped(stage["kept_parameters"].get<int64_t>()),
+         bytes_text(stage["peak"]["model_state"].get<double>()),
+         bytes_text(stage["peak"]["activation"].get<double>()),
+         bytes_text(stage["process"].get<double>()),
+         stage.contains("idle_share") ? percent(stage["idle_share"].get<double>()) : ""});
+  }
+  std::string text = fmt::format(
+      "\n{}, schedule {}, {} micro-batches of {}, recompute {}; idle: the share of a step in which "
+      "a "
+      "stage waits, by counted operations\n{}the one that needs most takes about {} at its peak\n",
+      head, grid["schedule"].get<std::string>(), grid["micro_batches"].get<int64_t>(),
+      grid["micro_batch"].get<int64_t>(), grid["recompute"].get<std::string>(), table(rows),
+      bytes_text(grid["process"].get<double>()));
+  for (const Json& note : grid["notes"]) {
+    text += note.get<std::string>() + "\n";
+  }
+  return text;
 }
 
 std::string listing_text(const Json& found, const io::Config& config) {
@@ -212,8 +239,9 @@ std::string listing_text(const Json& found, const io::Config& config) {
     text += fmt::format("assumed: {}\n", found["assumed"].get<std::string>());
   }
   text +=
-      fmt::format("\nmemory of a rank, {}, micro-batch of {}, recompute {}\n", config.train.dtype,
-                  number("micro_batch"), found["recompute"].get<std::string>());
+      fmt::format("\nmemory of {}, {}, micro-batch of {}, recompute {}\n",
+                  found.contains("grid") ? "one rank with all layers" : "a rank",
+                  config.train.dtype, number("micro_batch"), found["recompute"].get<std::string>());
   text += memory_text(found) + "\n" + parts_text(found);
   const bool device = found.contains("backend");
   text += fmt::format(
@@ -231,8 +259,8 @@ std::string listing_text(const Json& found, const io::Config& config) {
                         bytes_text(copy["bytes"].get<double>()),
                         copy["fits"].get<bool>() ? "" : "; no room: steps wait instead");
   }
-  if (found.contains("pipeline")) {
-    text += pipeline_text(found["pipeline"]);
+  if (found.contains("grid")) {
+    text += grid_text(found["grid"]);
   }
   if (found.contains("note")) {
     text += found["note"].get<std::string>() + "\n";
@@ -280,34 +308,81 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
 
 namespace {
 
-/// Memory of the pipeline rank that needs most.
-Json pipeline_json(const io::Config& config, const train::RunShape& run,
-                   std::span<const std::unique_ptr<model::Layer>> layers) {
-  const auto stages = static_cast<int>(config.parallel.pipeline);
+/// Share of a step in which each stage's rank waits; empty: the schedule has no steps.
+std::vector<double> idle_shares(const train::Layout& layout, const train::LayerTimes& times) {
+  if (layout.asynchronous()) {
+    return {};
+  }
+  parallel::Costs costs;
+  for (int stage = 0; stage < layout.stages(); ++stage) {
+    parallel::StageTimes sum{.forward = 0, .backward_input = 0, .backward_weight = 0};
+    for (size_t i = layout.first_layer(stage); i < layout.ends[static_cast<size_t>(stage)]; ++i) {
+      sum.forward += times.layers[i].forward;
+      sum.backward_input += times.layers[i].backward_input;
+      sum.backward_weight += times.layers[i].backward_weight;
+    }
+    costs.stages.push_back(sum);
+  }
+  const parallel::Timeline timeline = layout.policy
+                                          ? parallel::simulate(*layout.policy, costs).second
+                                          : parallel::simulate(layout.schedule, costs);
+  std::vector<double> shares;
+  for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    shares.push_back(timeline.idle(rank) / timeline.makespan());
+  }
+  return shares;
+}
+
+/// Stages, schedule and memory over `ranks` ranks.
+Json grid_json(const io::Config& config, const train::RunShape& run,
+               std::span<const std::unique_ptr<model::Layer>> layers, int ranks) {
   const train::LayerTimes times = train::estimated_times(config, run.problem, run.teacher);
+  train::PlanInput input{.config = config,
+                         .problem = run.problem,
+                         .layers = layers,
+                         .start = run.start,
+                         .times = times,
+                         .ranks = ranks,
+                         .threads = run.threads,
+                         .place = run.place,
+                         .carrier = train::planned_carrier(config, run.place.device),
+                         .teacher = run.teacher};
   try {
-    const train::Plan plan =
-        train::make_plan({.config = config,
-                          .problem = run.problem,
-                          .layers = layers,
-                          .start = run.start,
-                          .times = times,
-                          .ranks = stages,
-                          .threads = run.threads,
-                          .place = run.place,
-                          .carrier = train::planned_carrier(config, run.place.device),
-                          .teacher = run.teacher});
-    return {{"ranks", stages},
-            {"schedule", plan.layout.schedule.name},
-            {"ends", plan.layout.ends},
-            {"micro_batch", plan.fit.choice.micro_batch},
-            {"process", plan.fit.plan.needed()}};
+    const train::Plan plan = train::make_plan(input);
+    const parallel::Grid& grid = plan.layout.grid;
+    const std::vector<double> idle = idle_shares(plan.layout, times);
+    Json found{{"ranks", ranks},
+               {"replicas", grid.data},
+               {"schedule", grid.pipeline > 1 ? plan.layout.schedule.name : "none"},
+               {"ends", plan.layout.ends},
+               {"micro_batch", plan.fit.choice.micro_batch},
+               {"micro_batches", train::share_of(config, grid.data) / plan.fit.choice.micro_batch},
+               {"recompute", name_of(plan.fit.choice.recompute)},
+               {"notes", plan.notes},
+               {"process", plan.fit.plan.needed()}};
+    for (int stage = 0; stage < grid.pipeline; ++stage) {
+      input.rank = grid.rank_of({.stage = stage, .replica = 0});
+      const train::MemoryPlan memory = train::plan_with_storages(input, plan, {});
+      Json one{{"rank", input.rank}, {"parameters", memory.total_size}};
+      for (const train::PartShape& part : plan.layout.parts(stage)) {
+        one["layers"].push_back({part.first, part.end - 1});
+      }
+      one["kept_parameters"] = memory.total_kept;
+      one["peak"] = json_of(memory.peak, memory.total_size);
+      one["process"] = memory.needed();
+      one["checkpoint_copy"] = memory.checkpoint_copy;
+      if (!idle.empty()) {
+        one["idle_share"] = idle[static_cast<size_t>(stage)];
+      }
+      found["stages"].push_back(one);
+    }
+    return found;
   } catch (const Failure& failure) {
-    return {{"ranks", stages}, {"error", failure.what()}};
+    return {{"ranks", ranks}, {"error", failure.what()}};
   }
 }
 
-Json listing(const io::Config& given) {
+Json listing(const io::Config& given, int ranks) {
   io::Config config = given;
   const bool prunes = config.pruning.prunes() && !pruning::method_of(config.pruning).from_file();
   if (!prunes) {
@@ -325,8 +400,12 @@ Json listing(const io::Config& given) {
                             .place = kernels::planning(config.run.backend),
                             .start = train::initial_masks(config, specs),
                             .teacher = teacher};
+  const int grid = ranks > 0 ? ranks : static_cast<int>(config.parallel.pipeline);
   io::Config alone = config;  // one rank with all layers
   alone.parallel.pipeline = 1;
+  if (grid > 1) {
+    alone.train.memory_budget.clear();  // is that of the grid's ranks
+  }
   const Fitting fitting = fit_or_tell(alone, run);
   const train::MemoryPlan& plan = fitting.fit.plan;
   const train::PassChoice& choice = fitting.fit.choice;
@@ -377,10 +456,12 @@ Json listing(const io::Config& given) {
     found["backend"] = config.run.backend;
     found["pinned"] = json_of(plan.pinned, plan.total_size);
   }
-  if (config.parallel.pipeline > 1) {
-    found["pipeline"] = pipeline_json(config, run, layers);
-  }
-  if (!config.train.memory_budget.empty()) {
+  if (grid > 1) {
+    found["grid"] = grid_json(config, run, layers, grid);
+    if (!config.train.memory_budget.empty()) {
+      found["fits"] = !found["grid"].contains("error");
+    }
+  } else if (!config.train.memory_budget.empty()) {
     found["fits"] = fitting.error.empty();
     const std::string& note = fitting.error.empty() ? fitting.fit.note : fitting.error;
     found["note"] = note.empty() ? "it fits train.memory_budget" : note;
@@ -390,8 +471,8 @@ Json listing(const io::Config& given) {
 
 }  // namespace
 
-void print_listing(const io::Config& config, bool json) {
-  const Json found = listing(config);
+void print_listing(const io::Config& config, int ranks, bool json) {
+  const Json found = listing(config, ranks);
   if (json) {
     print_json(found);
   } else {

@@ -22,6 +22,7 @@ struct TrainArguments {
   std::vector<std::string> accepted;  ///< changes of a resumed run
   int64_t steps = 0;
   bool dry_run = false;
+  int ranks = 0;      ///< of the listing; 0: one per stage
   bool json = false;  ///< of the listing
 };
 

@@ -116,7 +116,7 @@ int train(const TrainArguments& arguments) {
   }
   if (arguments.dry_run) {
     if (launched_rank() == 0) {
-      print_listing(*config, arguments.json);
+      print_listing(*config, arguments.ranks, arguments.json);
     }
     return 0;
   }
@@ -207,6 +207,11 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
       ->check(CLI::PositiveNumber);
   command.add_flag("--dry-run", arguments.dry_run,
                    "list parameters and memory, without data or training");
+  command
+      .add_option("--ranks", arguments.ranks,
+                  "with --dry-run: list each stage of a run on N ranks (default: one per stage)")
+      ->check(CLI::PositiveNumber)
+      ->needs("--dry-run");
   command.add_flag("--json", arguments.json, "with --dry-run: print one JSON object")
       ->needs("--dry-run");
 }

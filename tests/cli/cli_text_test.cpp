@@ -1,5 +1,7 @@
 // The real program on text: samples, token files, and listings of a run's requirements.
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <regex>
 
 #include "tests/support/program.h"
@@ -210,7 +212,8 @@ TEST(CliText, EveryConfigOfTheProjectCanBeListed) {
   const Ran stages = here.run("train '" ESPALIER_SOURCE_DIR
                               "/configs/gpt2-124m.toml' --dry-run --set parallel.pipeline=2");
   expect_code(stages, 0);
-  EXPECT_NE(stages.out.find("over 2 pipeline ranks"), std::string::npos) << stages.out;
+  EXPECT_NE(stages.out.find("over 2 ranks = 2 stages x 1 replica"), std::string::npos)
+      << stages.out;
   const Ran large =
       here.run("train '" ESPALIER_SOURCE_DIR "/configs/gpt3-13b.toml' --dry-run --json");
   EXPECT_NEAR(large.json()["parameters"].get<double>(), 12.9e9, 0.1e9);
@@ -222,12 +225,64 @@ TEST(CliText, EveryConfigOfTheProjectCanBeListed) {
   EXPECT_EQ(found["recompute"], "full");
   EXPECT_GT(found["pruned"]["activation"].get<double>(), 96.0 * 2048 * 9312 * 2);
   EXPECT_LT(found["process"].get<double>(), 139 * 0x1p30);
-  EXPECT_EQ(found["fits"], true);
   double parts = 0;
   for (const auto& [part, bytes] : found["parts"].items()) {
     parts += bytes.get<double>();
   }
   EXPECT_EQ(parts, found["pruned"]["model_state"].get<double>());
+}
+
+/// Large configs state their ranks in a comment, "# Ranks: N as …". They begin pruned, and each
+/// stage fits train.memory_budget.
+TEST(CliText, LargeConfigsFitTheirRanks) {
+  const Workplace here;
+  int count = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(ESPALIER_SOURCE_DIR "/configs")) {
+    if (entry.path().extension() != ".toml") {
+      continue;
+    }
+    std::ifstream file(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    std::smatch ranks;
+    const std::string listing = "train '" + entry.path().string() + "' --dry-run --json";
+    if (!std::regex_search(text, ranks, std::regex("\n# Ranks: ([0-9]+) as"))) {
+      EXPECT_LT(here.run(listing).json()["parameters"].get<double>(), 1e9) << entry.path();
+      continue;
+    }
+    ++count;
+    const Json found = here.run(listing + " --ranks " + ranks[1].str()).json();
+    EXPECT_EQ(found["fits"], true) << entry.path() << found["grid"];
+    EXPECT_EQ(found["grid"]["ranks"], std::stoi(ranks[1])) << entry.path();
+    EXPECT_GT(found["grid"]["stages"].size(), 1U) << entry.path();
+    double kept = 0;
+    double parameters = 0;
+    for (const Json& stage : found["grid"]["stages"]) {
+      EXPECT_LE(stage["process"], found["grid"]["process"]) << entry.path();
+      kept += stage["kept_parameters"].get<double>();
+      parameters += stage["parameters"].get<double>();
+    }
+    // Tied embeddings are on two stages.
+    EXPECT_GE(kept, found["kept_parameters"]) << entry.path();
+    EXPECT_LT(kept, 0.2 * parameters) << entry.path();
+    EXPECT_NE(text.find("method = \"random\""), std::string::npos) << entry.path();
+    EXPECT_EQ(text.find("at_step"), std::string::npos) << entry.path();
+  }
+  EXPECT_GE(count, 4);
+}
+
+TEST(CliText, ListingsOfGridsNameWhatIsWrong) {
+  const Workplace here;
+  const std::string listing =
+      "train '" ESPALIER_SOURCE_DIR "/configs/gpt2-124m.toml' --dry-run --set parallel.pipeline=";
+  for (const auto& [options, message] :
+       {std::pair{"4 --ranks 6", "parallel.pipeline = 4 does not divide 6 ranks"},
+        std::pair{"40", "40 stages, and the network has only 14 layers"},
+        std::pair{"2 --set train.memory_budget=1GiB", "is too small"}}) {
+    const Ran ran = here.run(listing + options);
+    expect_code(ran, 0);
+    EXPECT_NE(ran.out.find(message), std::string::npos) << ran.out;
+  }
 }
 
 }  // namespace
