@@ -61,9 +61,10 @@ for step in $steps; do
     simulation) simulation || code=$? ;;
     faults) (faults) || code=$? ;;
     sanitizers) { scripts/sanitize.sh all && scripts/sanitize.sh threads; } || code=$? ;;
+    clang) scripts/clang_check.py build . || code=$? ;;
     fuzz) scripts/fuzz.sh || code=$? ;;
     coverage) coverage || code=$? ;;
-    *) echo "$0: no step $step: tests, random, simulation, faults, sanitizers, fuzz, coverage" >&2; exit 2 ;;
+    *) echo "$0: no step $step: tests, random, simulation, faults, sanitizers, clang, fuzz, coverage" >&2; exit 2 ;;
   esac
   if [ $code = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) broken="$broken $step"; fi
 done
