@@ -18,7 +18,7 @@ case "${1-}" in
   ;;
 --small)
   out=${OUT:-runs/billion-small}
-  first=20 last=60
+  first=10 last=30
   options=(--set model.layers=6 --set model.heads=4 --set model.width=256)
   ;;
 *)
@@ -36,9 +36,20 @@ training=("$program" train $config --set "data.train=[\"$text\"]" ${options[@]+"
 
 steps_of() { cat "$out/$1/metrics.jsonl" 2>/dev/null | wc -l; }
 
+# row NAME WORD…: the first column is as wide as the report's.
+row() { printf '%-28s %16s %16s\n' "$@"; }
+
+# metric KEY RUN LINE: a number of metrics.jsonl; LINE as for sed: 1 is the first, $ the last.
+metric() { sed -n "$3s/.*\"$1\":\([-+.e0-9]*\).*/\1/p" "$out/$2/metrics.jsonl"; }
+
+# summary KEY RUN: the first such number of summary.json.
+summary() { sed -n "s/^ *\"$1\": *\([-+.e0-9]*\).*/\1/p" "$out/$2/summary.json" | head -n 1; }
+
+gigabytes() { awk -v bytes="$1" 'BEGIN { printf "%.3f GB", bytes / 1e9 }'; }
+
 say "Program and text"
-scripts/install-packages.sh
 if [ -z "${PROGRAM-}" ]; then
+  scripts/install-packages.sh
   if [ ! -e build/CMakeCache.txt ]; then
     cmake --preset release -DESPALIER_TESTS=OFF -DESPALIER_BENCHMARKS=OFF -DESPALIER_CPU_TABLES=native
   fi
@@ -86,4 +97,11 @@ du -h "$newest" "$out/weights.h5"
 
 say "Both runs"
 "$program" report "$out/2-stages" "$out/2x2" -o "$out/report.html"
+echo
+row "" 2-stages 2x2
+row "Peak memory of the ranks" "$(gigabytes "$(summary peak_rss 2-stages)")" "$(gigabytes "$(summary peak_rss 2x2)")"
+row "Rank 0 sends in a step" "$(gigabytes "$(metric comm_bytes_sent 2-stages '$')")" \
+  "$(gigabytes "$(metric comm_bytes_sent 2x2 '$')")"
+row "Loss of the first step" "$(metric loss 2-stages 1 | cut -c -6)" "$(metric loss 2x2 1 | cut -c -6)"
+row "Loss of the last step" "$(metric loss 2-stages '$' | cut -c -6)" "$(metric loss 2x2 '$' | cut -c -6)"
 say "Done"
