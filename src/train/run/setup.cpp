@@ -57,8 +57,8 @@ int threads_of(const io::Config& config, parallel::Communicator& comm) {
 std::string binding_note(const io::Config& config, int local_ranks) {
   const auto all = static_cast<int>(std::thread::hardware_concurrency());
   const int usable = usable_cpu_count();
-  if (config.run.threads > 0 || usable * local_ranks >= all || std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr ||
-      std::getenv("SLURM_JOB_ID") != nullptr) {
+  if (config.run.threads > 0 || usable * local_ranks >= all ||
+      std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr || std::getenv("SLURM_JOB_ID") != nullptr) {
     return {};
   }
   return fmt::format(
