@@ -132,7 +132,7 @@ struct Group {
   uint64_t eight;  ///< the first eight columns
 };
 
-/// Calls body(e, r, columns) for the elements e to e + Elements - 1 of each row r, whose columns are
+/// Calls body(e, r, columns) for the elements e to e + Elements - 1 of each row r, with columns in
 /// the bytes 0, Rows, 2 Rows, ... of `columns`. Elements divides the group's count. Leaves the next
 /// group's first columns in `eight`.
 template <int Elements, int Rows, class Body>
