@@ -619,6 +619,23 @@ TEST(ManifestOfRanks, WithOtherKernelsAreNamedBeforeTheFirstStep) {
   EXPECT_FALSE(std::filesystem::exists(dir / "run/metrics.jsonl"));
 }
 
+TEST(ManifestOfRanks, WithOtherProgramsOrLibrariesAreNamed) {
+  for (const auto& [what, words] :
+       {std::pair{"program", "different programs"}, std::pair{"gemm", "different libraries"},
+        std::pair{"hdf5", "different libraries"}, std::pair{"mpi", "different libraries"}}) {
+    const std::string message = failure_of([&] {
+      parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+        auto json = train::json_of({});
+        json[what] = comm.rank() == 2 ? "B" : "A";
+        train::compare_program(train::manifest_of(json.dump(), ""), comm);
+      });
+    });
+    EXPECT_THAT(message, AllOf(HasSubstr(words),
+                               HasSubstr("(not the same on rank 2): B on rank 2, A on rank 0; "),
+                               HasSubstr("on all machines")));
+  }
+}
+
 TEST(ManifestOfRanks, WithOtherInputsAreNamed) {
   for (const std::string what : {"train_data", "validation_data", "mask_file"}) {
     const std::string message = failure_of([&] {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "io/files/folders.h"
 #include "parallel/transport/collectives.h"
 #include "src/config/schema.h"
 #include "src/core/cpus.h"
@@ -57,8 +58,8 @@ int threads_of(const io::Config& config, parallel::Communicator& comm) {
 std::string binding_note(const io::Config& config, int local_ranks) {
   const auto all = static_cast<int>(std::thread::hardware_concurrency());
   const int usable = usable_cpu_count();
-  if (config.run.threads > 0 || usable * local_ranks >= all || std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr ||
-      std::getenv("SLURM_JOB_ID") != nullptr) {
+  if (config.run.threads > 0 || usable * local_ranks >= all ||
+      std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr || std::getenv("SLURM_JOB_ID") != nullptr) {
     return {};
   }
   return fmt::format(
@@ -462,10 +463,21 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   }
   Opened opened{.files = {.resume = received.file(), .init = options.init}};
   on_first_rank_first(comm, [&] {
-    check_teacher_file(config);
-    check_inputs_remain(config, opened.files.resume ? "" : options.init);
-    run.data = stamps_of(config.data);
-    add_inputs(config, run.manifest);
+    try {
+      check_teacher_file(config);
+      check_inputs_remain(config, opened.files.resume ? "" : options.init);
+      run.data = stamps_of(config.data);
+      add_inputs(config, run.manifest);
+    } catch (const Failure& failure) {
+      if (comm.rank() == 0) {
+        throw;
+      }
+      throw Failure(
+          fmt::format("on machine {}, unlike that of rank 0: {}; copy the files to all machines, "
+                      "or use a folder that they share",
+                      io::host_name(), failure.what()),
+          failure.retryable());
+    }
   });
   compare_inputs(run.manifest, opened.files, comm);
   on_first_rank_first(comm, [&] { open(config, options, opened, run); });
