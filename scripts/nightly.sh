@@ -6,6 +6,7 @@
 #   simulation  10,000 trainings on simulated ranks with faults, with seeds that depend on the date
 #   faults      more crash states and failing operations; 100 signals to processes of real runs
 #   sanitizers  address, undefined behaviour and threads over all fast tests
+#   clang       clang 16 has no warning in any source, each alone
 #   fuzz        libFuzzer on every target, a minute each (scripts/fuzz.sh)
 #   coverage    lines that fast tests run, by folder: docs/coverage.md
 #
@@ -14,7 +15,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-steps=${STEPS:-tests random simulation faults sanitizers fuzz coverage}
+steps=${STEPS:-tests random simulation faults sanitizers clang fuzz coverage}
 passed=0 failed=0 broken=""
 
 # The seeds depend on the date. The printed command repeats a failure.
@@ -60,9 +61,10 @@ for step in $steps; do
     simulation) simulation || code=$? ;;
     faults) (faults) || code=$? ;;
     sanitizers) { scripts/sanitize.sh all && scripts/sanitize.sh threads; } || code=$? ;;
+    clang) scripts/clang_check.py build . || code=$? ;;
     fuzz) scripts/fuzz.sh || code=$? ;;
     coverage) coverage || code=$? ;;
-    *) echo "$0: no step $step: tests, random, simulation, faults, sanitizers, fuzz, coverage" >&2; exit 2 ;;
+    *) echo "$0: no step $step: tests, random, simulation, faults, sanitizers, clang, fuzz, coverage" >&2; exit 2 ;;
   esac
   if [ $code = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) broken="$broken $step"; fi
 done

@@ -14,8 +14,8 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
 
 /// Prints the requirements of a run with one rank as text; with `json`, as one object. Then, over
 /// `ranks` ranks (0: one per stage), those of each stage, and its idle share by counted operations
-/// (LayerTimes). They come from a dry run without memory (memory/budget.h): no data is read, and the run need not fit this
-/// machine. Bytes by category: dense, after pruning, and at the peak of the run; flops of a whole
+/// (LayerTimes). They come from a dry run without memory (memory/budget.h): no data is read, and
+/// the run need not fit this machine. Bytes by category: dense, after pruning, and at the peak of the run; flops of a whole
 /// step. With train.memory_budget, micro_batch and recompute are those that fit it, or the note
 /// states why none does.
 void print_listing(const io::Config& config, int ranks, bool json);

@@ -350,7 +350,8 @@ void add_run(std::vector<Field>& out) {
   Rows<R> rows{out, "run", &Config::run};
   rows.add("out", &R::out, {}, "run directory");
   rows.add("backend", &R::backend, words({"auto", "cpu", "cuda"}), "where kernels run");
-  rows.add("threads", &R::threads, range(0, 1024), "of a rank; 0: usable CPUs / ranks that share them");
+  rows.add("threads", &R::threads, range(0, 1024),
+           "of a rank; 0: usable CPUs / ranks that share them");
   rows.add("graphs", &R::graphs, {},
            "on a GPU: capture the kernels of a pass in a CUDA graph and replay it");
   rows.add("deterministic", &R::deterministic, {},

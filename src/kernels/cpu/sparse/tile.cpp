@@ -225,7 +225,8 @@ int64_t turn_columns(const TileMemory& memory, const SparseMatrix& weight, int64
   return total;
 }
 
-/// Builds the tiles of one panel of the transpose (rows of W), block after block. `to`: the tiles' values, or their places in W.
+/// Builds the tiles of one panel of the transpose (rows of W), block after block. `to`: the tiles'
+/// values, or their places in W.
 template <class Out, class ValueAt>
 void make_panel(TileMemory& memory, const SparseMatrix& weight, int64_t panel,
                 const Scratch& scratch, Out* to, const ValueAt& value) {

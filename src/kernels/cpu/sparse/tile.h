@@ -4,10 +4,10 @@
 // changes. Then each call only copies the values.
 //
 // The matrix [rows, cols] (W, or its transpose) is cut into tiles: a block of rows times a panel of
-// up to kMostPanel columns, whose activations stay in the L1 cache. In a tile, rows are sorted by their
-// number of kept elements, so that inner loops have long stretches with one trip count; with
+// up to kMostPanel columns, whose activations stay in the L1 cache. In a tile, rows are sorted by
+// their number of kept elements, so that inner loops have long stretches with one trip count; with
 // unsorted rows, mispredicted loop ends cost as much as the arithmetic. Elements are stored in the
-// order of use: a column within the panel (8 bits) and a value (fp32).
+// order of use: a column within the panel (8 bits) and a value (fp32, or bf16 in pairs).
 //
 // The columns of W may come in segments, such as the rows of a convolution's window: then no panel,
 // or no block of the transpose, crosses the boundary of two segments.

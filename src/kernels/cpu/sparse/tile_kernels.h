@@ -132,9 +132,9 @@ struct Group {
   uint64_t eight;  ///< the first eight columns
 };
 
-/// Calls body(e, r, columns) for the elements e, e + 1, … e + Elements - 1 of each row r, whose
-/// columns are the bytes 0, Rows, 2 Rows, … of `columns`. Elements divides the group's count. Leaves
-/// the next group's first columns in `eight`.
+/// Calls body(e, r, columns) for the elements e to e + Elements - 1 of each row r, whose columns are
+/// the bytes 0, Rows, 2 Rows, ... of `columns`. Elements divides the group's count. Leaves the next
+/// group's first columns in `eight`.
 template <int Elements, int Rows, class Body>
 [[gnu::always_inline]] inline void for_elements(Group<Rows>& g, const Body& body) {
   constexpr int kStep = 8 / Rows;
