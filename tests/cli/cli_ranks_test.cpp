@@ -107,6 +107,25 @@ TEST(CliRanks, ARankThatDoesNotSeeTheDiskSavesAndResumesThroughRankZero) {
   }
 }
 
+TEST(CliRanks, ADataFileThatOneMachineLacksIsNamed) {
+  const Workplace here;
+  here.shell("mkdir files; cp text.txt files");
+  here.write("hidden.sh",
+             "[ $OMPI_COMM_WORLD_RANK = 0 ] && exec \"$@\"; exec unshare -m sh -c "
+             "'mount -t tmpfs none files && exec \"$0\" \"$@\"' \"$@\"");
+  if (here.shell("unshare -m mount -t tmpfs none files").code != 0) {
+    GTEST_SKIP() << "no right to hide a folder from a process here";
+  }
+  const Ran ran =
+      here.shell(fmt::format("timeout 120 '{}/scripts/mpirun.sh' 2 sh hidden.sh {} train c.toml "
+                             "--set 'data.train=[\"files/text.txt\"]'",
+                             ESPALIER_SOURCE_DIR, ESPALIER_PROGRAM));
+  expect_code(ran, 1);
+  EXPECT_NE(ran.err.find("rank 1 has failed: on machine "), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find("files/text.txt cannot be opened"), std::string::npos) << ran.err;
+  EXPECT_FALSE(std::filesystem::exists(here / "run/metrics.jsonl"));
+}
+
 TEST(CliRanks, AnAsynchronousPipelineTrainsLikeItsInjector) {
   const Workplace here;
   const std::string train =

@@ -305,6 +305,21 @@ TEST(Budget, ThatIsLargeEnoughChangesNothing) {
   EXPECT_EQ(testing::run(made), free);
 }
 
+TEST(Budget, ThatNoStageFitsNamesTheStages) {
+  const TempDir dir;
+  io::Config made = small_config(dir, "random");
+  made.parallel.pipeline = 2;
+  made.train.memory_budget = "20MiB";
+  const std::string said = failure_of([&] {
+    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+      train::Trainer trainer(made, comm, {.resume = "none"});
+    });
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr("train.memory_budget = \"20MiB\" is too small"),
+                          HasSubstr("of 2 stages, 0, 1 are above the budget, stage "),
+                          HasSubstr("more stages than parallel.pipeline = 2")));
+}
+
 TEST(Budget, TooSmallFailsBeforeTheFirstStepWithFixes) {
   const TempDir dir;
   io::Config made = small_config(dir, "magnitude");

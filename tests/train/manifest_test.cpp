@@ -605,6 +605,37 @@ TEST(ManifestOfRanks, DivideTheCpusTheyMayUse) {
   }
 }
 
+/// A container with --cpus=1.5, as the root of a machine.
+TEST(ManifestOfRanks, DivideTheQuotaOfAContainer) {
+  if (usable_cpu_count() < 2) {
+    GTEST_SKIP() << "needs two CPUs";
+  }
+  const TempDir dir;
+  const auto root = dir / "machine";
+  std::filesystem::create_directories(root / "proc/self");
+  std::filesystem::create_directories(root / "sys/fs/cgroup/job");
+  std::ofstream(root / "proc/self/cgroup") << "0::/job\n";
+  std::ofstream(root / "proc/self/mountinfo")
+      << "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+  std::ofstream(root / "proc/meminfo") << "MemTotal: 16000000 kB\n";
+  const auto threads = [&](const std::string& quota) {
+    std::ofstream(root / "sys/fs/cgroup/job/cpu.max") << quota << '\n';
+    io::Config config = tiny_config(dir);
+    config.run.threads = 0;
+    int found = 0;
+    parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+      train::Trainer trainer(config, comm, {.resume = "none", .system_root = root});
+      found = trainer.stage().stream().threads();
+    });
+    std::filesystem::remove_all(dir / "run");
+    return found;
+  };
+  EXPECT_EQ(threads("max 100000"), usable_cpu_count());
+  EXPECT_EQ(threads("150000 100000"), 1);
+  EXPECT_EQ(threads("200000 100000"), 2);
+  EXPECT_EQ(threads("1000 100000"), 1) << "at least one";
+}
+
 TEST(ManifestOfRanks, WithOtherKernelsAreNamedBeforeTheFirstStep) {
   const TempDir dir;
   const std::string message = failure_of([&] {
@@ -617,6 +648,23 @@ TEST(ManifestOfRanks, WithOtherKernelsAreNamedBeforeTheFirstStep) {
   EXPECT_THAT(message, AllOf(HasSubstr("different kernels (not the same on rank 1): dry on rank 1"),
                              HasSubstr("on rank 0; set ESPALIER_KERNELS")));
   EXPECT_FALSE(std::filesystem::exists(dir / "run/metrics.jsonl"));
+}
+
+TEST(ManifestOfRanks, WithOtherProgramsOrLibrariesAreNamed) {
+  for (const auto& [what, words] :
+       {std::pair{"program", "different programs"}, std::pair{"gemm", "different libraries"},
+        std::pair{"hdf5", "different libraries"}, std::pair{"mpi", "different libraries"}}) {
+    const std::string message = failure_of([&] {
+      parallel::run_ranks(3, [&](parallel::Communicator& comm) {
+        auto json = train::json_of({});
+        json[what] = comm.rank() == 2 ? "B" : "A";
+        train::compare_program(train::manifest_of(json.dump(), ""), comm);
+      });
+    });
+    EXPECT_THAT(message, AllOf(HasSubstr(words),
+                               HasSubstr("(not the same on rank 2): B on rank 2, A on rank 0; "),
+                               HasSubstr("on all machines")));
+  }
 }
 
 TEST(ManifestOfRanks, WithOtherInputsAreNamed) {

@@ -140,6 +140,8 @@ std::vector<Way> ways_of(const io::Config& config, const RunShape& run, const Pa
       [](ChangedRun& to) { to.config.optimizer.offload = true; });
   add(run.ranks > 1 && config.parallel.zero == 0, "parallel.zero = 1",
       [](ChangedRun& to) { to.config.parallel.zero = 1; });
+  add(!!run.stages,
+      fmt::format("more stages than parallel.pipeline = {}", config.parallel.pipeline));
   const bool chooses = !config.train.memory_budget.empty();
   add(choice.recompute != Recompute::full,
       fmt::format("train.recompute = \"{}\"", chooses ? "auto" : "full"),
@@ -166,6 +168,32 @@ std::string verdict(size_t needed, size_t bytes) {
                      : fmt::format(" ({}{})", size_text(needed), needed <= bytes ? ", fits" : "");
 }
 
+/// Which stages are above the budget, and by how much; empty: there are no stages.
+std::string stages_above(const io::Config& config, const RunShape& run, const Fit& nearest) {
+  if (!run.stages) {
+    return {};
+  }
+  const auto stages = run.stages(share_of(config, run.ranks) / nearest.choice.micro_batch);
+  std::vector<std::string> above;
+  size_t most = 0;
+  size_t largest = 0;
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    const size_t needed = plan_stage(config, run, stages[stage], nearest.choice).needed();
+    if (needed > nearest.budget) {
+      above.push_back(fmt::format("{}", stage));
+    }
+    if (needed > most) {
+      most = needed;
+      largest = stage;
+    }
+  }
+  return above.empty()
+             ? ""
+             : fmt::format("; of {} stages, {} {} above the budget, stage {} by the most, {}",
+                           stages.size(), fmt::join(above, ", "), above.size() == 1 ? "is" : "are",
+                           largest, size_text(most - nearest.budget));
+}
+
 [[noreturn]] void fail_to_fit(const io::Config& config, const RunShape& run, const Fit& nearest) {
   const PassChoice smallest{.micro_batch = 1, .recompute = Recompute::full};
   std::string least;
@@ -174,13 +202,13 @@ std::string verdict(size_t needed, size_t bytes) {
                         size_text(plan_memory(config, run, smallest).needed()), text_of(smallest));
   }
   fail(
-      "train.memory_budget = \"{}\" is too small: with {} a rank needs {} ({}{}){}. {}; or a "
-      "budget "
-      "of at least that",
+      "train.memory_budget = \"{}\" is too small: with {} a rank needs {} ({}{}){}{}. {}; or a "
+      "budget of at least that",
       config.train.memory_budget, text_of(nearest.choice), size_text(nearest.plan.needed()),
       needs_text(nearest.plan.peak),
       run.place.device ? "" : ", program and temporaries " + size_text(nearest.plan.outside_arena),
-      least, ways_to_fit(config, run, nearest.choice, nearest.budget));
+      stages_above(config, run, nearest), least,
+      ways_to_fit(config, run, nearest.choice, nearest.budget));
 }
 
 }  // namespace
@@ -256,10 +284,10 @@ Fit fit_memory(const io::Config& config, const RunShape& run) {
       std::ranges::any_of(micros, [&](int64_t micro) { return schedulable(config, run, micro); });
   for (const Recompute recompute : recompute_choices) {
     for (const int64_t micro : micros) {
-      fit.choice = {.micro_batch = micro, .recompute = recompute};
       if (any && !schedulable(config, run, micro)) {
         continue;
       }
+      fit.choice = {.micro_batch = micro, .recompute = recompute};
       fit.plan = plan_memory(config, run, fit.choice);
       first_needs = fit.choice == first ? fit.plan.needed() : first_needs;
       if (!limited || fit.plan.needed() <= fit.budget) {

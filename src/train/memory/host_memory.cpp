@@ -189,6 +189,28 @@ HostLimit host_limit(const fs::path& root) {
   return *std::ranges::min_element(limits, {}, &HostLimit::bytes);
 }
 
+double cpu_quota(const fs::path& root) {
+  double least = std::numeric_limits<double>::infinity();
+  const GroupVersion& version = kVersions[0];
+  const std::string group = path_of_group(root, version);
+  const auto mount = mount_of(root, version);
+  if (group.empty() || !mount) {
+    return least;
+  }
+  fs::path directory = directory_of(*mount, group).lexically_normal();
+  for (const fs::path top = mount->at.lexically_normal();; directory = directory.parent_path()) {
+    std::ifstream in(directory / "cpu.max");  // "QUOTA PERIOD" in microseconds, or "max PERIOD"
+    double quota = 0;
+    double period = 0;
+    if (in >> quota >> period && quota > 0 && period > 0) {
+      least = std::min(least, quota / period);
+    }
+    if (directory == top || directory == directory.parent_path()) {
+      return least;
+    }
+  }
+}
+
 size_t host_needed(const MemoryPlan& plan, bool on_device) {
   return on_device ? kProgram + sum_of(plan.pinned) : plan.needed();
 }

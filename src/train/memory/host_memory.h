@@ -26,6 +26,10 @@ struct HostLimit {
 /// The smallest limit. `root`: the folder of proc and sys (tests replace it).
 HostLimit host_limit(const std::filesystem::path& root);
 
+/// CPUs' worth of time that the control groups of this process allow: the least cpu.max (version 2)
+/// of its group and of those above. Infinity: no quota.
+double cpu_quota(const std::filesystem::path& root);
+
 /// Bytes of host memory that a rank needs by its plan.
 size_t host_needed(const MemoryPlan& plan, bool on_device);
 

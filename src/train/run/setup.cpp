@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "io/files/folders.h"
 #include "parallel/transport/collectives.h"
 #include "src/config/schema.h"
 #include "src/core/cpus.h"
@@ -25,8 +26,10 @@ namespace espalier::train {
 namespace {
 
 /// Collective. run.threads, or, if it is 0, the CPUs that a rank may use ÷ the ranks of its machine
-/// that may use any of them: the least of all ranks, so that their plans are equal.
-int threads_of(const io::Config& config, parallel::Communicator& comm) {
+/// that may use any of them, at most its part of the machine's quota of CPU time: the least of all
+/// ranks, so that their plans are equal. `root`: the folder of proc and sys.
+int threads_of(const io::Config& config, parallel::Communicator& comm,
+               const std::filesystem::path& root) {
   const std::vector<int> mine = usable_cpus();
   std::vector<std::vector<int>> cpus;  // of each rank
   for (const auto& bytes : parallel::gather(comm, std::as_bytes(std::span(mine)))) {
@@ -49,6 +52,10 @@ int threads_of(const io::Config& config, parallel::Communicator& comm) {
     least = std::min(least, std::max(1, static_cast<int>(cpus[rank].size()) / sharing));
   }
   parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(&least, 1)));
+  const double quota = std::max(1.0, cpu_quota(root) / comm.local_size());
+  std::array<double, 1> least_above{-std::min<double>(least, quota)};
+  parallel::all_reduce_small(comm, least_above, parallel::Combine::max);
+  least = static_cast<int>(-least_above[0]);
   return config.run.threads > 0 ? static_cast<int>(config.run.threads) : least;
 }
 
@@ -444,7 +451,7 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   Run run{.comm = comm,
           .note = options.on_note ? options.on_note : [](const std::string&) {},
           .loss_scale = LossScale(config.train)};
-  const int threads = threads_of(config, comm);
+  const int threads = threads_of(config, comm, options.system_root);
   on_first_rank_first(comm, [&] {
     run.manifest = manifest_of_program(options.git, kernels_of(config, options), comm);
     run.manifest.threads = threads;
@@ -462,10 +469,21 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   }
   Opened opened{.files = {.resume = received.file(), .init = options.init}};
   on_first_rank_first(comm, [&] {
-    check_teacher_file(config);
-    check_inputs_remain(config, opened.files.resume ? "" : options.init);
-    run.data = stamps_of(config.data);
-    add_inputs(config, run.manifest);
+    try {
+      check_teacher_file(config);
+      check_inputs_remain(config, opened.files.resume ? "" : options.init);
+      run.data = stamps_of(config.data);
+      add_inputs(config, run.manifest);
+    } catch (const Failure& failure) {
+      if (comm.rank() == 0) {
+        throw;
+      }
+      throw Failure(
+          fmt::format("on machine {}, unlike that of rank 0: {}; copy the files to all machines, "
+                      "or use a folder that they share",
+                      io::host_name(), failure.what()),
+          failure.retryable());
+    }
   });
   compare_inputs(run.manifest, opened.files, comm);
   on_first_rank_first(comm, [&] { open(config, options, opened, run); });
