@@ -64,6 +64,7 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
                           kernels::Backend& backend, const TeacherFile* teacher) {
   using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
   std::map<std::pair<size_t, Kind>, parallel::StageTimes> known;
+  const std::vector<sparse::ParameterSpec> network = model::parameters_of(layers);
   LayerTimes times;
   size_t first_parameter = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -83,7 +84,7 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
       const std::vector<PartShape> parts{{.first = i, .end = i + 1}};
       const std::vector<size_t> numbers = parameters_of(layers, parts);
       const auto masks = [&](size_t p) {
-        return example_mask(config.pruning, specs[p], kept[numbers[p]]);
+        return example_mask(config.pruning, network[numbers[p]], kept[numbers[p]]);
       };
       Stage stage(config, problem, stream, backend.kernels(),
                   {.micro_batch = samples, .masks = masks, .parts = parts, .teacher = teacher});
