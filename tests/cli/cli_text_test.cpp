@@ -1,5 +1,4 @@
 // The real program on text: samples, token files, and listings of a run's requirements.
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <regex>
@@ -201,12 +200,9 @@ TEST(CliText, EveryConfigOfTheProjectCanBeListed) {
       continue;
     }
     ++count;
-    const auto begin = std::chrono::steady_clock::now();
     const Ran ran = here.run("train '" + entry.path().string() + "' --dry-run");
     expect_code(ran, 0);
     EXPECT_NE(ran.out.find("model state"), std::string::npos) << ran.out;
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    EXPECT_LT(took.count(), 5) << entry.path();
   }
   EXPECT_GE(count, 5);
   const Ran stages = here.run("train '" ESPALIER_SOURCE_DIR

@@ -59,8 +59,8 @@ int threads_of(const io::Config& config, parallel::Communicator& comm,
   return config.run.threads > 0 ? static_cast<int>(config.run.threads) : least;
 }
 
-/// For the user: the launcher leaves CPUs of the machine unused. Empty: it does not, or a batch
-/// system decides, or the number of threads is set.
+/// For the user: the ranks of a machine may use fewer CPUs than it has. Empty: they may use as
+/// many, or a batch system decides, or the number of threads is set.
 std::string binding_note(const io::Config& config, int local_ranks) {
   const auto all = static_cast<int>(std::thread::hardware_concurrency());
   const int usable = usable_cpu_count();
@@ -69,8 +69,9 @@ std::string binding_note(const io::Config& config, int local_ranks) {
     return {};
   }
   return fmt::format(
-      "mpirun binds rank 0 to {} of {} CPUs: for more threads give each rank its cores with "
-      "--map-by slot:PE=CORES, or all of them with --bind-to none",
+      "rank 0 may use {} of {} CPUs: if mpirun binds it, --map-by slot:PE=CORES gives each rank "
+      "its "
+      "cores, and --bind-to none all of them",
       usable, all);
 }
 
