@@ -8,7 +8,8 @@ DENSE_BF16 = [("A100", 312.0), ("H100 PCIe", 756.5), ("H100 NVL", 835.5), ("H100
               ("GH200", 989.5), ("H200", 989.5), ("B200", 2250.0)]
 
 # Storages with dense products. For others the formula would count flops of pruned weights, which are not computed.
-DENSE_PRODUCTS = ("dense", "dense, no graphs", "dense, not deterministic", "masked", "expanded", "expanded-8bit",
+DENSE_PRODUCTS = ("dense", "dense, no graphs", "dense, not deterministic",
+                  "dense, own attention", "masked", "expanded", "expanded-8bit",
                   "PyTorch")
 CONTEXT = 1024
 
@@ -27,9 +28,12 @@ def flops_per_token(parameters, layers, width):
     return 6 * (parameters - CONTEXT * width) + 12 * layers * width * CONTEXT
 
 
-def mfu(line, shape, device):
-    """Of a line of results with tokens/s, as a share of 1; None if it cannot be computed."""
+def mfu(line, shape, device, causal=False):
+    """Of a line of results with tokens/s, as a share of 1; None if it cannot be computed. causal: attention counts half,
+    the products within the mask: 6 N + 6 L C T, the formula of llm.c."""
     peak = peak_flops(device)
     if not peak or line["storage"] not in DENSE_PRODUCTS or not line.get("parameters"):
         return None
-    return line["tokens_per_s"] * flops_per_token(line["parameters"], shape["layers"], shape["width"]) / peak
+    flops = flops_per_token(line["parameters"], shape["layers"], shape["width"])
+    flops -= 6 * shape["layers"] * shape["width"] * CONTEXT if causal else 0
+    return line["tokens_per_s"] * flops / peak

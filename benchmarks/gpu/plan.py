@@ -16,14 +16,17 @@ FIGURE_1 = ("90 % sparse layers: dense, cuSPARSE (its deterministic CSR_ALG3, no
 def first():
     """Correctness, and training speed."""
     return [
-        Tests("kernel-tests", "the CPU's kernel cases and wire codes on cuda", 90, "cuda_tests",
+        Tests("kernel-tests", "the CPU's kernel cases and wire codes on cuda", 150, "cuda_tests",
               KERNEL_TESTS + ":-*/fp8"),
-        Tests("run-tests", "100 steps near the CPU, resume both ways, the same bits again", 90, "cuda_tests",
+        Tests("run-tests", "100 steps near the CPU, resume both ways, the same bits again", 150, "cuda_tests",
               "*DeviceRuns.*"),
         Steps("train-124m-dense", 45, "124m", "dense", 12),
+        Steps("times-124m", 45, "124m", "dense, timed", 12),
+        Steps("train-124m-own", 45, "124m", "dense, own attention", 12),
         Steps("train-124m-masked", 45, "124m", "masked", 12),
         Steps("train-124m-expanded", 45, "124m", "expanded", 12),
         Steps("train-124m-fast", 45, "124m", "dense, not deterministic", 12),
+        Steps("times-124m-fast", 45, "124m", "dense, not deterministic, timed", 12),
         Peer("peer-124m", 150, "124m", 12, ("eager", "blocks", "model")),
         Benchmark("blocks", "90 % pruned blocks of 64 x 64 beside dense", 60, "block_benchmark",
                   "/bf16/64x64/.*/(576|8192)tokens"),
@@ -38,6 +41,7 @@ def second():
     """The larger model, other storages, and single kernels."""
     return [
         Steps("train-1.5b-dense", 90, "1.5b", "dense", 6),
+        Steps("times-1.5b", 90, "1.5b", "dense, timed", 6),
         Steps("train-1.5b-fast", 90, "1.5b", "dense, not deterministic", 6),
         Peer("peer-1.5b", 240, "1.5b", 8, ("eager", "blocks")),
         Steps("train-124m-expanded-8bit", 45, "124m", "expanded-8bit", 4),

@@ -51,15 +51,16 @@ def measure(a, way, attention):
     optimizer = gpt.make_optimizer(net, 6e-4, 0.9, 0.95, 0.1)
     model = compiled(net, way)
     steps = EAGER_STEPS if way == "eager" else a.steps
-    tokens = torch.randint(a.vocabulary, (steps, a.batch, a.context + 1), device=a.device)
+    tokens = torch.randint(a.vocabulary, (steps, a.accumulate, a.batch, a.context + 1), device=a.device)
     seconds = []
     for step in range(steps):
         wait()
         start = time.perf_counter()
-        with ATTENTION[attention]():
-            with torch.autocast(a.device, dtype=torch.bfloat16):
-                loss = model(tokens[step, :, :-1], tokens[step, :, 1:])
-            loss.backward()
+        for micro in tokens[step]:
+            with ATTENTION[attention]():
+                with torch.autocast(a.device, dtype=torch.bfloat16):
+                    loss = model(micro[:, :-1], micro[:, 1:])
+                (loss / a.accumulate).backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -69,7 +70,7 @@ def measure(a, way, attention):
     line = {"way": way, "attention": attention, "batch": a.batch, "torch": torch.__version__,
             "parameters": sum(q.numel() for q in net.parameters()), "steps": steps, "loss": round(loss.item(), 4),
             "first_step_s": round(seconds[0], 2), "step_ms": round(1e3 * median, 3),
-            "tokens_per_s": round(a.batch * a.context / median, 1)}
+            "tokens_per_s": round(a.batch * a.accumulate * a.context / median, 1)}
     if on_gpu:  # memory that the allocator took from the driver, without the context
         line["device_bytes_peak"] = torch.cuda.max_memory_reserved()
     return line
@@ -93,8 +94,8 @@ def attempt(a, way, attention):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("ways", nargs="*", metavar="WAY", help="eager, blocks or model (default: eager model)")
-    for name, value in dict(layers=12, heads=12, width=768, context=1024, batch=16, vocabulary=50257,
-                            steps=12).items():
+    for name, value in dict(layers=12, heads=12, width=768, context=1024, batch=16, accumulate=1,
+                            vocabulary=50257, steps=12).items():
         p.add_argument("--" + name, type=int, default=value)
     p.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: to try this script")
     a = p.parse_args()

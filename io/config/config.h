@@ -168,6 +168,7 @@ struct RunConfig {
   bool graphs = true;         ///< of a device: replay passes
   bool deterministic = true;  ///< of a device: two runs have the same bits
   bool trace = true;
+  bool operation_times = false;  ///< in summary.json
   bool tensorboard = false;
 };
 

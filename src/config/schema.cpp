@@ -357,6 +357,9 @@ void add_run(std::vector<Field>& out) {
   rows.add("deterministic", &R::deterministic, {},
            "false: on a GPU, faster kernels whose results may differ between two runs");
   rows.add("trace", &R::trace, {}, "write trace.json");
+  rows.add(
+      "operation_times", &R::operation_times, {},
+      "write the time of each operation to summary.json; on a GPU no graphs are captured then");
   rows.add("tensorboard", &R::tensorboard, {},
            "write event files, which TensorBoard reads: metrics of each step, and at each "
            "evaluation a histogram of each parameter's kept weights");

@@ -30,6 +30,14 @@ class Recording {
   virtual ~Recording() = default;
 };
 
+/// A point of time in a queue: when all work enqueued before it was done.
+class TimePoint {
+ public:
+  virtual ~TimePoint() = default;
+  /// Waits until the queue has passed this point. `earlier`: of the same queue.
+  virtual double seconds_since(const TimePoint& earlier) const = 0;
+};
+
 /// Interface of a queue; each backend implements its own.
 class Queue {
  public:
@@ -62,6 +70,9 @@ class Queue {
   /// Launches all captured calls at once.
   virtual void replay(Recording&) {}
 
+  /// Not while calls are captured. By default the host waits for the queue and reads its own clock.
+  virtual std::unique_ptr<TimePoint> time_point();
+
   /// Native handle for the device's libraries (a cudaStream_t). Makes the device current on the
   /// calling thread.
   virtual void* handle() = 0;
@@ -84,6 +95,9 @@ class Queue {
  private:
   std::shared_ptr<std::function<void()>> wait_hook_ = std::make_shared<std::function<void()>>();
 };
+
+/// Of `queue`, or of the host if it is null.
+std::unique_ptr<TimePoint> time_point(Queue* queue);
 
 class Device {
  public:

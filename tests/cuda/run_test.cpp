@@ -2,7 +2,9 @@
 // and type; two runs with the same bits; resuming on the other device; the arena's bytes.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
+#include "src/kernels/library_uses.h"
 #include "tests/cuda/place.h"
 #include "tests/support/settings.h"
 #include "tests/support/support.h"
@@ -140,6 +142,37 @@ TEST_P(DeviceRuns, ResumeIsNoBreak) {
   Outcome resumed = run_on_device(config, {.resume = "auto"});
   resumed.losses = whole.losses;
   EXPECT_EQ(resumed, whole);
+}
+
+/// Sequences and heads for which cuDNN computes attention: in training, within graphs and without.
+TEST_P(DeviceRuns, TrainWithAttentionOfALibraryAsWithOurs) {
+  if (GetParam() != "bf16") {
+    GTEST_SKIP() << "cuDNN's attention is of bf16";
+  }
+  constexpr int64_t kSteps = 20;
+  const auto run_by = [](const char* who, bool graphs, bool deterministic) {
+    const TempDir dir;
+    io::Config config = config_of(dir, "bf16");
+    config.model.width = 128;
+    config.model.context = 128;
+    config.train.steps = kSteps;
+    config.run.graphs = graphs;
+    config.run.deterministic = deterministic;
+    setenv("ESPALIER_ATTENTION", who, 1);
+    const Outcome outcome = run_on_device(config);
+    unsetenv("ESPALIER_ATTENTION");
+    return std::pair(outcome, config);
+  };
+  const auto [ours, config] = run_by("own", true, true);
+  const Outcome library = run_by("auto", true, true).first;
+  expect_near(library, ours, config);
+  EXPECT_EQ(run_by("auto", false, true).first, library) << "call by call, too";
+  expect_near(run_by("auto", true, false).first, ours, config);
+  for (const auto& [operation, who] : kernels::library_uses()) {
+    if (operation.find("x 128 positions") != std::string::npos) {
+      EXPECT_TRUE(who.starts_with("cuDNN, engine")) << operation << ": " << who;
+    }
+  }
 }
 
 /// Where masks are known in advance the plan equals the arena's use: state, activations, workspace.

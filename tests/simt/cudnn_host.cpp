@@ -513,7 +513,7 @@ std::string cudnn_state() { return simt::cudnn_host().version == 0 ? "there is n
 Cudnn& cudnn_of(Stream& stream) {
   std::unique_ptr<Cudnn>& made = of_thread();
   if (made == nullptr) {
-    made = std::make_unique<Cudnn>(nullptr);
+    made = std::make_unique<Cudnn>();
   }
   static_cast<void>(cudnn_functions()->SetStream(made->handle(), &queue_of(stream)));
   return *made;

@@ -101,15 +101,16 @@ struct Chunks {
   int64_t stride;  ///< elements from one row to the next
 };
 
-/// A chunk's logits, fp32, are small beside the other activations. CPU: 1 MiB, within the cache.
-/// Device: 256 MiB, so that the products with the weight are few (GPT-2: 1,280 rows a chunk), in
-/// rows of whole 128 bytes, which load in large pieces.
+/// A chunk's logits, fp32, are small beside the other activations. CPU: 1 MiB, within the cache, or
+/// 256 rows: each chunk reads and writes the whole fp32 gradient of the weight. Device: 1 GiB
+/// (GPT-2: 5,248 rows), for the same reason, in rows of whole 128 bytes, which load in large pieces.
 Chunks chunks_of(int64_t vocabulary, bool on_device) {
   if (!on_device) {
     constexpr int64_t kBytes = int64_t{1} << 20U;
-    return {.rows = std::max<int64_t>(kBytes / (vocabulary * 4), 32), .stride = vocabulary};
+    constexpr int64_t kRows = 256;
+    return {.rows = std::max(kBytes / (vocabulary * 4), kRows), .stride = vocabulary};
   }
-  constexpr int64_t kBytes = int64_t{256} << 20U;
+  constexpr int64_t kBytes = int64_t{1} << 30U;
   constexpr int64_t kColumns = 64;
   constexpr int64_t kRows = 128;
   const int64_t stride = (vocabulary + kColumns - 1) / kColumns * kColumns;
@@ -159,8 +160,16 @@ class Head final : public Layer {
     const Tensor normed = pass.tape.push("norm", pass.dtype, x.shape);
     norm_.forward(pass, norm, normed);
     const int64_t chunk = chunks_of(shape_.vocabulary, pass.stream.arena().on_device()).rows;
-    for (int64_t first = 0; first < x.rows(); first += chunk) {
-      loss_chunk(pass, normed, first, std::min(chunk, x.rows() - first));
+    const auto all_chunks = [&](const Tensor& sum) {
+      for (int64_t first = 0; first < x.rows(); first += chunk) {
+        loss_chunk(pass, normed, first, std::min(chunk, x.rows() - first), sum);
+      }
+    };
+    if (pass.training && pass.dtype != DType::fp32 && x.rows() > chunk) {
+      // Each addition to a 16-bit gradient rounds it: chunks are added in fp32, and rounded once.
+      linear_.weight().accumulate_computed(pass.stream, pass.accumulate, all_chunks);
+    } else {
+      all_chunks({});
     }
     if (pass.training) {
       pass.kernels.fill(pass.stream, {.x = gradient});
@@ -183,8 +192,10 @@ class Head final : public Layer {
   }
 
  private:
-  /// Losses of some rows; in training their gradient takes the place of the norm's output.
-  void loss_chunk(Pass& pass, const Tensor& normed, int64_t first, int64_t rows) {
+  /// Losses of some rows; in training their gradient takes the place of the norm's output. The
+  /// weight's gradient goes to `sum`, fp32, or, if that is empty, to the store.
+  void loss_chunk(Pass& pass, const Tensor& normed, int64_t first, int64_t rows,
+                  const Tensor& sum) {
     const Tape::Scope temporaries(pass.tape);
     const int64_t vocabulary = shape_.vocabulary;
     const Shape shape{rows, chunks_of(vocabulary, pass.stream.arena().on_device()).stride};
@@ -201,7 +212,13 @@ class Head final : public Layer {
     }
     compute_losses(pass, first, logits, dlogits);
     if (pass.training) {
-      linear_.backward_weight(pass, input, dlogits, pass.accumulate || first > 0);
+      if (sum) {
+        pass.kernels.gemm(
+            pass.stream,
+            {.a = dlogits, .b = input, .c = sum, .transpose_a = true, .accumulate = first > 0});
+      } else {
+        linear_.backward_weight(pass, input, dlogits, pass.accumulate || first > 0);
+      }
       linear_.backward_input(pass, {.dy = dlogits, .dx = input});
     }
   }

@@ -104,7 +104,7 @@ Pipeline::Pipeline(const io::Config& config, const Parts& parts, const Options& 
   const bool one_replica = parts.ranks.data().size() == 1;  // else reductions begin between layers
   for (const auto& part : stage_.parts()) {
     part->set_after_layer([this] { runner_.progress(); });
-    part->enable_graphs(config.run.graphs, one_replica);
+    part->enable_graphs(config.run.graphs && !config.run.operation_times, one_replica);
   }
 }
 

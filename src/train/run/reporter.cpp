@@ -19,6 +19,8 @@ bool traced(const io::Config& config, int64_t step) {
   return config.run.trace && (step < 3 || step % spacing < 2);
 }
 
+constexpr int64_t kUntimedSteps = 3;  // libraries choose kernels in the first ones
+
 }  // namespace
 
 Reporter::Reporter(Run& run, const TrainerOptions& options)
@@ -157,6 +159,9 @@ void Reporter::note_choices() {
 void Reporter::trace_step(int64_t step) {
   parallel::WaitHook::run_all();  // reductions that have ended are in the trace
   Trace::install(traced(run_.config(), step) ? &trace_ : nullptr);
+  if (run_.operation_times && step == std::max<int64_t>(run_.resumed_step, 0) + kUntimedSteps) {
+    run_.operation_times->clear();
+  }
 }
 
 void Reporter::finish(bool finished) {
@@ -178,7 +183,9 @@ void Reporter::finish(bool finished) {
       run_.check_data();
     }
   }
+  const int64_t timed = run_.step - std::max<int64_t>(run_.resumed_step, 0) - kUntimedSteps;
   write_summary({.run = run_,
+                 .timed_steps = timed > 0 ? timed : timed + kUntimedSteps,
                  .pipeline = pipeline,
                  .finished = finished,
                  .git = git_,

@@ -224,8 +224,13 @@ void open(const io::Config& config, const TrainerOptions& options, Opened& opene
   if (opened.teacher) {
     check_teacher_fits_data(*opened.teacher, run.source->problem(), run.source->characters());
   }
-  run.backend = std::make_unique<kernels::Backend>(
-      kernels_of(config, options), static_cast<int>(run.manifest.threads), run.comm.local_rank());
+  const kernels::Kernels* kernels = &kernels_of(config, options);
+  if (config.run.operation_times) {
+    run.operation_times = std::make_unique<kernels::OperationTimes>(*kernels);
+    kernels = &run.operation_times->table();
+  }
+  run.backend = std::make_unique<kernels::Backend>(*kernels, static_cast<int>(run.manifest.threads),
+                                                   run.comm.local_rank());
   Stream& stream = run.backend->stream();
   stream.allow_tf32(config.train.tf32);
   stream.set_deterministic(config.run.deterministic);

@@ -9,6 +9,7 @@
 #include "io/data/fingerprint.h"
 #include "parallel/transport/communicator.h"
 #include "src/kernels/backend.h"
+#include "src/kernels/operation_times.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/run/loss_scale.h"
 #include "src/train/run/manifest.h"
@@ -48,6 +49,7 @@ struct Run {
   std::unique_ptr<Ranks> ranks;
   std::unique_ptr<RunDirectory> directory;
   std::unique_ptr<Source> source;
+  std::unique_ptr<kernels::OperationTimes> operation_times;  ///< null unless they are measured
   std::unique_ptr<kernels::Backend> backend;
   std::unique_ptr<const RunPlan> plan;
   std::unique_ptr<Stage> stage;

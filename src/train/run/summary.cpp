@@ -7,6 +7,7 @@
 #include "io/run/metrics.h"
 #include "parallel/transport/busy.h"
 #include "parallel/transport/collectives.h"
+#include "src/kernels/library_uses.h"
 
 namespace espalier::train {
 namespace {
@@ -156,6 +157,20 @@ size_t model_state_of(const std::vector<RankMemory>& ranks, const parallel::Grid
   return sum;
 }
 
+/// Times of this rank, a step, longest first.
+Json operation_times_json(kernels::OperationTimes& times, int64_t steps) {
+  Json rows = Json::array();
+  for (const kernels::OperationRow& row : times.rows()) {
+    const auto calls = static_cast<double>(row.calls);
+    rows.push_back({{"operation", row.name},
+                    {"ms_per_step", row.seconds * 1e3 / static_cast<double>(steps)},
+                    {"calls", row.calls},
+                    {"gflops_per_s", row.cost.flops * calls / row.seconds * 1e-9},
+                    {"gb_per_s", row.cost.bytes * calls / row.seconds * 1e-9}});
+  }
+  return {{"steps", steps}, {"rows", std::move(rows)}};
+}
+
 Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks) {
   const Run& run = input.run;
   const parallel::Grid& grid = run.plan->layout.grid;
@@ -184,6 +199,12 @@ Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks)
   summary["backend"] = stage.kernels().name;
   summary["threads"] = run.backend->stream().threads();
   summary["dtype"] = run.config().train.dtype;
+  if (const Json uses = kernels::library_uses(); !uses.empty()) {
+    summary["libraries"] = uses;
+  }
+  if (run.operation_times && input.timed_steps > 0) {
+    summary["operation_times"] = operation_times_json(*run.operation_times, input.timed_steps);
+  }
   summary["activations"] = stage.cost().activations;
   summary["flops_per_micro_batch"] = stage.cost().flops;
   summary["git"] = input.git;

@@ -26,6 +26,7 @@ nlohmann::ordered_json record_pipeline(const std::filesystem::path& directory, c
 
 struct SummaryInput {
   const Run& run;
+  int64_t timed_steps = 0;                 ///< of Run::operation_times
   const nlohmann::ordered_json& pipeline;  ///< of record_pipeline; null: none
   bool finished = false;
   std::string git;

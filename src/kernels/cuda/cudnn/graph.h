@@ -142,6 +142,7 @@ struct CudnnPlan {
 struct CudnnSupport {
   std::shared_ptr<const CudnnPlan> plan;  ///< null: cuDNN does not support the graph
   std::string why_not;
+  std::string of;  ///< the operation and its shape, for record_library_use
 };
 
 struct CudnnLimits {

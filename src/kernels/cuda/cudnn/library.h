@@ -19,15 +19,16 @@ const cudnn::Functions* cudnn_functions();
 /// The library's file and version, or the reason why our own kernels compute instead.
 std::string cudnn_state();
 
-/// A handle, bound to one stream, and the plans made so far. Requires cudnn_functions() to be
-/// non-null.
+/// A handle and the plans made so far. Requires cudnn_functions() to be non-null.
 class Cudnn {
  public:
-  explicit Cudnn(cudnn::Stream stream);
+  Cudnn();
   ~Cudnn();
   Cudnn(const Cudnn&) = delete;
   Cudnn& operator=(const Cudnn&) = delete;
 
+  /// Runs go to this stream from now on.
+  void use_stream(cudnn::Stream stream);
   cudnn::Handle handle() const { return handle_; }
   /// The plan of this shape, made at its first use.
   CudnnSupport& plan(const AttentionKey& key);
@@ -54,7 +55,12 @@ constexpr uintptr_t kCudnnAlignment = 256;  ///< bytes; of a workspace
 enum class CudnnUse : uint8_t { any, own, cudnn };
 CudnnUse cudnn_use(const char* variable);
 
-/// The Cudnn of the stream's queue, created on first use.
+/// Plans outlive the queue that they were made for, because a plan takes seconds: a queue takes a
+/// Cudnn of its device from the process's pool, or a new one, and gives it back at its end.
+std::unique_ptr<Cudnn> take_cudnn(int device);
+void give_back_cudnn(int device, std::unique_ptr<Cudnn> used);
+
+/// The Cudnn of the stream's queue, taken on first use.
 Cudnn& cudnn_of(Stream& stream);
 /// Returns true during graph capture; the recording then keeps the plan for its replays.
 bool keep_for_recording(Stream& stream, const std::shared_ptr<const CudnnPlan>& plan);

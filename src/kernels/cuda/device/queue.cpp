@@ -33,10 +33,28 @@ void CudaEvent::synchronize() const {
 
 bool CudaEvent::passed() const {
   const cudaError_t status = cudaEventQuery(event_);
-  if (status != cudaErrorNotReady) {
-    check_cuda(status, "state of an event");
+  if (status == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());  // not a failure of this call or the next
+    return false;
   }
-  return status == cudaSuccess;
+  check_cuda(status, "state of an event");
+  return true;
+}
+
+CudaTimePoint::CudaTimePoint(cudaStream_t stream) {
+  check_cuda(cudaEventCreate(&event_), "event");
+  check_cuda(cudaEventRecord(event_, stream), "recording an event");
+}
+
+CudaTimePoint::~CudaTimePoint() { static_cast<void>(cudaEventDestroy(event_)); }
+
+double CudaTimePoint::seconds_since(const TimePoint& earlier) const {
+  check_cuda(cudaEventSynchronize(event_), "waiting for an event");
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, dynamic_cast<const CudaTimePoint&>(earlier).event_,
+                                  event_),
+             "timing");
+  return milliseconds * 1e-3;
 }
 
 CudaQueue::CudaQueue(int device) : device_(device) {
@@ -55,7 +73,9 @@ CudaQueue::~CudaQueue() {
     std::erase(first_->others_, this);
   }
   static_cast<void>(cudaStreamSynchronize(stream_));
-  cudnn_.reset();
+  if (cudnn_ != nullptr) {
+    give_back_cudnn(device_, std::move(cudnn_));
+  }
   cusparse_.reset();
   for (const auto& [host, copy] : constants_) {
     static_cast<void>(cudaFree(copy));
@@ -113,6 +133,12 @@ void CudaQueue::follow(Queue& other, Mark mark) {
   if (found != queue->marks_.end()) {  // otherwise it has passed
     wait(*found->event);
   }
+}
+
+std::unique_ptr<TimePoint> CudaQueue::time_point() {
+  refuse_recording("a point of time");
+  use_device();
+  return std::make_unique<CudaTimePoint>(stream_);
 }
 
 void* CudaQueue::handle() {
@@ -329,7 +355,8 @@ CusparseHandle& CudaQueue::cusparse() {
 Cudnn& CudaQueue::cudnn() {
   use_device();
   if (cudnn_ == nullptr) {
-    cudnn_ = std::make_unique<Cudnn>(stream_);
+    cudnn_ = take_cudnn(device_);
+    cudnn_->use_stream(stream_);
   }
   return *cudnn_;
 }
@@ -348,21 +375,9 @@ BlasQueue blas_queue(Stream& stream) {
 }
 
 double seconds_of(Stream& stream, const std::function<void()>& work) {
-  const cudaStream_t native = blas_queue(stream).native;
-  std::array<cudaEvent_t, 2> events{};
-  for (cudaEvent_t& event : events) {
-    check_cuda(cudaEventCreate(&event), "event");
-  }
-  check_cuda(cudaEventRecord(events[0], native), "recording an event");
+  const CudaTimePoint begin(blas_queue(stream).native);
   work();
-  check_cuda(cudaEventRecord(events[1], native), "recording an event");
-  check_cuda(cudaEventSynchronize(events[1]), "waiting for an event");
-  float milliseconds = 0;
-  check_cuda(cudaEventElapsedTime(&milliseconds, events[0], events[1]), "timing");
-  for (const cudaEvent_t event : events) {
-    static_cast<void>(cudaEventDestroy(event));
-  }
-  return milliseconds * 1e-3;
+  return CudaTimePoint(blas_queue(stream).native).seconds_since(begin);
 }
 
 const void* CudaQueue::constant(const void* host, size_t bytes) {

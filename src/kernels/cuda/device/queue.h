@@ -44,6 +44,17 @@ class CudaEvent {
   cudaEvent_t event_ = nullptr;
 };
 
+/// An event that has a time; resolution about half a microsecond.
+class CudaTimePoint final : public TimePoint {
+ public:
+  explicit CudaTimePoint(cudaStream_t stream);
+  ~CudaTimePoint() override;
+  double seconds_since(const TimePoint& earlier) const override;
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 /// An executable graph.
 class CudaRecording final : public Recording {
  public:
@@ -74,6 +85,7 @@ class CudaQueue : public Queue {
   bool begin_recording() override;
   std::unique_ptr<Recording> end_recording() override;
   void replay(Recording& recording) override;
+  std::unique_ptr<TimePoint> time_point() override;
   void* handle() override;
   std::string device_id() const override;
   /// Waits for this queue and those beside it, even after an error.

@@ -16,6 +16,7 @@
 
 #include "src/kernels/cuda/device/queue.h"
 #include "src/kernels/cuda/device/toolkit.h"
+#include "src/kernels/library_uses.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
 namespace {
@@ -190,13 +191,21 @@ struct Calls {
   std::function<cusparseStatus_t(const Plan&, void*workspace)> prepare, run;
 };
 
+std::string text_of(const Key& key, const CsrMatrix& m) {
+  return fmt::format("{} of {} x {} with {} kept, {} tokens, {}{}",
+                     key.samples ? "gradient of a sparse matrix" : "sparse product", m.rows, m.cols,
+                     m.count, key.tokens, name_of(key.values),
+                     key.deterministic ? "" : ", any order");
+}
+
 /// Enqueues the product by its plan, which is made, analysed and given its workspace at its first
 /// use. Returns false if the product is not supported.
 bool enqueue(Stream& stream, const Key& key, const LibraryProduct& p,
              std::unique_ptr<Prepared>& kept, const Calls& calls) {
   Plans& plans = plans_of(kept);
   std::shared_ptr<Plan> plan = plans.find(key);
-  if (plan == nullptr) {
+  const bool first = plan == nullptr;
+  if (first) {
     plan = plans.add(describe(key, p));
     size_t bytes = 0;
     plan->refused = !supported(calls.size(*plan, &bytes), "size of a workspace") ||
@@ -207,6 +216,10 @@ bool enqueue(Stream& stream, const Key& key, const LibraryProduct& p,
   if (!plan->refused) {
     plan->set(p.matrix.values, p.a, p.b);
     plan->refused = !supported(calls.run(*plan, plan->workspace.tensor().data), "product");
+  }
+  if (first) {
+    record_library_use(text_of(key, p.matrix),
+                       plan->refused ? "our kernel: cuSPARSE has none" : "cuSPARSE");
   }
   return !plan->refused;
 }

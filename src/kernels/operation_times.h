@@ -1,0 +1,70 @@
+#pragma once
+// Times of the operations of a table, summed by name, shape and cost: what a step spends where.
+//
+//   OperationTimes times(kernels);        kernels: any table
+//   Backend backend(times.table(), …);    a table whose calls are timed
+//   times.rows();                         sums so far, longest first
+//
+// On the CPU a clock reads the time of each call. On a device, events in the call's queue do, so
+// the host does not wait; calls of a captured graph cannot be timed this way. Operations of queues
+// that overlap count in full, each.
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "src/kernels/kernels.h"
+
+namespace espalier::kernels {
+
+struct OperationRow {
+  std::string name;  ///< of the operation; of a product with its shape: "gemm 768x3072x512"
+  int64_t calls = 0;
+  double seconds = 0;  ///< of all calls
+  DryCount cost;       ///< of one call: flops, and bytes if every operand moves once
+};
+
+/// One per thread at a time; the thread that creates it makes the calls of its table.
+class OperationTimes {
+ public:
+  explicit OperationTimes(const Kernels& inner);
+  ~OperationTimes();
+  OperationTimes(const OperationTimes&) = delete;
+  OperationTimes& operator=(const OperationTimes&) = delete;
+
+  const Kernels& table() const { return table_; }
+  const Kernels& inner() const { return inner_; }
+  /// Forgets all calls so far, of which warm-up is one reason.
+  void clear();
+  /// Waits for the calls so far.
+  std::vector<OperationRow> rows();
+
+  /// For the table: the time of a call, from `begin` to now.
+  void add(std::string name, const DryCount& cost, Stream& stream,
+           std::unique_ptr<TimePoint> begin);
+
+ private:
+  struct Key {
+    std::string name;
+    double flops, bytes;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Sum {
+    int64_t calls = 0;
+    double seconds = 0;
+  };
+  struct Pending {
+    Key key;
+    std::unique_ptr<TimePoint> begin, end;
+  };
+  void settle(size_t most_pending);
+
+  const Kernels& inner_;
+  Kernels table_;
+  std::map<Key, Sum> sums_;
+  std::deque<Pending> pending_;  ///< calls that a device may not have finished
+};
+
+}  // namespace espalier::kernels
