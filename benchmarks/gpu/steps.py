@@ -20,7 +20,7 @@ import time
 import plan
 import summary
 
-TAIL = 20_000  # characters of a log that are kept
+TAIL = 200_000  # characters of a log that are kept
 
 
 class Bundle:

@@ -103,7 +103,8 @@ struct Chunks {
 
 /// A chunk's logits, fp32, are small beside the other activations. CPU: 1 MiB, within the cache, or
 /// 256 rows: each chunk reads and writes the whole fp32 gradient of the weight. Device: 1 GiB
-/// (GPT-2: 5,248 rows), for the same reason, in rows of whole 128 bytes, which load in large pieces.
+/// (GPT-2: 5,248 rows), for the same reason, in rows of whole 128 bytes, which load in large
+/// pieces.
 Chunks chunks_of(int64_t vocabulary, bool on_device) {
   if (!on_device) {
     constexpr int64_t kBytes = int64_t{1} << 20U;
