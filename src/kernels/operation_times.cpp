@@ -11,8 +11,9 @@ namespace {
 thread_local OperationTimes* t_times = nullptr;
 
 std::string name_of(const char* row, const GemmArgs& args) {
-  const int64_t inner = args.a.shape[args.transpose_a ? 0 : 1];
-  return fmt::format("{} {}x{}x{}", row, args.c.shape[0], args.c.shape[1], inner);
+  const int64_t inner = args.transpose_a ? args.a.rows() : args.a.cols();
+  return fmt::format("{} {}x{}x{}{}", row, args.c.rows(), args.c.cols(), inner,
+                     args.preactivation ? " slope" : args.activated ? " activated" : "");
 }
 
 template <class Args>

@@ -20,7 +20,7 @@
 namespace espalier::kernels {
 
 struct OperationRow {
-  std::string name;  ///< of the operation; of a product with its shape: "gemm 768x3072x512"
+  std::string name;  ///< of the operation; with M, N and K of a product: "gemm 768x3072x512"
   int64_t calls = 0;
   double seconds = 0;  ///< of all calls
   DryCount cost;       ///< of one call: flops, and bytes if every operand moves once
