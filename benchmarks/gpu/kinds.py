@@ -229,7 +229,8 @@ class Steps(Step):
         self.shape, self.storage, self.steps = shape, storage, steps
 
     def prepare(self, bundle, end):
-        write_tokens(bundle.scratch / "tokens.bin")
+        write_tokens(bundle.scratch / "tokens.bin", 1)
+        write_tokens(bundle.scratch / "validation.bin", 2)
         shutil.rmtree(bundle.scratch / self.name, ignore_errors=True)
 
     @property
@@ -246,7 +247,7 @@ class Steps(Step):
         return {"model.kind": "gpt", "model.layers": shape["layers"], "model.heads": shape["heads"],
                 "model.width": shape["width"], "model.context": 1024, "model.tie_embeddings": True,
                 "model.vocabulary": 50257, "data.kind": "tokens", "data.train": ["tokens.bin"],
-                "data.validation": ["tokens.bin"], "data.token_type": "uint16", "train.dtype": "bf16",
+                "data.validation": ["validation.bin"], "data.token_type": "uint16", "train.dtype": "bf16",
                 "train.steps": self.steps, "train.global_batch": batch * shape["accumulate"],
                 "train.micro_batch": batch, "train.eval_every": 0, "train.eval_batches": 1,
                 "train.checkpoint_every": -1, "optimizer.lr": 6e-4, "optimizer.warmup_steps": 2,
@@ -423,10 +424,10 @@ def write_text(path):
     path.write_text("".join(f"{i * i % 89} apples, {i % 7} pears; " for i in range(4000)))
 
 
-def write_tokens(path):
+def write_tokens(path, seed):
     """Pseudo-random uint16 below 50,257; the same everywhere."""
     if not path.exists():
-        value, words = 1, bytearray()
+        value, words = seed, bytearray()
         for _ in range(300_000):
             value = (value * 6364136223846793005 + 1442695040888963407) % 2**64
             words += ((value >> 33) % 50257).to_bytes(2, "little")

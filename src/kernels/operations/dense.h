@@ -20,6 +20,7 @@ enum class Float8 : uint8_t { none, e4m3, e5m2 };
 ///   row_sums        (+)= op(a) 1: the bias gradient, computed with the weight gradient; requires a
 ///                   transposed a. A table may round the sums of one call to c's type before it
 ///                   adds them
+/// Likewise a table may round the product to a 16-bit c's type before it adds c, addend or bias.
 /// With round_a and round_b (both or neither; not for fp16), an element x of that operand is
 /// replaced by s q: q = x (1 / s), in fp32, rounded to that format, to nearest even; s = the
 /// operand's largest magnitude over the format's largest number, at least 2^-126 (1 for zeros). A
