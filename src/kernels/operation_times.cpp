@@ -13,7 +13,9 @@ thread_local OperationTimes* t_times = nullptr;
 std::string name_of(const char* row, const GemmArgs& args) {
   const int64_t inner = args.transpose_a ? args.a.rows() : args.a.cols();
   return fmt::format("{} {}x{}x{}{}", row, args.c.rows(), args.c.cols(), inner,
-                     args.preactivation ? " slope" : args.activated ? " activated" : "");
+                     args.preactivation ? " slope"
+                     : args.activated   ? " activated"
+                                        : "");
 }
 
 template <class Args>

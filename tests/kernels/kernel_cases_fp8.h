@@ -53,9 +53,7 @@ inline Values without_columns(const Values& values, const Shape& shape, int64_t 
 inline Case fp8_case(const Fp8Shape& s, Tolerance tolerance = {}) {
   if (tolerance.absolute == 0 && tolerance.relative == 0) {
     tolerance = {2e-5 + 0x1p-13 * static_cast<double>(s.k), 1e-5};
-    // A library may round the product before it adds the bias (seen with cuBLASLt 13.0).
-    const double product = 1 + 1.5 * std::sqrt(static_cast<double>(s.k));
-    tolerance.absolute += s.bias && s.out == kBf16 ? 0x1p-9 * product : 0;
+    tolerance.absolute += of_product(s.out, s.bias || s.accumulate || s.beside, s.k).absolute;
     // A library may add them in two steps: sums of about 8 are rounded before the bias is added.
     tolerance.absolute += s.bias && s.out == kBf16 && (s.accumulate || s.beside) ? 0x1p-6 : 0;
   }

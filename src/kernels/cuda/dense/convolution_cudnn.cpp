@@ -10,9 +10,17 @@ namespace {
 
 constexpr const char* kConvolutionVariable = "ESPALIER_CONVOLUTION";
 
+/// cuDNN 9.14 takes 16-bit gradients of weights whose channels are no multiples of 8, and computes
+/// other values in each run (H200, 52 channels to 4); 9.19 and 9.26 refuse them.
+bool gives_wrong_values(const LibraryConvolution& call) {
+  constexpr int64_t kTogether = 8;
+  return call.part == ConvolutionPart::weight && call.x.dtype != DType::fp32 &&
+         (call.x.cols() % kTogether != 0 || call.y.cols() % kTogether != 0);
+}
+
 bool offers(const LibraryConvolution& call) {
   constexpr int64_t kMost = (int64_t{1} << 31U) - 1;
-  return cudnn_use(kConvolutionVariable) != CudnnUse::own &&
+  return cudnn_use(kConvolutionVariable) != CudnnUse::own && !gives_wrong_values(call) &&
          std::ranges::all_of(std::array{call.x, call.weight, call.y}, [](const Tensor& tensor) {
            return tensor.count() > 0 && tensor.count() <= kMost;
          });

@@ -1,3 +1,6 @@
+#include <cstddef>
+#include <type_traits>
+
 #include "src/kernels/cuda/dense/blas.h"
 #include "src/kernels/cuda/dense/fp8.h"
 #include "src/kernels/cuda/table.h"
@@ -71,15 +74,75 @@ void rounded_product(Stream& stream, const GemmArgs& args, Product product) {
   }
 }
 
-/// The product of unrounded operands; returns true if the library fused the extra.
-bool plain_product(Stream& stream, const GemmArgs& args, Product product) {
+/// The product of unrounded operands, with the extra that the library is to fuse.
+Product with_extras(const GemmArgs& args, Product product) {
   if (args.preactivation && args.activation == Activation::gelu && product.half_result) {
     product.gelu_slope_of = args.preactivation.data;
   } else if (!args.preactivation) {
     product.row_sums = args.row_sums;
     product.accumulate_sums = args.accumulate_sums;
   }
-  return matmul(stream, product);
+  return product;
+}
+
+/// Vocabularies such as GPT-2's 50,257 words leave rows that are no multiples of 16 bytes; the
+/// library then has only kernels that load single elements, seven times slower (measured on an
+/// H200). So the product of whole pieces of 64 is computed apart from the rest. Only for 16-bit
+/// operands, without an epilogue, where the rest is small.
+struct Split {
+  int64_t columns = 0, terms = 0;  ///< of the rest: of c, and of each sum
+};
+
+Split split_of(const Product& p) {
+  constexpr int64_t kWhole = 64;
+  constexpr int64_t kLarge = 32 * kWhole;
+  const bool plain = p.half_inputs && p.a_format == Float8::none && p.bias == nullptr &&
+                     p.gelu_slope_of == nullptr && !p.row_sums && p.factors == nullptr;
+  const auto rest = [](int64_t extent) {
+    return extent % 8 != 0 && extent > kLarge ? extent % kWhole : 0;
+  };
+  return plain ? Split{.columns = rest(p.n), .terms = rest(p.k)} : Split{};
+}
+
+template <class T>
+T* moved(T* data, int64_t elements, bool half) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  return data == nullptr ? nullptr : static_cast<Byte*>(data) + elements * (half ? 2 : 4);
+}
+
+/// Columns [first, first + n) of c.
+Product columns_of(Product p, int64_t first, int64_t n) {
+  p.b = moved(p.b, first * (p.transpose_b ? p.b_stride : 1), p.half_inputs);
+  p.c = moved(p.c, first, p.half_result);
+  p.addend = moved(p.addend, first, p.half_result);
+  p.n = n;
+  return p;
+}
+
+/// Terms [first, first + k) of each sum.
+Product terms_of(Product p, int64_t first, int64_t k) {
+  p.a = moved(p.a, first * (p.transpose_a ? p.a_stride : 1), p.half_inputs);
+  p.b = moved(p.b, first * (p.transpose_b ? 1 : p.b_stride), p.half_inputs);
+  p.k = k;
+  return p;
+}
+
+/// The product in parts. The rest of the sums comes first: rounded to c's type, it is small.
+void split_product(Stream& stream, const Product& p, const Split& split) {
+  if (split.columns > 0) {
+    const int64_t whole = p.n - split.columns;
+    for (const Product& part : {columns_of(p, 0, whole), columns_of(p, whole, split.columns)}) {
+      split_product(stream, part, {.terms = split.terms});
+    }
+  } else if (split.terms > 0) {
+    const int64_t whole = p.k - split.terms;
+    matmul(stream, terms_of(p, whole, split.terms));
+    Product rest = terms_of(p, 0, whole);
+    rest.addend = p.c;
+    matmul(stream, rest);
+  } else {
+    matmul(stream, p);
+  }
 }
 
 }  // namespace
@@ -99,8 +162,11 @@ void gemm(Stream& stream, const GemmArgs& args) {
     require(product.k > 0, "a product has terms", product.m, product.n);
     if (args.round_a != Float8::none) {
       rounded_product(stream, args, product);
+    } else if (const Split split = split_of(with_extras(args, product));
+               split.columns > 0 || split.terms > 0) {
+      split_product(stream, product, split);
     } else {
-      fused = plain_product(stream, args, product);
+      fused = matmul(stream, with_extras(args, product));
     }
   }
   if (args.activated) {

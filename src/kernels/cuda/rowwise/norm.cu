@@ -2,11 +2,13 @@
 //
 // - Forward: one warp per row, with up to 16 quads per lane in registers; wide rows have one block
 //   each.
-// - Backward: a block has several rows; a thread has the same columns of each. Its shares of
-//   dweight and dbias stay in registers until the last row; shares of columns that it does not hold
-//   are in shared memory.
+// - Backward: a block has several rows; a thread has the same columns of each, and loads the next
+//   row's before it waits for the sums of this one. Its shares of dweight and dbias stay in
+//   registers until the last row; shares of columns that it does not hold are in shared memory.
 //
 // Values that are not held in registers are read again.
+#include <cstdlib>
+
 #include "src/kernels/cuda/rowwise/combine.h"
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
@@ -17,6 +19,9 @@ namespace {
 
 constexpr int kHeld = 4;
 constexpr int kBackwardThreads = 256;  ///< with more, the held quads do not fit the registers
+
+/// Blocks of kBackwardThreads that fit an SM's registers when each thread holds so many quads.
+constexpr int backward_blocks(int quads) { return quads == 1 ? 4 : quads == 2 ? 2 : 1; }
 
 struct Forward {
   const float* x;
@@ -156,23 +161,19 @@ __device__ __forceinline__ RowQuads read_quads(const Backward& args, int64_t row
           load_quad<kWhole>(args.dx, row * args.dx_stride + i, count)};
 }
 
-/// Sums of g = dy weight and of g times the normalised x.
-struct Projection {
-  float centre = 0, slope = 0;
-};
-
+/// Adds to the sums of g = dy weight (first) and of g times the normalised x (second).
 template <bool kCentred, bool kWhole>
 __device__ __forceinline__ void project(const Backward& args, const RowQuads& q, int64_t i,
-                                        float mean, float rstd, Projection& sums) {
+                                        float mean, float rstd, Sums& sums) {
   const Quad weight = load_quad<kWhole>(args.weight, i, args.cols - i);
   const Quad dy = quad_of(args.dy.type, q.dy);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const float g = dy.x[k] * weight.x[k];
     if constexpr (kCentred) {
-      sums.centre += g;
+      sums.first += g;
     }
-    sums.slope += kWhole || i + k < args.cols ? g * rules::normalised(q.x.x[k], mean, rstd) : 0.0F;
+    sums.second += kWhole || i + k < args.cols ? g * rules::normalised(q.x.x[k], mean, rstd) : 0.0F;
   }
 }
 
@@ -208,41 +209,49 @@ __device__ __forceinline__ void give(const Backward& args, const RowQuads& q, in
   }
 }
 
-/// `held_share`: shares of the columns that the thread holds; `shares` [2, cols]: those of the
-/// others.
-template <bool kCentred, bool kWhole>
-__device__ __forceinline__ void backward_row(const Backward& args, int64_t row,
-                                             Share (&held_share)[kHeld], float* shares) {
+template <bool kWhole, int kQuads>
+__device__ __forceinline__ void read_row(const Backward& args, int64_t row,
+                                         RowQuads (&held)[kQuads]) {
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    held[j] = read_quads<kWhole>(args, row, 4 * (int64_t{threadIdx.x} + j * int64_t{blockDim.x}));
+  }
+}
+
+/// `held`: this row's quads, which the call replaces by those of `next_row`. `held_share`: shares of
+/// the columns that the thread holds; `shares` [2, cols]: those of the others.
+template <bool kCentred, bool kWhole, int kQuads>
+__device__ __forceinline__ void backward_row(const Backward& args, int64_t row, int64_t next_row,
+                                             RowQuads (&held)[kQuads], Share (&held_share)[kQuads],
+                                             float* shares) {
   const int64_t cols = args.cols;
   const int64_t first = 4 * int64_t{threadIdx.x};
   const int64_t step = 4 * int64_t{blockDim.x};
-  RowQuads held[kHeld];
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    held[j] = read_quads<kWhole>(args, row, first + j * step);
-  }
   const float mean = kCentred ? args.mean[row] : 0.0F;
   const float rstd = args.rstd[row];
-  Projection sums;
+  Sums sums;
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
+  for (int j = 0; j < kQuads; ++j) {
     if (first + j * step < cols) {
       project<kCentred, kWhole>(args, held[j], first + j * step, mean, rstd, sums);
     }
   }
-  for (int64_t i = first + kHeld * step; i < cols; i += step) {
+  for (int64_t i = first + kQuads * step; i < cols; i += step) {
     project<kCentred, kWhole>(args, read_quads<kWhole>(args, row, i), i, mean, rstd, sums);
   }
-  const RowNumbers numbers{mean, rstd,
-                           kCentred ? block_sum(sums.centre) * args.inverse_width : 0.0F,
-                           block_sum(sums.slope) * args.inverse_width};
+  RowQuads next[kQuads];
+  read_row<kWhole>(args, next_row, next);
+  sums = block_sum(sums);
+  const RowNumbers numbers{mean, rstd, sums.first * args.inverse_width,
+                           sums.second * args.inverse_width};
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
+  for (int j = 0; j < kQuads; ++j) {
     if (first + j * step < cols) {
       give<kCentred, kWhole>(args, held[j], row, first + j * step, numbers, held_share[j]);
     }
+    held[j] = next[j];
   }
-  for (int64_t i = first + kHeld * step; i < cols; i += step) {
+  for (int64_t i = first + kQuads * step; i < cols; i += step) {
     Share share{load_quad<kWhole>(shares, i, cols - i),
                 kCentred ? load_quad<kWhole>(shares, cols + i, cols - i) : Quad{}};
     give<kCentred, kWhole>(args, read_quads<kWhole>(args, row, i), row, i, numbers, share);
@@ -254,35 +263,37 @@ __device__ __forceinline__ void backward_row(const Backward& args, int64_t row,
 }
 
 /// A thread has the same columns of every row, so its shares need no barrier.
-template <bool kCentred, bool kWhole>
+template <bool kCentred, bool kWhole, int kQuads>
 __device__ __forceinline__ void backward_rows(const Backward& args) {
   const int64_t cols = args.cols;
   const int64_t first = 4 * int64_t{threadIdx.x};
   const int64_t step = 4 * int64_t{blockDim.x};
   float* const out = args.shares + blockIdx.x * (kCentred ? 2 : 1) * cols;
   float* const shares = args.in_shared ? dynamic_shared<float>() : out;
-  Share held[kHeld] = {};
-  for (int64_t i = first + kHeld * step; i < cols; i += step) {
+  Share held_share[kQuads] = {};
+  for (int64_t i = first + kQuads * step; i < cols; i += step) {
     store_quad<kWhole>(shares, i, cols - i, Quad{});
     if constexpr (kCentred) {
       store_quad<kWhole>(shares, cols + i, cols - i, Quad{});
     }
   }
   const int64_t end = least(args.rows, (blockIdx.x + 1) * args.rows_each);
+  RowQuads held[kQuads];
+  read_row<kWhole>(args, blockIdx.x * args.rows_each, held);
   for (int64_t row = blockIdx.x * args.rows_each; row < end; ++row) {
-    backward_row<kCentred, kWhole>(args, row, held, shares);
+    backward_row<kCentred, kWhole>(args, row, least(row + 1, end - 1), held, held_share, shares);
   }
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
+  for (int j = 0; j < kQuads; ++j) {
     const int64_t i = first + j * step;
     if (i < cols) {
-      store_quad<kWhole>(out, i, cols - i, held[j].weight);
+      store_quad<kWhole>(out, i, cols - i, held_share[j].weight);
       if constexpr (kCentred) {
-        store_quad<kWhole>(out, cols + i, cols - i, held[j].bias);
+        store_quad<kWhole>(out, cols + i, cols - i, held_share[j].bias);
       }
     }
   }
-  for (int64_t i = first + kHeld * step; i < cols && args.in_shared; i += step) {
+  for (int64_t i = first + kQuads * step; i < cols && args.in_shared; i += step) {
     store_quad<kWhole>(out, i, cols - i, load_quad<kWhole>(shares, i, cols - i));
     if constexpr (kCentred) {
       store_quad<kWhole>(out, cols + i, cols - i, load_quad<kWhole>(shares, cols + i, cols - i));
@@ -290,13 +301,10 @@ __device__ __forceinline__ void backward_rows(const Backward& args) {
   }
 }
 
-template <bool kCentred>
-__global__ void __launch_bounds__(kBackwardThreads, 1) norm_rows_backward(Backward args) {
-  if (args.whole) {
-    backward_rows<kCentred, true>(args);
-  } else {
-    backward_rows<kCentred, false>(args);
-  }
+template <bool kCentred, bool kWhole, int kQuads>
+__global__ void __launch_bounds__(kBackwardThreads, backward_blocks(kQuads))
+    norm_rows_backward(Backward args) {
+  backward_rows<kCentred, kWhole, kQuads>(args);
 }
 
 template <bool kCentred>
@@ -320,7 +328,7 @@ void forward_pass(Stream& stream, const NormArgs& args) {
   const Launch warps{.name = "norm", .grid = blocks_for(rows, kWarps), .block = 32 * kWarps};
   if (forward.whole && cols <= 1024) {
     launch(norm_warps<kCentred, 8>, warps, stream, forward);
-  } else if (forward.whole && cols <= 2048) {
+  } else if (forward.whole && cols <= 2048 && std::getenv("ESPALIER_TRY_NORM") == nullptr) {
     launch(norm_warps<kCentred, 16>, warps, stream, forward);
   } else {
     launch(
@@ -330,21 +338,32 @@ void forward_pass(Stream& stream, const NormArgs& args) {
   }
 }
 
+template <bool kCentred, int kQuads>
+void launch_backward(Stream& stream, const Launch& shape, const Backward& backward) {
+  launch(backward.whole ? norm_rows_backward<kCentred, true, kQuads>
+                        : norm_rows_backward<kCentred, false, kQuads>,
+         shape, stream, backward);
+}
+
 template <bool kCentred>
 void backward_pass(Stream& stream, const NormBackwardArgs& args) {
-  // Threads resident on a large device, about 500 an SM.
-  constexpr int64_t kThreads = int64_t{1} << 16;
+  // All blocks are resident at once on an H100 or H200: a second wave of a few would take as long.
+  constexpr int64_t kMultiprocessors = 132;
   constexpr int64_t kSharedBytes = 96 << 10;  // available on every architecture that we compile for
   const int64_t rows = args.x.rows();
   const int64_t cols = args.x.cols();
-  const unsigned threads = threads_for_row(divide_up(cols, 4), kBackwardThreads);
-  const int64_t together = divide_up(rows, kThreads / threads);
+  const int64_t quads = divide_up(cols, 4);
+  const int held = quads <= kBackwardThreads ? 1 : quads <= 2 * kBackwardThreads ? 2 : kHeld;
+  const unsigned threads = whole_warps(divide_up(quads, held), kBackwardThreads);
+  const int64_t resident =
+      kMultiprocessors * (backward_blocks(held) * kBackwardThreads / int64_t{threads});
+  const int64_t together = divide_up(rows, resident);
   const int64_t parts = rows == 0 ? 0 : divide_up(rows, together);
   const int64_t share_size = (kCentred ? 2 : 1) * cols;
   const int64_t share_bytes = share_size * static_cast<int64_t>(sizeof(float));
   auto* shares = reinterpret_cast<float*>(
       stream.workspace(static_cast<size_t>(parts * share_bytes) + sizeof(float)));
-  const bool all_held = cols <= 4 * kHeld * int64_t{threads};
+  const bool all_held = quads <= held * int64_t{threads};
   Backward backward{.dy = elements(args.dy),
                     .weight = elements(args.weight),
                     .rounded = elements(args.rounded),
@@ -367,12 +386,14 @@ void backward_pass(Stream& stream, const NormBackwardArgs& args) {
                    has_whole_quads(backward.rounded, args.rounded.stride) &&
                    has_whole_quads(elements(args.x), args.x.stride) &&
                    has_whole_quads(elements(args.dx), args.dx.stride) && has_whole_quads(shares);
-  launch(norm_rows_backward<kCentred>,
-         {.name = "norm_backward",
-          .grid = blocks_for(parts, 1),
-          .block = threads,
-          .shared_bytes = backward.in_shared ? static_cast<size_t>(share_bytes) : 0},
-         stream, backward);
+  const Launch shape{.name = "norm_backward",
+                     .grid = blocks_for(parts, 1),
+                     .block = threads,
+                     .shared_bytes = backward.in_shared ? static_cast<size_t>(share_bytes) : 0};
+  const auto by = held == 1   ? launch_backward<kCentred, 1>
+                  : held == 2 ? launch_backward<kCentred, 2>
+                              : launch_backward<kCentred, kHeld>;
+  by(stream, shape, backward);
   combine_shares(stream, {shares, parts, share_size, cols, elements(args.dweight), args.accumulate,
                           elements(args.dbias)});
 }

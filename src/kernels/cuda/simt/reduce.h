@@ -62,17 +62,39 @@ __device__ __forceinline__ T block_sum(T value) {
   value = warp_sum(value);
   return blockDim.x == 32 ? value : warp_sum(from_warps(value, T{0}));
 }
+/// Two sums with the barriers of one.
+struct Sums {
+  float first = 0, second = 0;
+
+  __device__ __forceinline__ Sums& operator+=(const Sums& other) {
+    first += other.first;
+    second += other.second;
+    return *this;
+  }
+};
+__device__ __forceinline__ Sums warp_sum(Sums sums) {
+  return {warp_sum(sums.first), warp_sum(sums.second)};
+}
+__device__ __forceinline__ Sums block_sum(Sums sums) {
+  sums = warp_sum(sums);
+  return blockDim.x == 32 ? sums : warp_sum(from_warps(sums, Sums{}));
+}
+
 template <class T>
 __device__ __forceinline__ T block_max(T value, T least) {
   value = warp_max(value);
   return blockDim.x == 32 ? value : warp_max(from_warps(value, least));
 }
 
-/// Threads of a block that processes one row of `quads` quads: about four quads per thread, at most
-/// `largest` threads.
+/// `threads` in whole warps, at least one, at most `largest` threads.
+inline unsigned whole_warps(int64_t threads, int64_t largest) {
+  const int64_t whole = divide_up(threads, 32) * 32;
+  return static_cast<unsigned>(whole < 32 ? 32 : whole > largest ? largest : whole);
+}
+
+/// Threads of a block that processes one row of `quads` quads: about four quads per thread.
 inline unsigned threads_for_row(int64_t quads, int64_t largest = 1024) {
-  const int64_t threads = divide_up(divide_up(quads, 4), 32) * 32;
-  return static_cast<unsigned>(threads < 32 ? 32 : threads > largest ? largest : threads);
+  return whole_warps(divide_up(quads, 4), largest);
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU
