@@ -43,6 +43,7 @@ def second():
         Steps("train-1.5b-dense", 90, "1.5b", "dense", 6),
         Steps("times-1.5b", 90, "1.5b", "dense, timed", 6),
         Steps("train-1.5b-fast", 90, "1.5b", "dense, not deterministic", 6),
+        Steps("train-1.5b-block", 90, "1.5b", "block", 6),
         Peer("peer-1.5b", 240, "1.5b", 8, ("eager", "blocks")),
         Steps("train-124m-expanded-8bit", 45, "124m", "expanded-8bit", 4),
         Steps("train-124m-block", 45, "124m", "block", 6),

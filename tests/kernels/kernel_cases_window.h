@@ -133,8 +133,7 @@ inline Case convolution_case(const WindowCase& s, int64_t out, Convolved which, 
                                            : which == Convolved::input ? s.window.area() * out
                                                                        : y.rows());
   const bool bias = which == Convolved::forward && out % 2 == 1;
-  Tolerance tolerance = of_product(dtype, bias, static_cast<int64_t>(terms));
-  tolerance.absolute += 1e-6 * std::sqrt(terms);
+  const Tolerance tolerance = of_product(dtype, bias, static_cast<int64_t>(terms));
   const auto operand = [&](Convolved computed, const Shape& shape) {
     return which == computed
                ? output(computed == Convolved::weight ? kFp32 : dtype, shape, tolerance)

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) gradient_tile(
   values.y_stride = count;
   const int64_t at = blockIdx.z * args.kept + begin;
   values.y = elements_from(values.y, at);
-  finish_tile<Shape>(values, part, sums);
+  finish_tile<Shape>(values, false, part, sums);  // rows of kept values begin anywhere
 }
 
 /// values (+)= the sum of the parts, added in order.

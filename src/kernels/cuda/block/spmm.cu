@@ -32,6 +32,7 @@ struct Forward {
   int height;
   Gather gather;
   ProductResult y;
+  bool aligned;  ///< y.aligned()
 };
 
 template <DType kHalf, class Shape>
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) forward_tile(F
   const ResultPart part{token, output + first, args.x.rows - token, height - first};
   const float* const sums =
       multiply_tile<kHalf, Shape>(x, weight, tiles_across(count, kDepth), part);
-  finish_tile<Shape>(args.y, part, sums);
+  finish_tile<Shape>(args.y, args.aligned, part, sums);
 }
 
 struct Transposed {
@@ -65,6 +66,7 @@ struct Transposed {
   int height, width;
   Gather gather;
   ProductResult dx;
+  bool aligned;  ///< dx.aligned()
 };
 
 template <DType kHalf, class Shape>
@@ -92,7 +94,7 @@ __global__ void __launch_bounds__(kTileThreads, Shape::kResident) transposed_til
   const ResultPart part{token, output + first, args.dy.rows - token, width - first};
   const float* const sums =
       multiply_tile<kHalf, Shape>(dy, weight, tiles_across(count, kDepth), part);
-  finish_tile<Shape>(args.dx, part, sums);
+  finish_tile<Shape>(args.dx, args.aligned, part, sums);
 }
 
 /// Rows (or columns) of blocks, and their extent.
@@ -140,21 +142,22 @@ void launch_tiles(const char* name, Stream& stream, const Tensor& input, const L
 
 void multiply(Stream& stream, const BlockSpmmArgs& args) {
   const BlockMatrix& weight = args.weight;
-  const Forward forward{.x = rows_of(args.x),
-                        .values = half_data(weight.values),
-                        .block_begin = weight.block_begin,
-                        .value_begin = weight.value_begin,
-                        .block_column = weight.block_column,
-                        .rows = weight.rows,
-                        .height = static_cast<int>(weight.height),
-                        .gather = Gather(weight.width),
-                        .y = {.y = elements(args.y),
-                              .activated = elements(args.activated),
-                              .y_stride = args.y.stride,
-                              .activated_stride = args.activated.stride,
-                              .bias = static_cast<const float*>(args.bias.data),
-                              .activation = args.activation,
-                              .accumulate = args.accumulate}};
+  Forward forward{.x = rows_of(args.x),
+                  .values = half_data(weight.values),
+                  .block_begin = weight.block_begin,
+                  .value_begin = weight.value_begin,
+                  .block_column = weight.block_column,
+                  .rows = weight.rows,
+                  .height = static_cast<int>(weight.height),
+                  .gather = Gather(weight.width),
+                  .y = {.y = elements(args.y),
+                        .activated = elements(args.activated),
+                        .y_stride = args.y.stride,
+                        .activated_stride = args.activated.stride,
+                        .bias = static_cast<const float*>(args.bias.data),
+                        .activation = args.activation,
+                        .accumulate = args.accumulate}};
+  forward.aligned = forward.y.aligned();
   launch_tiles(
       "block_spmm", stream, args.x, {divide_up(weight.rows, weight.height), weight.height}, forward,
       [](auto half, auto shape) { return forward_tile<decltype(half)::value, decltype(shape)>; });
@@ -162,7 +165,7 @@ void multiply(Stream& stream, const BlockSpmmArgs& args) {
 
 void multiply_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
   const BlockMatrix& weight = args.weight;
-  const Transposed transposed{
+  Transposed transposed{
       .dy = rows_of(args.dy),
       .values = half_data(weight.values),
       .columns = columns_of(stream, weight, stream.workspace(columns_bytes(weight))),
@@ -176,6 +179,7 @@ void multiply_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
              .before_stride = args.preactivation.stride,
              .activation = args.activation,
              .accumulate = args.accumulate}};
+  transposed.aligned = transposed.dx.aligned();
   launch_tiles("block_spmm_transposed", stream, args.dy,
                {divide_up(weight.cols, weight.width), weight.width}, transposed,
                [](auto half, auto shape) {

@@ -2,8 +2,6 @@
 // (online softmax), the second the gradient; it finds the row in the L2 cache. A row of odd length
 // may begin at an unaligned quad: its first elements are processed one by one. A target outside the
 // row makes its loss and gradient NaN.
-#include <cstdlib>
-
 #include "src/kernels/cuda/simt/math.h"
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/table.h"
@@ -125,72 +123,6 @@ __device__ __forceinline__ void for_row(const Elements& row, int cols, const Vis
 /// rows of all blocks.
 constexpr int kThreads = 512;
 
-/// A row in shared memory, of which each thread writes and reads its own quads: the second pass
-/// needs no other memory. fp32, of whole quads but for the last.
-struct SharedRow {
-  float* row;
-  int cols;
-
-  template <class Visit>
-  __device__ __forceinline__ void load(const Elements& from, const Visit& visit) const {
-    constexpr int kTogether = 4;
-    const auto step = static_cast<int>(4 * blockDim.x);
-    int i = static_cast<int>(4 * threadIdx.x);
-    for (; i + (kTogether - 1) * step + 4 <= cols; i += kTogether * step) {
-      const Quads<kTogether, true> part(from, i, step, 4);
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        store_quad<true>(row, i + j * step, 4, part.q[j]);
-      }
-      visit(part);
-    }
-    for (; i < cols; i += step) {
-      const int count = i + 4 < cols ? 4 : cols - i;
-      const Quads<1, false> part(from, i, step, count);
-      store_quad<true>(row, i, 4, part.q[0]);
-      visit(part);
-    }
-  }
-};
-
-/// One block per SM.
-constexpr int kSharedThreads = 1024;
-
-__global__ void __launch_bounds__(kSharedThreads, 1) cross_entropy_shared_row(Loss args) {
-  const SharedRow shared{dynamic_shared<float>(), args.cols};
-  const int64_t row = blockIdx.x;
-  const Elements logits = elements_from(args.logits, row * args.stride);
-  const int64_t target = args.targets[row];
-  const bool known = target >= 0 && target < args.cols;
-  const float at_target = known ? load(logits, target) : not_a_number();
-  Normaliser own;
-  shared.load(logits, [&](const auto& part) { meet(own, part); });
-  const Normaliser total = joined(own);
-  const auto row_loss = rules::row_loss<Math>(total, at_target, args.scale, rules::Smoothing{});
-  if (threadIdx.x == 0) {
-    args.losses[row] = row_loss.loss;
-  }
-  if (args.dlogits.data == nullptr) {
-    return;
-  }
-  const Elements dlogits = elements_from(args.dlogits, row * args.dstride);
-  const auto step = static_cast<int>(4 * blockDim.x);
-  const auto given = static_cast<int>(target);
-  for (int i = static_cast<int>(4 * threadIdx.x); i < args.cols; i += step) {
-    Quad q = load_quad<true>(shared.row, i, 4);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float x = row_loss.factor * Math::exponential(q.x[k] - total.top) - row_loss.even;
-      q.x[k] = known && i + k == given ? row_loss.at_target : x;
-    }
-    if (i + 4 <= args.cols) {
-      store_quad<true>(dlogits, i, 4, q);
-    } else {
-      store_quad<false>(dlogits, i, args.cols - i, q);
-    }
-  }
-}
-
 /// kMore: with label smoothing or ranks of targets.
 template <bool kMore>
 __global__ void __launch_bounds__(kThreads, 2) cross_entropy_row(Loss args) {
@@ -255,19 +187,6 @@ void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
                   .scale = args.scale,
                   .smoothing = args.smoothing};
   const bool more = args.smoothing > 0 || args.target_ranks;
-  if (const char* t = std::getenv("ESPALIER_TRY_CE");
-      t != nullptr && !more && args.logits.dtype == DType::fp32 && cols > 16384 &&
-      cols < 57 * 1024 && has_whole_quads(loss.logits, loss.stride) &&
-      (!args.dlogits || has_whole_quads(loss.dlogits, loss.dstride))) {
-    const int threads = std::atoi(t);
-    launch(cross_entropy_shared_row,
-           {.name = "cross_entropy",
-            .grid = blocks_for(args.logits.rows(), 1),
-            .block = static_cast<unsigned>(threads),
-            .shared_bytes = static_cast<size_t>(divide_up(cols, 4) * 16)},
-           stream, loss);
-    return;
-  }
   launch(more ? cross_entropy_row<true> : cross_entropy_row<false>,
          {.name = "cross_entropy",
           .grid = blocks_for(args.logits.rows(), 1),
