@@ -154,8 +154,10 @@ Case spmm_transposed_case_of(const PatternPointer<Matrix>& w, const WeightCall& 
   const bool works = w->kept() > 0 && call.tokens > 0;
   Case made;
   made.name = weight_case_name("spmm_transposed", *w, call);
+  Tolerance tolerance = w->tolerance(w->rows);
+  tolerance.relative += call.extra ? rounding_of(call.out) : 0;  // a product may be rounded before
   made.operands = {input(call.in, {w->kept()}), dy.input(call.in, w->first(call.tokens).row),
-                   dx.output(call.out, w->tolerance(w->rows), call.accumulate)};
+                   dx.output(call.out, tolerance, call.accumulate)};
   if (call.extra) {
     made.operands.push_back(dx.input(call.in, 0, -3, 3));
   }

@@ -22,7 +22,8 @@ using SpmmArgs = SpmmOf<SparseMatrix>;
 using BlockSpmmArgs = SpmmOf<BlockMatrix>;
 
 /// dx [R, K] (+)= dy [R, N] W; with `preactivation` (dx's shape, dy's type), the product is
-/// multiplied by f'(preactivation) first. Types as above.
+/// multiplied by f'(preactivation) first. A table may round the product to dx's type before that.
+/// Types as above.
 template <class Matrix>
 struct SpmmTransposedOf {
   Matrix weight;
