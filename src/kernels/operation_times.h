@@ -36,8 +36,11 @@ class OperationTimes {
 
   const Kernels& table() const { return table_; }
   const Kernels& inner() const { return inner_; }
-  /// Forgets all calls so far, of which warm-up is one reason.
+  /// Forgets all calls so far, as after a warm-up.
   void clear();
+  /// Whether the next calls count; they do until told otherwise.
+  void count(bool on) { counts_ = on; }
+  bool counts() const { return counts_; }
   /// Waits for the calls so far.
   std::vector<OperationRow> rows();
 
@@ -63,8 +66,27 @@ class OperationTimes {
 
   const Kernels& inner_;
   Kernels table_;
+  bool counts_ = true;
   std::map<Key, Sum> sums_;
   std::deque<Pending> pending_;  ///< calls that a device may not have finished
+};
+
+/// During its lifetime calls do not count. `times` may be null.
+class Uncounted {
+ public:
+  explicit Uncounted(OperationTimes* times) : times_(times) { count(false); }
+  ~Uncounted() { count(true); }
+  Uncounted(const Uncounted&) = delete;
+  Uncounted& operator=(const Uncounted&) = delete;
+
+ private:
+  void count(bool on) {
+    if (times_ != nullptr) {
+      times_->count(on);
+    }
+  }
+
+  OperationTimes* times_;
 };
 
 }  // namespace espalier::kernels

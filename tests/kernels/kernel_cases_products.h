@@ -23,9 +23,8 @@ inline std::string name_of(Activation kind) {
   return kind == Activation::gelu ? "gelu" : kind == Activation::relu ? "relu" : "none";
 }
 
-/// Of a sum of `terms` products of numbers up to 1. `added`: with a bias, c or another matrix, which
-/// a table may add to the sum after rounding it to the type of the result; a bias may be rounded,
-/// too.
+/// Of a sum of `terms` products of numbers up to 1. `added`: with a bias, c or another matrix. A
+/// table may round the sum to the type of the result before it adds them, and may round a bias.
 inline Tolerance of_product(DType out, bool added, int64_t terms) {
   constexpr int64_t kInParts = 2048;  // a table may add the parts of a longer sum in the same way
   const double root = std::sqrt(static_cast<double>(terms));

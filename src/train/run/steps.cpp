@@ -448,6 +448,7 @@ class StepLoop {
   };
   Validation evaluate(int64_t batches) {
     const Span span(Track::compute, "evaluation");
+    const kernels::Uncounted uncounted(run_.operation_times.get());
     const int64_t samples = evaluation_samples(*run_.source, run_.config(), batches);
     // Contiguous shares of the replicas, as even as possible.
     const int64_t replicas = run_.plan->layout.grid.data;

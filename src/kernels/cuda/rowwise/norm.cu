@@ -112,7 +112,8 @@ __device__ __forceinline__ void normalise_row(const Forward& args, int64_t row,
 }
 
 constexpr int kWarps = 4;
-/// With more, few warps fit the registers of an SM: 16 (rows of 1,600) take 1.4 times a block's time.
+/// With more, few warps fit the registers of an SM: 16 (rows of 1,600) take 1.4 times as long as a
+/// block a row.
 constexpr int kQuadsOfLane = 8;
 
 /// For rows of whole quads, at most 32 kQuadsOfLane of them.
@@ -218,8 +219,8 @@ __device__ __forceinline__ void read_row(const Backward& args, int64_t row,
   }
 }
 
-/// `held`: this row's quads, which the call replaces by those of `next_row`. `held_share`: shares of
-/// the columns that the thread holds; `shares` [2, cols]: those of the others.
+/// `held`: this row's quads, which the call replaces by those of `next_row`. `held_share`: shares
+/// of the columns that the thread holds; `shares` [2, cols]: those of the others.
 template <bool kCentred, bool kWhole, int kQuads>
 __device__ __forceinline__ void backward_row(const Backward& args, int64_t row, int64_t next_row,
                                              RowQuads (&held)[kQuads], Share (&held_share)[kQuads],
