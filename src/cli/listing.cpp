@@ -20,13 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Extents that depend on the data; assumed if the config does not state them.
-struct AssumedProblem {
-  train::ProblemShape shape;
-  std::string note;  ///< empty: no assumption was made
-};
+}  // namespace
 
-/// A teacher predicts the classes of the data.
 AssumedProblem assume_problem(const io::Config& config, const train::TeacherFile* teacher) {
   if (teacher != nullptr) {
     model::ProblemShape shape = teacher->problem;
@@ -70,6 +65,8 @@ AssumedProblem assume_problem(const io::Config& config, const train::TeacherFile
   }
   return problem;
 }
+
+namespace {
 
 /// Bytes by category. Omits communication if the number of ranks is unknown.
 Json json_of(const train::MemoryByKind& bytes, int64_t parameters) {

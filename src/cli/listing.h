@@ -8,6 +8,14 @@
 
 namespace espalier::cli {
 
+/// Extents that depend on the data; assumed if the config does not state them.
+struct AssumedProblem {
+  train::ProblemShape shape;
+  std::string note;  ///< empty: no assumption was made
+};
+/// Reads no data. A teacher (null: none) predicts the classes of the data.
+AssumedProblem assume_problem(const io::Config& config, const train::TeacherFile* teacher);
+
 /// A few lines: network, parameters, ranks, threads, kernels, memory.
 std::string describe_run(const io::Config& config, train::Trainer& trainer,
                          const parallel::Communicator& comm);

@@ -10,17 +10,38 @@ namespace {
 
 thread_local OperationTimes* t_times = nullptr;
 
-std::string name_of(const char* row, const GemmArgs& args) {
+OperationRow row_of(const char* name, const GemmArgs& args) {
   const int64_t inner = args.transpose_a ? args.a.rows() : args.a.cols();
-  return fmt::format("{} {}x{}x{}{}", row, args.c.rows(), args.c.cols(), inner,
-                     args.preactivation ? " slope"
-                     : args.activated   ? " activated"
-                                        : "");
+  return {.name = fmt::format("{}{}", name,
+                              args.preactivation ? " slope"
+                              : args.activated   ? " activated"
+                                                 : ""),
+          .extents = {args.c.rows(), args.c.cols(), inner, 0},
+          .cost = {}};
+}
+
+template <class Matrix>
+OperationRow sparse_row(std::string name, const Matrix& weight, const Tensor& activations) {
+  return {.name = std::move(name),
+          .extents = {activations.rows(), weight.rows, weight.cols, weight.values.count()},
+          .cost = {}};
+}
+template <class Matrix>
+OperationRow row_of(const char* name, const SpmmOf<Matrix>& args) {
+  return sparse_row(name, args.weight, args.x);
+}
+template <class Matrix>
+OperationRow row_of(const char* name, const SpmmTransposedOf<Matrix>& args) {
+  return sparse_row(name, args.weight, args.dy);
+}
+template <class Matrix>
+OperationRow row_of(const char* name, const SddmmOf<Matrix>& args) {
+  return sparse_row(name, args.weight, args.x);
 }
 
 template <class Args>
-std::string name_of(const char* row, const Args& /*args*/) {
-  return row;
+OperationRow row_of(const char* name, const Args& /*args*/) {
+  return {.name = name, .cost = {}};
 }
 
 template <auto Row, class Args>
@@ -32,7 +53,9 @@ void timed(Stream& stream, const Args& args, const char* row) {
   }
   std::unique_ptr<TimePoint> begin = time_point(stream.queue());
   (t_times->inner().*Row)(stream, args);
-  t_times->add(name_of(row, args), cost(args), stream, std::move(begin));
+  OperationRow called = row_of(row, args);
+  called.cost = cost(args);
+  t_times->add(called, stream, std::move(begin));
 }
 
 Kernels timed_table(const Kernels& inner) {
@@ -49,6 +72,14 @@ Kernels timed_table(const Kernels& inner) {
 
 }  // namespace
 
+std::string OperationRow::text() const {
+  std::string all = name;
+  for (size_t i = 0; i < extents.size() && extents[i] > 0; ++i) {
+    all += fmt::format("{}{}", i == 0 ? " " : "x", extents[i]);
+  }
+  return all;
+}
+
 OperationTimes::OperationTimes(const Kernels& inner) : inner_(inner), table_(timed_table(inner)) {
   require(t_times == nullptr, "one OperationTimes a thread");
   t_times = this;
@@ -61,10 +92,13 @@ void OperationTimes::clear() {
   sums_.clear();
 }
 
-void OperationTimes::add(std::string name, const DryCount& cost, Stream& stream,
+void OperationTimes::add(const OperationRow& row, Stream& stream,
                          std::unique_ptr<TimePoint> begin) {
   constexpr size_t kMostPending = 4096;  // events in use at a time
-  pending_.push_back({.key = {.name = std::move(name), .flops = cost.flops, .bytes = cost.bytes},
+  pending_.push_back({.key = {.name = row.name,
+                              .extents = row.extents,
+                              .flops = row.cost.flops,
+                              .bytes = row.cost.bytes},
                       .begin = std::move(begin),
                       .end = time_point(stream.queue())});
   settle(stream.queue() == nullptr ? 0 : kMostPending);
@@ -85,6 +119,7 @@ std::vector<OperationRow> OperationTimes::rows() {
   std::vector<OperationRow> rows;
   for (const auto& [key, sum] : sums_) {
     rows.push_back({.name = key.name,
+                    .extents = key.extents,
                     .calls = sum.calls,
                     .seconds = sum.seconds,
                     .cost = {.flops = key.flops, .bytes = key.bytes}});

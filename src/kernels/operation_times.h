@@ -8,6 +8,7 @@
 // On the CPU a clock reads the time of each call. On a device, events in the call's queue do, so
 // the host does not wait; calls of a captured graph cannot be timed this way. Operations of queues
 // that overlap count in full, each.
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -20,10 +21,14 @@
 namespace espalier::kernels {
 
 struct OperationRow {
-  std::string name;  ///< of the operation; with M, N and K of a product: "gemm 768x3072x512"
+  std::string name;  ///< of the operation, and a fused one: "gemm", "gemm slope"
+  /// Of a product: M, N, K. Of a sparse one: tokens, rows, columns, kept elements. Else zeros.
+  std::array<int64_t, 4> extents{};
   int64_t calls = 0;
   double seconds = 0;  ///< of all calls
   DryCount cost;       ///< of one call: flops, and bytes if every operand moves once
+
+  std::string text() const;  ///< "gemm 768x3072x512"
 };
 
 /// One per thread at a time; the thread that creates it makes the calls of its table.
@@ -45,12 +50,12 @@ class OperationTimes {
   std::vector<OperationRow> rows();
 
   /// For the table: the time of a call, from `begin` to now.
-  void add(std::string name, const DryCount& cost, Stream& stream,
-           std::unique_ptr<TimePoint> begin);
+  void add(const OperationRow& row, Stream& stream, std::unique_ptr<TimePoint> begin);
 
  private:
   struct Key {
     std::string name;
+    std::array<int64_t, 4> extents;
     double flops, bytes;
     auto operator<=>(const Key&) const = default;
   };

@@ -162,7 +162,7 @@ Json operation_times_json(kernels::OperationTimes& times, int64_t steps) {
   Json rows = Json::array();
   for (const kernels::OperationRow& row : times.rows()) {
     const auto calls = static_cast<double>(row.calls);
-    rows.push_back({{"operation", row.name},
+    rows.push_back({{"operation", row.text()},
                     {"ms_per_step", row.seconds * 1e3 / static_cast<double>(steps)},
                     {"calls", row.calls},
                     {"gflops_per_s", row.cost.flops * calls / row.seconds * 1e-9},

@@ -1,0 +1,165 @@
+#include "src/planner/calibration.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "parallel/transport/collectives.h"
+#include "src/core/trace.h"
+#include "src/kernels/backend.h"
+#include "src/train/masks/initial_masks.h"
+#include "src/train/memory/host_memory.h"
+#include "src/train/stage/layer_times.h"
+#include "src/train/stage/stage.h"
+
+namespace espalier::planner {
+namespace {
+
+/// A training of one block.
+struct Probe {
+  const char* dtype;
+  int64_t width, context, samples;
+  double sparsity;  ///< 0: dense
+
+  std::string text() const {
+    return fmt::format("{}, width {}, {} tokens, {:.0f} % pruned", dtype, width, context * samples,
+                       100 * sparsity);
+  }
+};
+
+std::vector<Probe> probes(bool quick) {
+  if (quick) {
+    return {{"fp32", 64, 64, 1, 0}, {"fp32", 64, 64, 1, 0.9}};
+  }
+  std::vector<Probe> all;
+  for (const char* dtype : {"fp32", "bf16"}) {
+    for (const int64_t width : {128, 256, 512, 1024}) {
+      for (const auto& [context, samples] :
+           {std::pair<int64_t, int64_t>{64, 4}, {256, 1}, {256, 4}, {256, 8}}) {
+        for (const double sparsity : {0.0, 0.8, 0.9, 0.95, 0.98}) {
+          all.push_back({dtype, width, context, samples, sparsity});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+io::Config config_of(const Probe& probe) {
+  constexpr int64_t kHead = 64;
+  io::Config config;
+  config.model.layers = 1;
+  config.model.width = probe.width;
+  config.model.heads = std::max<int64_t>(1, probe.width / kHead);
+  config.model.context = probe.context;
+  config.train.dtype = probe.dtype;
+  config.train.global_batch = probe.samples;
+  if (probe.sparsity > 0) {
+    config.pruning.method = "random";
+    config.pruning.scope = "layer";
+    config.pruning.at_step = 0;
+    config.pruning.sparsity = probe.sparsity;
+    config.sparse.storage.fallback = "sparse";
+  }
+  return config;
+}
+
+/// Adds the operations of a training to `machine`, each with its mean time over the ranks.
+void measure(const Probe& probe, parallel::Communicator& comm, int threads, Machine& machine) {
+  const io::Config config = config_of(probe);
+  const train::ProblemShape problem{.classes = 256,
+                                    .features = probe.context,
+                                    .rows = probe.context,
+                                    .input_dtype = DType::int32};
+  kernels::OperationTimes times(kernels::by_name("cpu"));
+  kernels::Backend backend(times.table(), threads);
+  const model::Layers layers = model::make_layers(config.model, problem);
+  const train::InitialMasks start =
+      train::initial_masks(config, model::parameters_of(layers), {}, threads);
+  train::Stage stage(config, problem, backend.stream(), backend.kernels(),
+                     {.micro_batch = probe.samples, .masks = start.masks});
+  stage.store().initialise(1);
+  constexpr int kSteps = 3;
+  for (int step = 0; step <= kSteps; ++step) {
+    if (step <= 1) {  // the first one warms up
+      times.clear();
+    }
+    parallel::barrier(comm);
+    stage.inputs(probe.samples);  // inputs stay zero: the first token, the first class
+    stage.targets(probe.samples);
+    stage.forward_backward({.samples = probe.samples, .step = step, .loss_scale = 1e-3});
+    stage.result(stage.update(step, 1e-6));
+  }
+  std::vector<kernels::OperationRow> rows = times.rows();
+  // Equal on all ranks but for the times, which order them.
+  std::ranges::sort(rows, [](const auto& a, const auto& b) {
+    return std::tie(a.name, a.extents, a.cost.flops, a.cost.bytes) <
+           std::tie(b.name, b.extents, b.cost.flops, b.cost.bytes);
+  });
+  std::vector<double> seconds;
+  for (const kernels::OperationRow& row : rows) {
+    seconds.push_back(row.seconds / static_cast<double>(row.calls) / comm.size());
+  }
+  parallel::all_reduce_small(comm, seconds, parallel::Combine::sum);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].seconds = seconds[i];
+    rows[i].calls = 1;
+    if (seconds[i] > 0) {
+      const DType dtype = dtype_by_name(probe.dtype);
+      machine.measured[measured_key(dtype, rows[i].name)].push_back(rows[i]);
+      if (rows[i].name.starts_with("gemm")) {
+        double& peak = machine.peak[probe.dtype];
+        peak = std::max(peak, rows[i].cost.flops / seconds[i]);
+      }
+    }
+  }
+}
+
+/// Bytes per second of copies, read and written, by all ranks at once.
+double copy_rate(parallel::Communicator& comm, bool quick) {
+  const size_t bytes = quick ? size_t{1} << 20U : size_t{128} << 20U;
+  std::vector<std::byte> from(bytes);
+  std::vector<std::byte> to(bytes);
+  double best = 1e9;
+  for (int run = 0; run < 4; ++run) {
+    parallel::barrier(comm);
+    const double begin = now_seconds();
+    std::memcpy(to.data(), from.data(), bytes);
+    best = std::min(best, now_seconds() - begin);
+  }
+  return 2 * static_cast<double>(bytes) / best;
+}
+
+cost::Link measure_link(parallel::Communicator& comm, bool quick) {
+  std::vector<cost::LinkSample> samples;
+  for (size_t bytes = 64; bytes <= (quick ? size_t{1} << 14U : size_t{1} << 24U); bytes *= 8) {
+    samples.push_back(
+        {.bytes = static_cast<double>(bytes), .seconds = train::measured_latency(comm, bytes)});
+  }
+  return cost::fit_link(samples).link;
+}
+
+}  // namespace
+
+Machine calibrate(parallel::Communicator& comm, const CalibrationOptions& options) {
+  Machine machine{.name = "this machine",
+                  .source = "measured by espalier plan --calibrate",
+                  .memory = static_cast<double>(train::host_limit("/").bytes) / comm.size(),
+                  .threads = options.threads};
+  machine.bandwidth = copy_rate(comm, options.quick);
+  const std::vector<Probe> all = probes(options.quick);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (options.on_progress) {
+      options.on_progress(fmt::format("{} of {}: {}", i + 1, all.size(), all[i].text()));
+    }
+    measure(all[i], comm, options.threads, machine);
+  }
+  constexpr double kMemoryBandwidth = 1;  // of one rank there is no link
+  const cost::Link link = comm.size() > 1
+                              ? measure_link(comm, options.quick)
+                              : cost::Link{.bytes_per_s = machine.bandwidth * kMemoryBandwidth};
+  machine.levels.push_back({.name = "machine", .ranks = comm.size(), .link = link});
+  return machine;
+}
+
+}  // namespace espalier::planner

@@ -1,0 +1,25 @@
+#pragma once
+// Measures this machine for the planner, with the kernels and messages of a run.
+//
+// Short trainings of one block, in both types, dense and at several densities, widths and numbers
+// of tokens, give the times of all operations (kernels/operation_times.h). Under mpirun all ranks
+// compute at once, so the times contain what ranks of one machine cost each other: calibrate with
+// as many ranks as a run has on a machine. Messages of several sizes between ranks 0 and 1 give the
+// link. Cost: one to two minutes.
+#include <functional>
+
+#include "parallel/transport/communicator.h"
+#include "src/planner/machine.h"
+
+namespace espalier::planner {
+
+struct CalibrationOptions {
+  int threads = 1;     ///< of a rank
+  bool quick = false;  ///< a few small measurements, for tests
+  std::function<void(const std::string&)> on_progress;
+};
+
+/// Collective; the result is rank 0's.
+Machine calibrate(parallel::Communicator& comm, const CalibrationOptions& options);
+
+}  // namespace espalier::planner

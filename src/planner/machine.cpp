@@ -1,0 +1,298 @@
+#include "src/planner/machine.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "io/files/raw_file.h"
+#include "src/core/error.h"
+
+namespace espalier::planner {
+
+using kernels::OperationRow;
+
+double Machine::peak_of(DType dtype) const {
+  const auto found = peak.find(std::string(name_of(dtype)));
+  check(found != peak.end(), "machine \"{}\" has no peak for {}: add device.peak.{}", name,
+        name_of(dtype), name_of(dtype));
+  return found->second;
+}
+
+const Level& Machine::level_between(int64_t a, int64_t b) const {
+  for (const Level& level : levels) {
+    if (a / level.ranks == b / level.ranks) {
+      return level;
+    }
+  }
+  return levels.back();
+}
+
+namespace {
+
+constexpr size_t kFeatures = 6;
+using Features = std::array<double, kFeatures>;
+
+/// Logarithms, base 2, of extents, flops and bytes; 0 where there is none.
+Features features_of(const OperationRow& row) {
+  Features features{};
+  for (size_t i = 0; i < row.extents.size(); ++i) {
+    features[i] = row.extents[i] > 0 ? std::log2(static_cast<double>(row.extents[i])) : 0;
+  }
+  features[4] = std::log2(row.cost.flops + 1);
+  features[5] = std::log2(row.cost.bytes + 1);
+  return features;
+}
+
+double distance(const Features& a, const Features& b) {
+  double sum = 0;
+  for (size_t i = 0; i < kFeatures; ++i) {
+    sum += (a[i] - b[i]) * (a[i] - b[i]);
+  }
+  return sum;
+}
+
+/// Seconds at the machine's peaks, which only scales measurements.
+double ideal(const Machine& machine, const OperationRow& row, DType dtype) {
+  return row.cost.flops / machine.peak_of(dtype) + row.cost.bytes / machine.bandwidth;
+}
+
+bool is_product(const OperationRow& row) { return row.extents[0] > 0; }
+
+double unmeasured(const Machine& machine, const OperationRow& row, DType dtype) {
+  const bool attention = row.name.starts_with("attention");
+  const double share = attention ? machine.attention_share : machine.product_share;
+  const double products =
+      attention || is_product(row) ? row.cost.flops / (machine.peak_of(dtype) * share) : 0;
+  return machine.overhead_s +
+         std::max(products, row.cost.bytes / (machine.bandwidth * machine.memory_share));
+}
+
+}  // namespace
+
+std::string measured_key(DType dtype, const std::string& operation) {
+  return fmt::format("{} {}", name_of(dtype), operation);
+}
+
+double seconds_of(const Machine& machine, const OperationRow& operation, DType dtype) {
+  const auto found = machine.measured.find(measured_key(dtype, operation.name));
+  if (found == machine.measured.end() || found->second.empty()) {
+    return unmeasured(machine, operation, dtype);
+  }
+  constexpr size_t kNearest = 4;
+  constexpr double kSame = 1e-6;
+  const Features at = features_of(operation);
+  std::vector<std::pair<double, const OperationRow*>> near;
+  for (const OperationRow& row : found->second) {
+    near.emplace_back(distance(at, features_of(row)), &row);
+  }
+  const size_t count = std::min(kNearest, near.size());
+  std::ranges::partial_sort(near, near.begin() + static_cast<std::ptrdiff_t>(count));
+  double weights = 0;
+  double logarithms = 0;
+  for (const auto& [far, row] : std::span(near).first(count)) {
+    const double weight = 1 / (far + kSame);
+    weights += weight;
+    logarithms += weight * std::log(ideal(machine, *row, dtype) / row->seconds);
+  }
+  return ideal(machine, operation, dtype) / std::exp(logarithms / weights);
+}
+
+namespace {
+
+/// Reads the values of a table; every key must be taken.
+class Reader {
+ public:
+  Reader(const toml::table& table, std::string where) : table_(table), where_(std::move(where)) {}
+
+  std::string key(std::string_view name) const {
+    return where_.empty() ? std::string(name) : fmt::format("{}.{}", where_, name);
+  }
+  std::string text(std::string_view name) {
+    return value<std::string>(name, "a text in quotes").value_or("");
+  }
+  /// Above 0. `fallback` < 0: it must be there.
+  double positive(std::string_view name, double fallback = -1) {
+    const std::optional<double> found = value<double>(name, "a number");
+    check(found || fallback >= 0, "{} is missing", key(name));
+    const double number = found.value_or(fallback);
+    check(std::isfinite(number) && (number > 0 || !found), "{} = {}: it must be above 0", key(name),
+          number);
+    return number;
+  }
+  double share(std::string_view name, double fallback) {
+    const double number = positive(name, fallback);
+    check(number <= 1, "{} = {}: a share is at most 1", key(name), number);
+    return number;
+  }
+  int64_t count(std::string_view name, int64_t fallback) {
+    const double number = positive(name, static_cast<double>(fallback));
+    check(number == std::floor(number) && number < 1e9, "{} = {}: it must be a whole number",
+          key(name), number);
+    return static_cast<int64_t>(number);
+  }
+  const toml::table* table(std::string_view name) {
+    take(name);
+    const toml::node* node = table_.get(name);
+    check(node == nullptr || node->is_table(), "{} must be a table", key(name));
+    return node == nullptr ? nullptr : node->as_table();
+  }
+  /// An array of tables; empty: none.
+  std::vector<const toml::table*> tables(std::string_view name) {
+    take(name);
+    std::vector<const toml::table*> all;
+    if (const toml::node* node = table_.get(name)) {
+      const toml::array* array = node->as_array();
+      check(array != nullptr, "{} must be tables: [[{}]]", key(name), key(name));
+      for (const toml::node& one : *array) {
+        check(one.is_table(), "{} must be tables: [[{}]]", key(name), key(name));
+        all.push_back(one.as_table());
+      }
+    }
+    return all;
+  }
+  /// Throws Failure if a key was not asked for.
+  void finish() const {
+    for (const auto& [name, node] : table_) {
+      check(std::ranges::find(taken_, name.str()) != taken_.end(),
+            "{} is no key of a machine file (docs/planner.md lists them)", key(name.str()));
+    }
+  }
+
+ private:
+  void take(std::string_view name) { taken_.emplace_back(name); }
+  template <class T>
+  std::optional<T> value(std::string_view name, std::string_view expected) {
+    take(name);
+    const toml::node* node = table_.get(name);
+    if (node == nullptr) {
+      return {};
+    }
+    const std::optional<T> found = node->value<T>();
+    check(found.has_value(), "{} must be {}", key(name), expected);
+    return found;
+  }
+
+  const toml::table& table_;
+  std::string where_;
+  std::vector<std::string> taken_;
+};
+
+Machine machine_of(const toml::table& file) {
+  Reader top(file, "");
+  Machine machine{.name = top.text("name"), .source = top.text("source")};
+  const toml::table* device_table = top.table("device");
+  check(device_table != nullptr, "[device] is missing");
+  Reader device(*device_table, "device");
+  machine.bandwidth = device.positive("bandwidth");
+  machine.memory = device.positive("memory");
+  machine.threads = device.count("threads", 1);
+  machine.product_share = device.share("product_share", machine.product_share);
+  machine.attention_share = device.share("attention_share", machine.attention_share);
+  machine.memory_share = device.share("memory_share", machine.memory_share);
+  machine.overhead_s = device.positive("overhead_us", 0) * 1e-6;
+  const toml::table* peak_table = device.table("peak");
+  check(peak_table != nullptr, "[device.peak] is missing");
+  Reader peak(*peak_table, "device.peak");
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+    const std::string name(name_of(dtype));
+    if (peak_table->contains(name)) {
+      machine.peak[name] = peak.positive(name);
+    }
+  }
+  check(!machine.peak.empty(), "[device.peak] has no rate: add fp32, bf16 or fp16");
+  peak.finish();
+  device.finish();
+  for (const toml::table* one : top.tables("level")) {
+    Reader level(*one, fmt::format("level {}", machine.levels.size() + 1));
+    machine.levels.push_back({.name = level.text("name"),
+                              .ranks = level.count("ranks", -1),
+                              .link = {.latency_s = level.positive("latency_us", 0) * 1e-6,
+                                       .bytes_per_s = level.positive("bandwidth")}});
+    const Level& made = machine.levels.back();
+    if (machine.levels.size() > 1) {
+      const Level& inner = machine.levels[machine.levels.size() - 2];
+      check(made.ranks > inner.ranks && made.ranks % inner.ranks == 0,
+            "level \"{}\" has {} ranks, and \"{}\" within it {}: levels nest, so the first must be "
+            "a multiple of the second",
+            made.name, made.ranks, inner.name, inner.ranks);
+    }
+    level.finish();
+  }
+  check(!machine.levels.empty(), "[[level]] is missing: at least one kind of link");
+  for (const toml::table* one : top.tables("operation")) {
+    Reader operation(*one, "operation");
+    const std::string name = operation.text("name");
+    check(!name.empty(), "an [[operation]] has no name");
+    const auto* points = one->get("points") != nullptr ? one->get("points")->as_array() : nullptr;
+    check(points != nullptr, "operation \"{}\" has no points", name);
+    for (const toml::node& node : *points) {
+      constexpr size_t kNumbers = 7;
+      const toml::array* numbers = node.as_array();
+      check(numbers != nullptr && numbers->size() == kNumbers,
+            "a point of operation \"{}\" must be [e1, e2, e3, e4, flops, bytes, seconds]", name);
+      std::array<double, kNumbers> value{};
+      for (size_t i = 0; i < kNumbers; ++i) {
+        value[i] = (*numbers)[i].value<double>().value_or(-1);
+        check(std::isfinite(value[i]) && value[i] >= 0 && (i + 1 < kNumbers || value[i] > 0),
+              "a point of operation \"{}\" has an impossible number", name);
+      }
+      OperationRow row{.name = name, .calls = 1, .seconds = value[6], .cost = {value[4], value[5]}};
+      for (size_t i = 0; i < row.extents.size(); ++i) {
+        row.extents[i] = static_cast<int64_t>(value[i]);
+      }
+      machine.measured[name].push_back(row);
+    }
+  }
+  top.finish();
+  return machine;
+}
+
+}  // namespace
+
+Machine read_machine(const std::filesystem::path& path) {
+  const std::string text = io::read_text(path, "machine file");
+  try {
+    return machine_of(toml::parse(text, path.string()));
+  } catch (const toml::parse_error& error) {
+    fail("machine file {}, line {}: {}", path.string(), error.source().begin.line,
+         error.description());
+  } catch (const Failure& failure) {
+    fail("machine file {}: {}", path.string(), failure.what());
+  }
+}
+
+std::string text_of(const Machine& machine) {
+  std::string text = fmt::format(
+      "name = \"{}\"\nsource = \"{}\"\n\n[device]\nbandwidth = {:.4g}\nmemory = {:.6g}\n"
+      "threads = {}\nproduct_share = {:.3g}\nattention_share = {:.3g}\nmemory_share = {:.3g}\n",
+      machine.name, machine.source, machine.bandwidth, machine.memory, machine.threads,
+      machine.product_share, machine.attention_share, machine.memory_share);
+  if (machine.overhead_s > 0) {
+    text += fmt::format("overhead_us = {:.4g}\n", machine.overhead_s * 1e6);
+  }
+  text += "\n[device.peak]\n";
+  for (const auto& [type, rate] : machine.peak) {
+    text += fmt::format("{} = {:.4g}\n", type, rate);
+  }
+  for (const Level& level : machine.levels) {
+    text += fmt::format("\n[[level]]\nname = \"{}\"\nranks = {}\nbandwidth = {:.4g}\n", level.name,
+                        level.ranks, level.link.bytes_per_s);
+    if (level.link.latency_s > 0) {
+      text += fmt::format("latency_us = {:.4g}\n", level.link.latency_s * 1e6);
+    }
+  }
+  for (const auto& [name, rows] : machine.measured) {
+    text += fmt::format("\n[[operation]]\nname = \"{}\"\npoints = [\n", name);
+    for (const OperationRow& row : rows) {
+      text += fmt::format("  [{}, {}, {}, {}, {:.6g}, {:.6g}, {:.4g}],\n", row.extents[0],
+                          row.extents[1], row.extents[2], row.extents[3], row.cost.flops,
+                          row.cost.bytes, row.seconds);
+    }
+    text += "]\n";
+  }
+  return text;
+}
+
+}  // namespace espalier::planner

@@ -1,0 +1,69 @@
+#pragma once
+// A machine as the planner sees it, and the time of an operation on it. Machine files are TOML
+// (docs/planner.md): examples in machines.
+//
+//   devices    one per rank: peak rates by type, memory bandwidth, memory, and either measured
+//              operations (calibration.h) or shares of the peaks that operations reach
+//   levels     links, from the innermost: ranks within one unit, latency, bandwidth of a rank
+//
+// The time of an operation is that of the nearest measured ones, scaled by work: the mean of their
+// efficiencies, where
+//
+//   efficiency = (flops / peak + bytes / bandwidth) / seconds
+//
+// weighted by distance in the logarithms of extents, flops and bytes. An operation without
+// measurements takes
+//
+//   overhead + max(flops / (peak share), bytes / (bandwidth share))
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "src/communication_cost/link.h"
+#include "src/core/types.h"
+#include "src/kernels/operation_times.h"
+
+namespace espalier::planner {
+
+/// A kind of link. `ranks`: within one unit of this level (a node, a cluster); those of the last
+/// level may be more.
+struct Level {
+  std::string name;
+  int64_t ranks = 1;
+  cost::Link link;
+};
+
+struct Machine {
+  std::string name;
+  std::string source;                  ///< of the numbers
+  std::map<std::string, double> peak;  ///< flops/s of products by type: fp32, bf16, fp16
+  double bandwidth = 0;                ///< bytes/s of a device's memory
+  double memory = 0;                   ///< bytes of a device
+  int64_t threads = 1;                 ///< of a rank
+  double product_share = 0.5;          ///< of the peak, that products reach
+  double attention_share = 0.25;       ///< likewise attention
+  double memory_share = 0.7;           ///< of the bandwidth, that other operations reach
+  double overhead_s = 0;               ///< of an operation
+  std::vector<Level> levels;
+  /// Measured calls, with the seconds of one (`calls` = 1), by type of the run and name:
+  /// "bf16 gemm".
+  std::map<std::string, std::vector<kernels::OperationRow>> measured;
+
+  double peak_of(DType dtype) const;
+  /// Of the link between ranks `a` and `b`.
+  const Level& level_between(int64_t a, int64_t b) const;
+};
+
+/// The key of `measured` for operations in runs of `dtype`.
+std::string measured_key(DType dtype, const std::string& operation);
+
+/// Seconds of one call of `operation` in a run of `dtype`.
+double seconds_of(const Machine& machine, const kernels::OperationRow& operation, DType dtype);
+
+/// Throws Failure, which names the key, for a value that is missing, unknown or impossible.
+Machine read_machine(const std::filesystem::path& path);
+/// The file's text.
+std::string text_of(const Machine& machine);
+
+}  // namespace espalier::planner

@@ -1,0 +1,84 @@
+#include "src/planner/operations.h"
+
+#include <map>
+#include <utility>
+
+#include "src/train/stage/stage.h"
+
+namespace espalier::planner {
+namespace {
+
+/// Runs `work` and returns its operations.
+template <class Work>
+Operations counted(kernels::OperationTimes& counts, const Work& work) {
+  counts.clear();
+  work();
+  return counts.rows();
+}
+
+/// Of one layer, alone in a part.
+LayerOperations count_layer(const io::Config& config, const train::ProblemShape& problem,
+                            size_t layer, std::vector<int64_t> kept, int64_t samples,
+                            model::Recompute recompute) {
+  kernels::OperationTimes counts(kernels::by_name("dry"));
+  Arena arena(true);
+  Stream stream(arena, 1);
+  train::Stage stage(config, problem, stream, counts.table(),
+                     {.micro_batch = samples,
+                      .recompute = recompute,
+                      .dry = true,
+                      .planned = std::move(kept),
+                      .parts = {{.first = layer, .end = layer + 1, .deferred = 1}}});
+  train::Part& part = *stage.parts().front();
+  LayerOperations found{.output_bytes = part.bytes_out()};
+  part.open(0, samples);
+  found.forward = counted(counts, [&] { part.forward(0, {.samples = samples}, true); });
+  found.backward_input = counted(counts, [&] { part.backward(0, true, {}); });
+  found.backward_weight = counted(counts, [&] { part.backward_weight(0, {}); });
+  found.update = counted(counts, [&] { stage.result(stage.update(0, 1e-3)); });
+  for (const sparse::Parameter& parameter : stage.store().parameters()) {
+    if (!parameter.spec.borrowed) {
+      found.size += parameter.size();
+      found.kept += parameter.kept();
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<LayerOperations> count_operations(const io::Config& config,
+                                              const train::ProblemShape& problem,
+                                              const std::vector<int64_t>& kept, int64_t samples,
+                                              model::Recompute recompute) {
+  using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
+  std::map<std::pair<size_t, Kind>, LayerOperations> known;
+  const model::Layers layers = model::make_layers(config.model, problem);
+  const std::vector<sparse::ParameterSpec> network = model::parameters_of(layers);
+  std::vector<LayerOperations> all;
+  size_t first_parameter = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    Kind kind;
+    const auto specs = layers[i]->parameters();
+    for (size_t p = 0; p < specs.size(); ++p) {
+      const auto extents = specs[p].shape.extents();
+      kind.push_back({{extents.begin(), extents.end()}, kept[first_parameter + p]});
+    }
+    // The first and the last layer are kinds of their own: inputs and losses.
+    const size_t place = i == 0 ? 0 : i + 1 == layers.size() ? 2 : 1;
+    const auto key = std::pair(place, kind);
+    if (!known.contains(key)) {
+      std::vector<int64_t> mine;
+      for (const size_t number : train::parameters_of(
+               layers, std::vector<train::PartShape>{{.first = i, .end = i + 1}})) {
+        mine.push_back(kept[number]);
+      }
+      known[key] = count_layer(config, problem, i, std::move(mine), samples, recompute);
+    }
+    all.push_back(known.at(key));
+    first_parameter += specs.size();
+  }
+  return all;
+}
+
+}  // namespace espalier::planner

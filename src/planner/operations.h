@@ -1,0 +1,34 @@
+#pragma once
+// The operations of a network's layers in a pass of one micro-batch, and of their update, counted
+// without computing: the layers of a run execute on the "dry" table, with the kept elements that
+// the config's pruning leaves. So storages, densities, recomputation and fused operations are those
+// of the run.
+//
+// Cost: one dry pass of each kind of layer; layers with equal parameters have equal operations.
+#include <vector>
+
+#include "io/config/config.h"
+#include "src/kernels/operation_times.h"
+#include "src/train/stage/part.h"
+
+namespace espalier::planner {
+
+using Operations = std::vector<kernels::OperationRow>;  ///< `seconds` unused
+
+struct LayerOperations {
+  Operations forward;          ///< of training
+  Operations backward_input;   ///< with everything but what is in the next
+  Operations backward_weight;  ///< products of weight gradients, which schedules may defer
+  Operations update;
+  int64_t size = 0, kept = 0;  ///< parameters
+  size_t output_bytes = 0;     ///< of the tensor to the next layer; 0 for the last layer
+};
+
+/// Of layers in forward order, for `samples` samples in a micro-batch. `kept`: elements of each
+/// parameter of the network.
+std::vector<LayerOperations> count_operations(const io::Config& config,
+                                              const train::ProblemShape& problem,
+                                              const std::vector<int64_t>& kept, int64_t samples,
+                                              model::Recompute recompute);
+
+}  // namespace espalier::planner

@@ -1,0 +1,250 @@
+// The planner: machine files, times of operations, and steps against what they are sums of.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <numeric>
+
+#include "src/planner/calibration.h"
+#include "src/planner/search.h"
+#include "src/train/stage/layer_times.h"
+#include "tests/support/failure.h"
+#include "tests/support/ranks.h"
+#include "tests/support/support.h"
+
+namespace espalier::planner::planner_test {
+namespace {
+
+using kernels::OperationRow;
+
+constexpr const char* kMachine = R"(
+name = "test"
+source = "invented"
+[device]
+bandwidth = 1e11
+memory = 1e10
+product_share = 0.5
+memory_share = 0.8
+overhead_us = 2
+[device.peak]
+fp32 = 1e12
+bf16 = 4e12
+[[level]]
+name = "node"
+ranks = 4
+latency_us = 3
+bandwidth = 1e10
+[[level]]
+name = "cluster"
+ranks = 64
+latency_us = 10
+bandwidth = 1e9
+)";
+
+Machine machine_of(const std::string& text) {
+  const testing::TempDir dir;
+  std::ofstream(dir / "m.toml") << text;
+  return read_machine(dir / "m.toml");
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+/// A run with everything it needs.
+struct Given {
+  explicit Given(io::Config wanted)
+      : config(std::move(wanted)),
+        problem{.classes = 256,
+                .features = config.model.context,
+                .rows = config.model.context,
+                .input_dtype = DType::int32},
+        layers(model::make_layers(config.model, problem)),
+        start(train::initial_masks(config, model::parameters_of(layers))) {}
+  PlannedRun run() const { return {config, problem, layers, start}; }
+
+  io::Config config;
+  train::ProblemShape problem;
+  model::Layers layers;
+  train::InitialMasks start;
+};
+
+io::Config gpt(double sparsity = 0) {
+  io::Config config;
+  config.model.layers = 4;
+  config.model.heads = 2;
+  config.model.width = 64;
+  config.model.context = 32;
+  config.train.global_batch = 16;
+  config.train.micro_batch = 2;
+  config.sparse.storage.fallback = "sparse";
+  if (sparsity > 0) {
+    config.pruning.method = "random";
+    config.pruning.scope = "layer";
+    config.pruning.at_step = 0;
+    config.pruning.sparsity = sparsity;
+  }
+  return config;
+}
+
+TEST(MachineFile, IsReadAsWritten) {
+  Machine machine = machine_of(kMachine);
+  EXPECT_EQ(machine.levels.size(), 2U);
+  EXPECT_EQ(machine.level_between(0, 3).name, "node");
+  EXPECT_EQ(machine.level_between(3, 4).name, "cluster");
+  machine.measured["bf16 gemm"] = {{.name = "gemm",
+                                    .extents = {1, 2, 3, 0},
+                                    .calls = 1,
+                                    .seconds = 1e-3,
+                                    .cost = {.flops = 12, .bytes = 40}}};
+  const std::string text = text_of(machine);
+  EXPECT_EQ(text_of(machine_of(text)), text);
+}
+
+TEST(MachineFile, NamesWhatIsWrong) {
+  const auto message = [](const std::string& from, const std::string& to) {
+    return testing::failure_of([&] { machine_of(replaced(kMachine, from, to)); });
+  };
+  EXPECT_NE(message("bandwidth = 1e11", "bandwidth = 0").find("device.bandwidth = 0"),
+            std::string::npos);
+  EXPECT_NE(message("memory = 1e10", "").find("device.memory is missing"), std::string::npos);
+  EXPECT_NE(message("ranks = 64", "ranks = 6").find("levels nest"), std::string::npos);
+  EXPECT_NE(message("overhead_us", "overhaed_us").find("device.overhaed_us is no key"),
+            std::string::npos);
+  EXPECT_NE(message("product_share = 0.5", "product_share = 1.5").find("at most 1"),
+            std::string::npos);
+  EXPECT_NE(message("fp32 = 1e12\nbf16 = 4e12", "").find("add fp32, bf16 or fp16"),
+            std::string::npos);
+  EXPECT_NE(message("ranks = 4", "ranks = \"four\"").find("level 1.ranks must be a number"),
+            std::string::npos);
+}
+
+TEST(MachineTimes, AreMeasuredOnesOrSharesOfPeaks) {
+  Machine machine = machine_of(kMachine);
+  const OperationRow gemm{.name = "gemm", .extents = {64, 64, 64, 0}, .cost = {524288, 49152}};
+  // 2 us + max(524,288 / (1e12 / 2), 49,152 / (1e11 0.8))
+  EXPECT_NEAR(seconds_of(machine, gemm, DType::fp32), 2e-6 + 524288 / 5e11, 1e-12);
+  EXPECT_NEAR(seconds_of(machine, gemm, DType::bf16), 2e-6 + 49152 / 8e10, 1e-12);
+  OperationRow measured = gemm;
+  measured.seconds = 7e-6;
+  machine.measured["fp32 gemm"] = {measured};
+  EXPECT_NEAR(seconds_of(machine, gemm, DType::fp32), 7e-6, 1e-9) << "exact where measured";
+  OperationRow twice = gemm;
+  twice.extents[0] *= 2;
+  twice.cost = {2 * 524288, 2 * 49152};
+  EXPECT_NEAR(seconds_of(machine, twice, DType::fp32), 14e-6, 1e-9) << "by work beside it";
+  EXPECT_NEAR(seconds_of(machine, gemm, DType::bf16), 2e-6 + 49152 / 8e10, 1e-12)
+      << "of another type";
+}
+
+TEST(Operations, CountTheFlopsOfARun) {
+  for (const double sparsity : {0.0, 0.9}) {
+    const Given given(gpt(sparsity));
+    const auto layers =
+        count_operations(given.config, given.problem, given.start.kept, 2, model::Recompute::none);
+    ASSERT_EQ(layers.size(), 6U);
+    double flops = 0;
+    int64_t kept = 0;
+    for (const LayerOperations& layer : layers) {
+      for (const auto* part : {&layer.forward, &layer.backward_input, &layer.backward_weight}) {
+        for (const OperationRow& row : *part) {
+          flops += static_cast<double>(row.calls) * row.cost.flops;
+        }
+      }
+      kept += layer.kept;
+    }
+    EXPECT_EQ(kept, std::reduce(given.start.kept.begin(), given.start.kept.end()));
+    double dense = 0;
+    for (const auto& cost : train::measure_pass(given.config, given.problem, {.micro_batch = 2})) {
+      dense += cost.flops;
+    }
+    if (sparsity == 0) {
+      EXPECT_NEAR(flops / dense, 1, 0.02);  // deferred operands are copied
+    } else {
+      EXPECT_LT(flops, 0.6 * dense);
+    }
+  }
+}
+
+TEST(Step, IsTheSumOfItsParts) {
+  const Machine machine = machine_of(kMachine);
+  const Given given(gpt());
+  const StepPrediction one = predict_step(given.run(), machine, 1);
+  const double operations =
+      std::accumulate(one.by_operation.begin(), one.by_operation.end(), 0.0,
+                      [](double sum, const auto& each) { return sum + each.second; });
+  EXPECT_NEAR(one.step, operations, 1e-9);
+  EXPECT_NEAR(one.step, one.compute + one.update, 1e-12);
+  EXPECT_EQ(one.micro_batches, 8);
+  EXPECT_EQ(one.waiting, 0);
+  EXPECT_EQ(one.reduction, 0);
+
+  const StepPrediction replicas = predict_step(given.run(), machine, 4);
+  EXPECT_EQ(replicas.micro_batches, 2);
+  EXPECT_NEAR(replicas.compute, one.compute / 4, 1e-9);
+  EXPECT_GT(replicas.reduction, 0);
+  EXPECT_NEAR(replicas.bytes_reduced, 2.0 * 3 / 4 * 4 * 232'448, 0.1 * 232'448 * 4);
+}
+
+TEST(Step, OfAPipelineIsItsSimulation) {
+  const Machine machine = machine_of(kMachine);
+  Given given(gpt());
+  given.config.parallel.pipeline = 2;
+  given.config.parallel.schedule = "1f1b";
+  const StepPrediction found = predict_step(given.run(), machine, 2);
+  EXPECT_NEAR(found.step, found.timeline.makespan() + found.update, 1e-12);
+  EXPECT_GT(found.waiting, 0);
+  const StepPrediction one = predict_step(Given(gpt()).run(), machine, 1);
+  EXPECT_GT(found.step, one.step / 2);
+  EXPECT_LT(found.step, one.step);
+}
+
+TEST(Step, SaysWhatIsImpossible) {
+  const Machine machine = machine_of(kMachine);
+  Given given(gpt());
+  EXPECT_NE(testing::failure_of([&] {
+              predict_step(given.run(), machine, 65);
+            }).find("has 64 devices, not 65"),
+            std::string::npos);
+  given.config.train.dtype = "fp16";
+  EXPECT_NE(testing::failure_of([&] {
+              predict_step(given.run(), machine, 1);
+            }).find("add device.peak.fp16"),
+            std::string::npos);
+}
+
+TEST(Search, FindsTheFastestLayoutThatFits) {
+  Machine machine = machine_of(kMachine);
+  Given given(gpt(0.9));
+  given.config.train.micro_batch = 0;
+  const SearchResult all = search_layouts(given.run(), machine, 4);
+  ASSERT_FALSE(all.best.empty());
+  for (size_t i = 1; i < all.best.size(); ++i) {
+    EXPECT_LE(all.best[i - 1].prediction.step, all.best[i].prediction.step);
+  }
+  machine.memory = 1e6;
+  EXPECT_NE(testing::failure_of([&] {
+              search_layouts(given.run(), machine, 4);
+            }).find("layouts over 4 ranks is possible"),
+            std::string::npos);
+}
+
+TEST(Calibration, MeasuresWhatRunsUse) {
+  parallel::run_ranks(2, [](parallel::Communicator& comm) {
+    const Machine machine = calibrate(comm, {.quick = true, .on_progress = {}});
+    if (comm.rank() == 0) {
+      for (const char* operation : {"fp32 gemm", "fp32 spmm", "fp32 sddmm", "fp32 attention",
+                                    "fp32 norm_backward", "fp32 update"}) {
+        EXPECT_TRUE(machine.measured.contains(operation)) << operation;
+      }
+      EXPECT_GT(machine.levels.front().link.bytes_per_s, 1e6);
+      EXPECT_EQ(machine.levels.front().ranks, 2);
+      const std::string text = text_of(machine);
+      EXPECT_EQ(text_of(machine_of(text)), text);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace espalier::planner::planner_test
