@@ -104,7 +104,7 @@ TEST(MachineFile, IsReadAsWritten) {
 
 TEST(MachineFile, NamesWhatIsWrong) {
   const auto message = [](const std::string& from, const std::string& to) {
-    return testing::failure_of([&] { machine_of(replaced(kMachine, from, to)); });
+    return failure_of([&] { machine_of(replaced(kMachine, from, to)); });
   };
   EXPECT_NE(message("bandwidth = 1e11", "bandwidth = 0").find("device.bandwidth = 0"),
             std::string::npos);
@@ -203,12 +203,12 @@ TEST(Step, OfAPipelineIsItsSimulation) {
 TEST(Step, SaysWhatIsImpossible) {
   const Machine machine = machine_of(kMachine);
   Given given(gpt());
-  EXPECT_NE(testing::failure_of([&] {
+  EXPECT_NE(failure_of([&] {
               predict_step(given.run(), machine, 65);
             }).find("has 64 devices, not 65"),
             std::string::npos);
   given.config.train.dtype = "fp16";
-  EXPECT_NE(testing::failure_of([&] {
+  EXPECT_NE(failure_of([&] {
               predict_step(given.run(), machine, 1);
             }).find("add device.peak.fp16"),
             std::string::npos);
@@ -224,7 +224,7 @@ TEST(Search, FindsTheFastestLayoutThatFits) {
     EXPECT_LE(all.best[i - 1].prediction.step, all.best[i].prediction.step);
   }
   machine.memory = 1e6;
-  EXPECT_NE(testing::failure_of([&] {
+  EXPECT_NE(failure_of([&] {
               search_layouts(given.run(), machine, 4);
             }).find("layouts over 4 ranks is possible"),
             std::string::npos);
