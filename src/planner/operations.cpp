@@ -35,7 +35,7 @@ LayerOperations count_layer(const io::Config& config, const train::ProblemShape&
   found.forward = counted(counts, [&] { part.forward(0, {.samples = samples}, true); });
   found.backward_input = counted(counts, [&] { part.backward(0, true, {}); });
   found.backward_weight = counted(counts, [&] { part.backward_weight(0, {}); });
-  found.update = counted(counts, [&] { stage.result(stage.update(0, 1e-3)); });
+  found.update = counted(counts, [&] { stage.update(0, 1e-3); });
   for (const sparse::Parameter& parameter : stage.store().parameters()) {
     if (!parameter.spec.borrowed) {
       found.size += parameter.size();
