@@ -132,11 +132,14 @@ double copy_rate(parallel::Communicator& comm, bool quick) {
 
 cost::Link measure_link(parallel::Communicator& comm, bool quick) {
   std::vector<cost::LinkSample> samples;
-  for (size_t bytes = 64; bytes <= (quick ? size_t{1} << 14U : size_t{1} << 24U); bytes *= 8) {
+  for (size_t bytes = 64; bytes <= (quick ? size_t{1} << 18U : size_t{1} << 24U); bytes *= 8) {
     samples.push_back(
         {.bytes = static_cast<double>(bytes), .seconds = train::measured_latency(comm, bytes)});
   }
-  return cost::fit_link(samples).link;
+  const cost::LinkSample& longest = samples.back();
+  return longest.seconds > 2 * samples.front().seconds
+             ? cost::fit_link(samples).link
+             : cost::Link{.bytes_per_s = longest.bytes / longest.seconds};  // shorter than a wait
 }
 
 }  // namespace
