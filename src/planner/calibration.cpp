@@ -7,6 +7,8 @@
 #include "parallel/transport/collectives.h"
 #include "src/core/trace.h"
 #include "src/kernels/backend.h"
+#include "src/planner/operations.h"
+#include "src/train/exchange/state_check.h"
 #include "src/train/masks/initial_masks.h"
 #include "src/train/memory/host_memory.h"
 #include "src/train/stage/layer_times.h"
@@ -27,17 +29,23 @@ struct Probe {
   }
 };
 
+/// Blocks of a probe's network: several, so that weights come from memory, as in a run.
+constexpr int64_t kBlocks = 3;
+
 std::vector<Probe> probes(bool quick) {
   if (quick) {
     return {{"fp32", 64, 64, 1, 0}, {"fp32", 64, 64, 1, 0.9}};
   }
+  constexpr int64_t kMostWork = 512 * 2048;  // tokens times columns
   std::vector<Probe> all;
   for (const char* dtype : {"fp32", "bf16"}) {
     for (const int64_t width : {128, 256, 512, 1024}) {
       for (const auto& [context, samples] :
-           {std::pair<int64_t, int64_t>{64, 4}, {256, 1}, {256, 4}, {256, 8}}) {
-        for (const double sparsity : {0.0, 0.8, 0.9, 0.95, 0.98}) {
-          all.push_back({dtype, width, context, samples, sparsity});
+           {std::pair<int64_t, int64_t>{64, 2}, {256, 1}, {256, 4}, {256, 8}}) {
+        for (const double sparsity : {0.0, 0.75, 0.9, 0.95, 0.98}) {
+          if (width * context * samples <= kMostWork) {
+            all.push_back({dtype, width, context, samples, sparsity});
+          }
         }
       }
     }
@@ -48,7 +56,7 @@ std::vector<Probe> probes(bool quick) {
 io::Config config_of(const Probe& probe) {
   constexpr int64_t kHead = 64;
   io::Config config;
-  config.model.layers = 1;
+  config.model.layers = kBlocks;
   config.model.width = probe.width;
   config.model.heads = std::max<int64_t>(1, probe.width / kHead);
   config.model.context = probe.context;
@@ -64,8 +72,26 @@ io::Config config_of(const Probe& probe) {
   return config;
 }
 
-/// Adds the operations of a training to `machine`, each with its mean time over the ranks.
-void measure(const Probe& probe, parallel::Communicator& comm, int threads, Machine& machine) {
+double sum_of(const std::vector<kernels::OperationRow>& rows) {
+  double sum = 0;
+  for (const kernels::OperationRow& row : rows) {
+    sum += row.seconds;
+  }
+  return sum;
+}
+
+int64_t pruned_kept(const sparse::Store& store) {
+  int64_t kept = 0;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    kept += parameter.full() ? 0 : parameter.kept();
+  }
+  return kept;
+}
+
+/// The operations of a training, each with the seconds of one call, and what a block takes beside
+/// them.
+std::vector<kernels::OperationRow> train_probe(const Probe& probe, parallel::Communicator& comm,
+                                               int threads) {
   const io::Config config = config_of(probe);
   const train::ProblemShape problem{.classes = 256,
                                     .features = probe.context,
@@ -79,18 +105,39 @@ void measure(const Probe& probe, parallel::Communicator& comm, int threads, Mach
   train::Stage stage(config, problem, backend.stream(), backend.kernels(),
                      {.micro_batch = probe.samples, .masks = start.masks});
   stage.store().initialise(1);
+  train::StateCheck check(stage.store(), nullptr, 0);
+  check.record(0);
   constexpr int kSteps = 3;
+  double beside = 0;
   for (int step = 0; step <= kSteps; ++step) {
-    if (step <= 1) {  // the first one warms up
+    if (step == 1) {  // the first one warms up
       times.clear();
+      beside = 0;
     }
-    parallel::barrier(comm);
     stage.inputs(probe.samples);  // inputs stay zero: the first token, the first class
     stage.targets(probe.samples);
+    parallel::barrier(comm);
+    const double before = sum_of(times.rows());
+    const double begin = now_seconds();
     stage.forward_backward({.samples = probe.samples, .step = step, .loss_scale = 1e-3});
-    stage.result(stage.update(step, 1e-6));
+    beside += now_seconds() - begin;
+    beside -= sum_of(times.rows()) - before;
+    check.begin_update();
+    stage.result(stage.update(step, 1e-6, {.observer = [&](const sparse::Parameter& parameter) {
+                                return check.observer_of(parameter);
+                              }}));
+    check.end_update(step + 1);
   }
   std::vector<kernels::OperationRow> rows = times.rows();
+  rows.push_back(other_of_block(pruned_kept(stage.store()) / kBlocks));
+  rows.back().calls = kSteps * kBlocks;
+  rows.back().seconds = std::max(beside, 1e-9);
+  return rows;
+}
+
+/// Adds the operations of a training to `machine`, each with its mean time over the ranks.
+void measure(const Probe& probe, parallel::Communicator& comm, int threads, Machine& machine) {
+  std::vector<kernels::OperationRow> rows = train_probe(probe, comm, threads);
   // Equal on all ranks but for the times, which order them.
   std::ranges::sort(rows, [](const auto& a, const auto& b) {
     return std::tie(a.name, a.extents, a.cost.flops, a.cost.bytes) <
@@ -101,11 +148,11 @@ void measure(const Probe& probe, parallel::Communicator& comm, int threads, Mach
     seconds.push_back(row.seconds / static_cast<double>(row.calls) / comm.size());
   }
   parallel::all_reduce_small(comm, seconds, parallel::Combine::sum);
+  const DType dtype = dtype_by_name(probe.dtype);
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i].seconds = seconds[i];
     rows[i].calls = 1;
-    if (seconds[i] > 0) {
-      const DType dtype = dtype_by_name(probe.dtype);
+    if (seconds[i] > 0 && rows[i].cost.flops + rows[i].cost.bytes > 0) {
       machine.measured[measured_key(dtype, rows[i].name)].push_back(rows[i]);
       if (rows[i].name.starts_with("gemm")) {
         double& peak = machine.peak[probe.dtype];

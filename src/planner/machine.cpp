@@ -58,7 +58,7 @@ double ideal(const Machine& machine, const OperationRow& row, DType dtype) {
   return row.cost.flops / machine.peak_of(dtype) + row.cost.bytes / machine.bandwidth;
 }
 
-bool is_product(const OperationRow& row) { return row.extents[0] > 0; }
+bool is_product(const OperationRow& row) { return row.extents[0] > 0 && row.cost.flops > 0; }
 
 double unmeasured(const Machine& machine, const OperationRow& row, DType dtype) {
   const bool attention = row.name.starts_with("attention");
@@ -79,6 +79,9 @@ double seconds_of(const Machine& machine, const OperationRow& operation, DType d
   const auto found = machine.measured.find(measured_key(dtype, operation.name));
   if (found == machine.measured.end() || found->second.empty()) {
     return unmeasured(machine, operation, dtype);
+  }
+  if (ideal(machine, operation, dtype) == 0) {
+    return 0;  // of no element
   }
   constexpr size_t kNearest = 4;
   constexpr double kSame = 1e-6;

@@ -1,5 +1,6 @@
 #include "src/planner/operations.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -36,16 +37,27 @@ LayerOperations count_layer(const io::Config& config, const train::ProblemShape&
   found.backward_input = counted(counts, [&] { part.backward(0, true, {}); });
   found.backward_weight = counted(counts, [&] { part.backward_weight(0, {}); });
   found.update = counted(counts, [&] { stage.update(0, 1e-3); });
+  int64_t pruned = 0;
   for (const sparse::Parameter& parameter : stage.store().parameters()) {
     if (!parameter.spec.borrowed) {
       found.size += parameter.size();
       found.kept += parameter.kept();
+      pruned += parameter.full() ? 0 : parameter.kept();
     }
   }
+  found.other = other_of_block(pruned);
+  found.other.calls = 1;
   return found;
 }
 
 }  // namespace
+
+kernels::OperationRow other_of_block(int64_t kept) {
+  constexpr double kDense = 1000;  // only a unit: the time beside dense products depends on little
+  return {.name = "other",
+          .extents = {1, std::max<int64_t>(kept, 1), 0, 0},
+          .cost = {.flops = 0, .bytes = kDense + 4 * static_cast<double>(kept)}};
+}
 
 std::vector<LayerOperations> count_operations(const io::Config& config,
                                               const train::ProblemShape& problem,

@@ -20,9 +20,14 @@ struct LayerOperations {
   Operations backward_input;   ///< with everything but what is in the next
   Operations backward_weight;  ///< products of weight gradients, which schedules may defer
   Operations update;
-  int64_t size = 0, kept = 0;  ///< parameters
-  size_t output_bytes = 0;     ///< of the tensor to the next layer; 0 for the last layer
+  kernels::OperationRow other;  ///< see other_of_block; by passes of a block
+  int64_t size = 0, kept = 0;   ///< parameters
+  size_t output_bytes = 0;      ///< of the tensor to the next layer; 0 for the last layer
 };
+
+/// What a pass of a block takes beside its operations: work of the host, and decoding the index of
+/// `kept` elements. Measured like an operation, "other".
+kernels::OperationRow other_of_block(int64_t kept);
 
 /// Of layers in forward order, for `samples` samples in a micro-batch. `kept`: elements of each
 /// parameter of the network.

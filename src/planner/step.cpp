@@ -83,10 +83,12 @@ class Predictor {
     operations_ = count_operations(run_.config, run_.problem, kept(), micro_batch, recompute);
     seconds_.clear();
     for (const LayerOperations& layer : operations_) {
-      seconds_.push_back({.pass = {.forward = seconds_of_all(layer.forward),
-                                   .backward_input = seconds_of_all(layer.backward_input),
-                                   .backward_weight = seconds_of_all(layer.backward_weight)},
-                          .update = seconds_of_all(layer.update)});
+      const double third = seconds_of_all({layer.other}) / 3;
+      seconds_.push_back(
+          {.pass = {.forward = third + seconds_of_all(layer.forward),
+                    .backward_input = third + seconds_of_all(layer.backward_input),
+                    .backward_weight = third + seconds_of_all(layer.backward_weight)},
+           .update = seconds_of_all(layer.update)});
     }
   }
 
@@ -210,6 +212,7 @@ class Predictor {
       add(layer.forward, passes);
       add(layer.backward_input, passes);
       add(layer.backward_weight, passes);
+      add({layer.other}, passes);
       add(layer.update, 1);
     }
   }

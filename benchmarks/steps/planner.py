@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Predicted beside measured step times on this machine, of configurations that calibration does not
+contain: networks, widths, numbers of tokens, densities, ranks, stages and schedules.
+
+    benchmarks/steps/planner.py TEXT ONE.toml TWO.toml [SEED]
+
+ONE.toml, TWO.toml: machine files of `espalier plan --calibrate`, with 1 rank and with 2 under
+mpirun. Needs build/src/cli/espalier (ESPALIER names another). Prints a line of JSON for each
+configuration (measured: median step of the second half), then the median and the worst error.
+"""
+import json
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = os.environ.get("ESPALIER", str(ROOT / "build/src/cli/espalier"))
+COUNT = int(os.environ.get("COUNT", "30"))
+STEPS = 16
+
+
+def draw(source):
+    """A configuration, as settings of --set, and its ranks."""
+    width = source.choice([192, 320, 384, 512, 640, 768])
+    context = source.choice([64, 128, 192, 256, 512])
+    micro = source.choice([1, 2, 3, 4])
+    ranks = source.choice([1, 1, 2, 2])
+    stages = source.choice([1, 2]) if ranks == 2 else 1
+    micro_batches = source.choice([2, 4]) if stages == 2 else source.choice([1, 2])
+    settings = {"model.layers": source.choice([2, 3, 4, 6]), "model.width": width,
+                "model.heads": width // 64, "model.context": context, "model.tie_embeddings": False,
+                "train.dtype": source.choice(["fp32", "bf16"]), "train.micro_batch": micro,
+                "train.global_batch": micro * micro_batches * ranks // stages}
+    if source.random() < 0.7:
+        settings |= {"pruning.method": "random", "pruning.scope": "layer", "pruning.at_step": 0,
+                     "pruning.sparsity": source.choice([0.75, 0.85, 0.9, 0.93, 0.96, 0.98]),
+                     "sparse.storage": "sparse"}
+    else:
+        settings["pruning.method"] = "none"
+    if stages == 2:
+        settings |= {"parallel.pipeline": 2,
+                     "parallel.schedule": source.choice(["gpipe", "1f1b", "zb-v"])}
+    return settings, ranks
+
+
+def words(settings):
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+
+
+def measured(settings, ranks, text, folder):
+    launch = [str(ROOT / "scripts/mpirun.sh"), str(ranks)] if ranks > 1 else []
+    extra = {"data.train": [text], "train.steps": STEPS, "train.eval_every": 0, "train.eval_batches": 1,
+             "train.checkpoint_every": -1, "run.threads": 1, "run.trace": False,
+             "optimizer.warmup_steps": 1}
+    run = subprocess.run([*launch, PROGRAM, "train", str(ROOT / "configs/shakespeare-char.toml"), "--resume",
+                          "none", "--out", folder, *words({**settings, **extra})], capture_output=True, text=True)
+    if run.returncode != 0:
+        raise SystemExit(run.stderr[-2000:])
+    rows = [json.loads(line) for line in open(f"{folder}/metrics.jsonl")]
+    return statistics.median(row["step_ms"] for row in rows[len(rows) // 2:])
+
+
+def predicted(settings, ranks, machine):
+    run = subprocess.run([PROGRAM, "plan", str(ROOT / "configs/shakespeare-char.toml"), "--machine", machine,
+                          "--ranks", str(ranks), "--json", *words({**settings, "model.vocabulary": 65})],
+                         capture_output=True, text=True)
+    if run.returncode != 0:
+        raise SystemExit(run.stderr[-2000:])
+    return json.loads(run.stdout)["plans"][0]
+
+
+def main():
+    text, one, two = (os.path.abspath(path) for path in sys.argv[1:4])
+    source = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 1)
+    errors = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(COUNT):
+            settings, ranks = draw(source)
+            plan = predicted(settings, ranks, one if ranks == 1 else two)
+            step = measured(settings, ranks, text, f"{folder}/{number}")
+            errors.append(plan["step_ms"] / step - 1)
+            print(json.dumps({"ranks": ranks, **settings, "measured_ms": round(step, 3),
+                              "predicted_ms": round(plan["step_ms"], 3), "error_pct": round(100 * errors[-1], 1)}),
+                  flush=True)
+    sizes = sorted(abs(error) for error in errors)
+    print(f"median error {100 * statistics.median(sizes):.1f} %, worst {100 * sizes[-1]:.1f} %, "
+          f"mean {100 * statistics.mean(errors):+.1f} %")
+
+
+if __name__ == "__main__":
+    main()
