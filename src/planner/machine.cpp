@@ -53,6 +53,65 @@ double distance(const Features& a, const Features& b) {
   return sum;
 }
 
+struct Point {
+  Features features;
+  double value = 0;
+};
+
+/// Solves the symmetric, positive definite system a x = b by elimination; returns x[0].
+template <size_t kSize>
+double first_of_solution(std::array<std::array<double, kSize>, kSize> a,
+                         std::array<double, kSize> b) {
+  for (size_t i = kSize; i-- > 0;) {
+    for (size_t j = 0; j < i; ++j) {
+      const double factor = a[j][i] / a[i][i];
+      for (size_t k = 0; k <= i; ++k) {
+        a[j][k] -= factor * a[i][k];
+      }
+      b[j] -= factor * b[i];
+    }
+  }
+  return b[0] / a[0][0];
+}
+
+/// The value at `at`: of a plane through the nearest points, by least squares with weights
+/// 1 / distance²; slopes are held small (ridge), for points that lie in few directions. Within the
+/// range of these points.
+double interpolated(std::vector<Point> points, const Features& at) {
+  constexpr size_t kNearest = 12;
+  constexpr double kSame = 1e-6;
+  constexpr double kRidge = 0.05;
+  constexpr size_t kSize = kFeatures + 1;
+  const size_t count = std::min(kNearest, points.size());
+  const auto far = [&](const Point& point) { return distance(point.features, at); };
+  std::ranges::partial_sort(points, points.begin() + static_cast<std::ptrdiff_t>(count), {}, far);
+  std::array<std::array<double, kSize>, kSize> products{};
+  std::array<double, kSize> sums{};
+  double least = points.front().value;
+  double most = least;
+  double weights = 0;
+  for (const Point& point : std::span(points).first(count)) {
+    const double weight = 1 / (far(point) + kSame);
+    weights += weight;
+    std::array<double, kSize> row{1};
+    for (size_t i = 0; i < kFeatures; ++i) {
+      row[i + 1] = point.features[i] - at[i];
+    }
+    for (size_t i = 0; i < kSize; ++i) {
+      for (size_t j = 0; j < kSize; ++j) {
+        products[i][j] += weight * row[i] * row[j];
+      }
+      sums[i] += weight * row[i] * point.value;
+    }
+    least = std::min(least, point.value);
+    most = std::max(most, point.value);
+  }
+  for (size_t i = 1; i < kSize; ++i) {
+    products[i][i] += kRidge * std::min(weights, 10.0);
+  }
+  return std::clamp(first_of_solution(products, sums), least, most);
+}
+
 /// Seconds at the machine's peaks, which only scales measurements.
 double ideal(const Machine& machine, const OperationRow& row, DType dtype) {
   return row.cost.flops / machine.peak_of(dtype) + row.cost.bytes / machine.bandwidth;
@@ -83,23 +142,14 @@ double seconds_of(const Machine& machine, const OperationRow& operation, DType d
   if (ideal(machine, operation, dtype) == 0) {
     return 0;  // of no element
   }
-  constexpr size_t kNearest = 4;
-  constexpr double kSame = 1e-6;
   const Features at = features_of(operation);
-  std::vector<std::pair<double, const OperationRow*>> near;
+  std::vector<Point> points;
   for (const OperationRow& row : found->second) {
-    near.emplace_back(distance(at, features_of(row)), &row);
+    if (const double least = ideal(machine, row, dtype); least > 0) {
+      points.push_back({.features = features_of(row), .value = std::log(least / row.seconds)});
+    }
   }
-  const size_t count = std::min(kNearest, near.size());
-  std::ranges::partial_sort(near, near.begin() + static_cast<std::ptrdiff_t>(count));
-  double weights = 0;
-  double logarithms = 0;
-  for (const auto& [far, row] : std::span(near).first(count)) {
-    const double weight = 1 / (far + kSame);
-    weights += weight;
-    logarithms += weight * std::log(ideal(machine, *row, dtype) / row->seconds);
-  }
-  return ideal(machine, operation, dtype) / std::exp(logarithms / weights);
+  return ideal(machine, operation, dtype) / std::exp(interpolated(std::move(points), at));
 }
 
 namespace {

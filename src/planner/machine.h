@@ -6,13 +6,12 @@
 //              operations (calibration.h) or shares of the peaks that operations reach
 //   levels     links, from the innermost: ranks within one unit, latency, bandwidth of a rank
 //
-// The time of an operation is that of the nearest measured ones, scaled by work: the mean of their
-// efficiencies, where
+// The time of an operation follows from the efficiency of the nearest measured ones, where
 //
 //   efficiency = (flops / peak + bytes / bandwidth) / seconds
 //
-// weighted by distance in the logarithms of extents, flops and bytes. An operation without
-// measurements takes
+// by a plane through their logarithms, over those of extents, flops and bytes (local regression). An
+// operation without measurements takes
 //
 //   overhead + max(flops / (peak share), bytes / (bandwidth share))
 #include <filesystem>

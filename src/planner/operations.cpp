@@ -20,7 +20,7 @@ Operations counted(kernels::OperationTimes& counts, const Work& work) {
 /// Of one layer, alone in a part.
 LayerOperations count_layer(const io::Config& config, const train::ProblemShape& problem,
                             size_t layer, std::vector<int64_t> kept, int64_t samples,
-                            model::Recompute recompute) {
+                            model::Recompute recompute, bool deferred) {
   kernels::OperationTimes counts(kernels::by_name("dry"));
   Arena arena(true);
   Stream stream(arena, 1);
@@ -29,13 +29,15 @@ LayerOperations count_layer(const io::Config& config, const train::ProblemShape&
                       .recompute = recompute,
                       .dry = true,
                       .planned = std::move(kept),
-                      .parts = {{.first = layer, .end = layer + 1, .deferred = 1}}});
+                      .parts = {{.first = layer, .end = layer + 1, .deferred = deferred ? 1 : 0}}});
   train::Part& part = *stage.parts().front();
   LayerOperations found{.output_bytes = part.bytes_out()};
   part.open(0, samples);
   found.forward = counted(counts, [&] { part.forward(0, {.samples = samples}, true); });
-  found.backward_input = counted(counts, [&] { part.backward(0, true, {}); });
-  found.backward_weight = counted(counts, [&] { part.backward_weight(0, {}); });
+  found.backward_input = counted(counts, [&] { part.backward(0, deferred, {}); });
+  if (deferred) {
+    found.backward_weight = counted(counts, [&] { part.backward_weight(0, {}); });
+  }
   found.update = counted(counts, [&] { stage.update(0, 1e-3); });
   int64_t pruned = 0;
   for (const sparse::Parameter& parameter : stage.store().parameters()) {
@@ -62,7 +64,7 @@ kernels::OperationRow other_of_block(int64_t kept) {
 std::vector<LayerOperations> count_operations(const io::Config& config,
                                               const train::ProblemShape& problem,
                                               const std::vector<int64_t>& kept, int64_t samples,
-                                              model::Recompute recompute) {
+                                              model::Recompute recompute, bool deferred) {
   using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
   std::map<std::pair<size_t, Kind>, LayerOperations> known;
   const model::Layers layers = model::make_layers(config.model, problem);
@@ -85,7 +87,7 @@ std::vector<LayerOperations> count_operations(const io::Config& config,
                layers, std::vector<train::PartShape>{{.first = i, .end = i + 1}})) {
         mine.push_back(kept[number]);
       }
-      known[key] = count_layer(config, problem, i, std::move(mine), samples, recompute);
+      known[key] = count_layer(config, problem, i, std::move(mine), samples, recompute, deferred);
     }
     all.push_back(known.at(key));
     first_parameter += specs.size();

@@ -18,7 +18,7 @@ using Operations = std::vector<kernels::OperationRow>;  ///< `seconds` unused
 struct LayerOperations {
   Operations forward;          ///< of training
   Operations backward_input;   ///< with everything but what is in the next
-  Operations backward_weight;  ///< products of weight gradients, which schedules may defer
+  Operations backward_weight;  ///< products of weight gradients, if the schedule defers them
   Operations update;
   kernels::OperationRow other;  ///< see other_of_block; by passes of a block
   int64_t size = 0, kept = 0;   ///< parameters
@@ -30,10 +30,11 @@ struct LayerOperations {
 kernels::OperationRow other_of_block(int64_t kept);
 
 /// Of layers in forward order, for `samples` samples in a micro-batch. `kept`: elements of each
-/// parameter of the network.
+/// parameter of the network. `deferred`: the schedule defers weight gradients, whose operands are
+/// then copied.
 std::vector<LayerOperations> count_operations(const io::Config& config,
                                               const train::ProblemShape& problem,
                                               const std::vector<int64_t>& kept, int64_t samples,
-                                              model::Recompute recompute);
+                                              model::Recompute recompute, bool deferred);
 
 }  // namespace espalier::planner

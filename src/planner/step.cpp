@@ -32,14 +32,14 @@ class Predictor {
     train::LayerTimes times = train::estimated_times(run_.config, run_.problem);
     train::Plan plan = plan_with(times);
     const int64_t micro_batch = plan.fit.choice.micro_batch;
-    count(micro_batch, plan.fit.choice.recompute);
+    count(plan);
     for (size_t i = 0; i < times.layers.size(); ++i) {
       times.layers[i] = seconds_[i].pass;
     }
     if (plan.layout.pipelined()) {
       plan = plan_with(times);
       if (plan.fit.choice.micro_batch != micro_batch) {
-        count(plan.fit.choice.micro_batch, plan.fit.choice.recompute);
+        count(plan);
       }
     }
     check(!plan.layout.asynchronous(),
@@ -79,8 +79,12 @@ class Predictor {
     return sum;
   }
 
-  void count(int64_t micro_batch, model::Recompute recompute) {
-    operations_ = count_operations(run_.config, run_.problem, kept(), micro_batch, recompute);
+  void count(const train::Plan& plan) {
+    const std::vector<train::PartShape> parts = plan.layout.parts(0);
+    const bool deferred =
+        std::ranges::any_of(parts, [](const train::PartShape& part) { return part.deferred > 0; });
+    operations_ = count_operations(run_.config, run_.problem, kept(), plan.fit.choice.micro_batch,
+                                   plan.fit.choice.recompute, deferred);
     seconds_.clear();
     for (const LayerOperations& layer : operations_) {
       const double third = seconds_of_all({layer.other}) / 3;
