@@ -1,11 +1,11 @@
 #pragma once
 // Measures this machine for the planner, with the kernels and messages of a run.
 //
-// Short trainings of three blocks, in both types, dense and at several densities, widths and numbers
-// of tokens, give the times of all operations (kernels/operation_times.h). Under mpirun all ranks
-// compute at once, so the times contain what ranks of one machine cost each other: calibrate with
-// as many ranks as a run has on a machine. Messages of several sizes between ranks 0 and 1 give the
-// link. Cost: one to two minutes.
+// Short trainings of three blocks, in both types, dense and at several densities, widths and
+// numbers of tokens, give the times of all operations (kernels/operation_times.h). Under mpirun all
+// ranks compute at once, so the times contain what ranks of one machine cost each other: calibrate
+// with as many ranks as a run has on a machine. Messages of several sizes between ranks 0 and 1
+// give the link. Cost: about a minute.
 #include <functional>
 
 #include "parallel/transport/communicator.h"

@@ -10,8 +10,8 @@
 //
 //   efficiency = (flops / peak + bytes / bandwidth) / seconds
 //
-// by a plane through their logarithms, over those of extents, flops and bytes (local regression). An
-// operation without measurements takes
+// by a plane through their logarithms, over those of extents, flops and bytes (local regression).
+// An operation without measurements takes
 //
 //   overhead + max(flops / (peak share), bytes / (bandwidth share))
 #include <filesystem>

@@ -141,8 +141,8 @@ TEST(MachineTimes, AreMeasuredOnesOrSharesOfPeaks) {
 TEST(Operations, CountTheFlopsOfARun) {
   for (const double sparsity : {0.0, 0.9}) {
     const Given given(gpt(sparsity));
-    const auto layers =
-        count_operations(given.config, given.problem, given.start.kept, 2, model::Recompute::none);
+    const auto layers = count_operations(given.config, given.problem, given.start.kept, 2,
+                                         model::Recompute::none, true);
     ASSERT_EQ(layers.size(), 6U);
     double flops = 0;
     int64_t kept = 0;
