@@ -197,6 +197,7 @@ Machine calibrate(parallel::Communicator& comm, const CalibrationOptions& option
                   .memory = static_cast<double>(train::host_limit("/").bytes) / comm.size(),
                   .threads = options.threads};
   machine.bandwidth = copy_rate(comm, options.quick);
+  machine.overlaps = false;
   const std::vector<Probe> all = probes(options.quick);
   for (size_t i = 0; i < all.size(); ++i) {
     if (options.on_progress) {

@@ -179,6 +179,9 @@ class Reader {
     check(number <= 1, "{} = {}: a share is at most 1", key(name), number);
     return number;
   }
+  bool flag(std::string_view name, bool fallback) {
+    return value<bool>(name, "true or false").value_or(fallback);
+  }
   int64_t count(std::string_view name, int64_t fallback) {
     const double number = positive(name, static_cast<double>(fallback));
     check(number == std::floor(number) && number < 1e9, "{} = {}: it must be a whole number",
@@ -245,6 +248,7 @@ Machine machine_of(const toml::table& file) {
   machine.attention_share = device.share("attention_share", machine.attention_share);
   machine.memory_share = device.share("memory_share", machine.memory_share);
   machine.overhead_s = device.positive("overhead_us", 0) * 1e-6;
+  machine.overlaps = device.flag("overlaps", true);
   const toml::table* peak_table = device.table("peak");
   check(peak_table != nullptr, "[device.peak] is missing");
   Reader peak(*peak_table, "device.peak");
@@ -324,6 +328,9 @@ std::string text_of(const Machine& machine) {
       machine.product_share, machine.attention_share, machine.memory_share);
   if (machine.overhead_s > 0) {
     text += fmt::format("overhead_us = {:.4g}\n", machine.overhead_s * 1e6);
+  }
+  if (!machine.overlaps) {
+    text += "overlaps = false\n";
   }
   text += "\n[device.peak]\n";
   for (const auto& [type, rate] : machine.peak) {

@@ -104,6 +104,18 @@ class Predictor {
     }
   }
 
+  /// Ranks that move messages themselves do so between layers: half a layer's pass, on average.
+  double wait_for_layer() const {
+    if (machine_.overlaps) {
+      return 0;
+    }
+    double sum = 0;
+    for (const LayerSeconds& layer : seconds_) {
+      sum += (layer.pass.forward + layer.pass.backward()) / 2;
+    }
+    return sum / static_cast<double>(seconds_.size()) / 2;
+  }
+
   parallel::Costs costs_of(const train::Layout& layout) const {
     parallel::Costs costs;
     for (int stage = 0; stage < layout.stages(); ++stage) {
@@ -126,7 +138,7 @@ class Predictor {
       const auto values = static_cast<int64_t>(operations_[last].output_bytes / sizeof(float));
       const Level& level =
           machine_.level_between(int64_t{from} * layout.grid.data, int64_t{to} * layout.grid.data);
-      costs.latency = std::max(costs.latency, level.link.latency_s);
+      costs.latency = std::max(costs.latency, level.link.latency_s + wait_for_layer());
       costs.transfer =
           std::max(costs.transfer,
                    static_cast<double>(kernels::wire_bytes(wire, values)) / level.link.bytes_per_s);
@@ -186,12 +198,19 @@ class Predictor {
         std::max<int64_t>(1, std::llround(bucket_bytes / static_cast<double>(size_of(gradient))));
     const int first = layout.grid.rank_of({.stage = rank, .replica = 0});
     const std::string& reduction = run_.config.parallel.reduction;
-    const cost::ExchangePrediction exchange = cost::predict(
-        {.forward_s = end - backward, .backward_s = backward, .optimizer_s = 0},
-        cost::cut({.values = kept, .bucket_values = bucket_values, .backward_s = backward}, bytes),
-        {.ranks = layout.grid.data,
-         .reduction = reduction == "ring" ? "ring" : "sra",
-         .link = machine_.level_between(first, first + layout.grid.data - 1).link});
+    // A sum reads two values and writes one.
+    const double sums_per_s = machine_.bandwidth / (3 * static_cast<double>(size_of(gradient)));
+    const cost::ExchangePrediction exchange =
+        cost::predict({.forward_s = end - backward, .backward_s = backward, .optimizer_s = 0},
+                      cost::cut({.values = kept,
+                                 .bucket_values = bucket_values,
+                                 .backward_s = backward,
+                                 .overlap = machine_.overlaps},
+                                bytes),
+                      {.ranks = layout.grid.data,
+                       .reduction = reduction == "ring" ? "ring" : "sra",
+                       .link = machine_.level_between(first, first + layout.grid.data - 1).link,
+                       .decode_per_s = sums_per_s});
     found.reduction = std::max(found.reduction, exchange.exposed_s);
     found.bytes_reduced = std::max(found.bytes_reduced, exchange.bytes);
   }
