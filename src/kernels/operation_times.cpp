@@ -40,6 +40,20 @@ OperationRow row_of(const char* name, const SddmmOf<Matrix>& args) {
 }
 
 template <class Args>
+OperationRow attention_row(const char* name, const Args& args) {
+  return {.name = name,
+          .extents = {args.qkv.shape[0], args.qkv.shape[1], args.heads,
+                      args.qkv.shape[2] / 3 / args.heads},
+          .cost = {}};
+}
+OperationRow row_of(const char* name, const AttentionArgs& args) {
+  return attention_row(name, args);
+}
+OperationRow row_of(const char* name, const AttentionBackwardArgs& args) {
+  return attention_row(name, args);
+}
+
+template <class Args>
 OperationRow row_of(const char* name, const Args& /*args*/) {
   return {.name = name, .cost = {}};
 }

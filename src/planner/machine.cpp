@@ -117,7 +117,9 @@ double ideal(const Machine& machine, const OperationRow& row, DType dtype) {
   return row.cost.flops / machine.peak_of(dtype) + row.cost.bytes / machine.bandwidth;
 }
 
-bool is_product(const OperationRow& row) { return row.extents[0] > 0 && row.cost.flops > 0; }
+bool is_product(const OperationRow& row) {
+  return row.extents[0] > 0 && row.cost.flops > 0 && !row.name.starts_with("attention");
+}
 
 double unmeasured(const Machine& machine, const OperationRow& row, DType dtype) {
   const bool attention = row.name.starts_with("attention");

@@ -48,6 +48,7 @@ TEST(OperationTimes, AreInTheSummaryAndChangeNoBit) {
   EXPECT_EQ(calls["attention_backward"], micro_batches * 3 * config.model.layers);
   EXPECT_EQ(calls["attention"], calls["attention_backward"]) << "the evaluation does not count";
   EXPECT_GT(calls["sddmm"], 0);
+  EXPECT_GT(calls["attention 4x16x2x16"], 0);
   // The head: [12 * 16 / 3 tokens, characters, width].
   EXPECT_TRUE(std::ranges::any_of(
       calls, [](const auto& one) { return one.first.starts_with("gemm 64x"); }));
