@@ -1,6 +1,7 @@
 #include "parallel/transport/mpi_communicator.h"
 
 #include <mpi.h>
+#include <sys/statvfs.h>
 #if __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>
 #endif
@@ -507,6 +508,23 @@ int environment_number(const char* name) {
   return text == nullptr ? 0 : std::atoi(text);
 }
 
+/// Bytes of shared memory in which a rank's parts lie until their receiver has copied them. Open
+/// MPI's 4 MiB hold eight parts of 64 KiB: a longer message then waits for the next call of both
+/// ends, which took a fifth of a step of a pipeline (docs/schedules.md). Pages count once they are
+/// used. The ranks of a machine leave half of a small /dev/shm (64 MiB in a container) free.
+size_t shared_segment_bytes(const char* folder) {
+  constexpr size_t kLeast = size_t{4} << 20U;
+  constexpr size_t kMost = size_t{32} << 20U;
+  struct statvfs about {};
+  if (statvfs(folder, &about) != 0) {
+    return kLeast;
+  }
+  const size_t free = about.f_bavail * about.f_frsize;
+  const auto ranks =
+      static_cast<size_t>(std::max(1, environment_number("OMPI_COMM_WORLD_LOCAL_SIZE")));
+  return std::clamp(free / (2 * ranks), kLeast, kMost);
+}
+
 }  // namespace
 
 bool launched_by_mpi() {
@@ -520,8 +538,10 @@ bool launched_by_mpi() {
 /// libraries have such limits by default.
 void raise_eager_limit() {
   const std::string limit = fmt::format("{}", kEagerPart + 512);  // with MPI's own headers
+  const std::string segment = fmt::format("{}", shared_segment_bytes("/dev/shm"));
   for (const char* transport : {"vader", "sm"}) {
     setenv(fmt::format("OMPI_MCA_btl_{}_eager_limit", transport).c_str(), limit.c_str(), 0);
+    setenv(fmt::format("OMPI_MCA_btl_{}_segment_size", transport).c_str(), segment.c_str(), 0);
   }
   // Over TCP a longer message uses rendezvous, and its reply queues behind all data already in
   // flight: on a slow link, pieces of 256 KiB lost a third of the bandwidth (docs/collectives.md).
