@@ -39,10 +39,10 @@ std::vector<Probe> probes(bool quick) {
   constexpr int64_t kMostWork = 512 * 2048;  // tokens times columns
   std::vector<Probe> all;
   for (const char* dtype : {"fp32", "bf16"}) {
-    for (const int64_t width : {128, 256, 512, 1024}) {
+    for (const int64_t width : {128, 256, 448, 576, 832, 1024}) {
       for (const auto& [context, samples] :
            {std::pair<int64_t, int64_t>{64, 1}, {64, 4}, {256, 1}, {128, 8}, {512, 1}, {512, 4}}) {
-        for (const double sparsity : {0.0, 0.75, 0.9, 0.95, 0.98}) {
+        for (const double sparsity : {0.0, 0.75, 0.9, 0.96}) {
           if (width * context * samples <= kMostWork) {
             all.push_back({dtype, width, context, samples, sparsity});
           }

@@ -44,8 +44,7 @@ struct Machine {
   double attention_share = 0.25;       ///< likewise attention
   double memory_share = 0.7;           ///< of the bandwidth, that other operations reach
   double overhead_s = 0;               ///< of an operation
-  /// False: ranks move and sum messages themselves (CPUs), so that reductions take computing time,
-  /// and a message between stages waits for the ends of layers.
+  /// False: ranks move and sum messages themselves (CPUs), so that reductions take computing time.
   bool overlaps = true;
   std::vector<Level> levels;
   /// Measured calls, with the seconds of one (`calls` = 1), by type of the run and name:

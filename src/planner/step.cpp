@@ -104,18 +104,6 @@ class Predictor {
     }
   }
 
-  /// Ranks that move messages themselves do so between layers: half a layer's pass, on average.
-  double wait_for_layer() const {
-    if (machine_.overlaps) {
-      return 0;
-    }
-    double sum = 0;
-    for (const LayerSeconds& layer : seconds_) {
-      sum += (layer.pass.forward + layer.pass.backward()) / 2;
-    }
-    return sum / static_cast<double>(seconds_.size()) / 2;
-  }
-
   parallel::Costs costs_of(const train::Layout& layout) const {
     parallel::Costs costs;
     for (int stage = 0; stage < layout.stages(); ++stage) {
@@ -138,7 +126,7 @@ class Predictor {
       const auto values = static_cast<int64_t>(operations_[last].output_bytes / sizeof(float));
       const Level& level =
           machine_.level_between(int64_t{from} * layout.grid.data, int64_t{to} * layout.grid.data);
-      costs.latency = std::max(costs.latency, level.link.latency_s + wait_for_layer());
+      costs.latency = std::max(costs.latency, level.link.latency_s);
       costs.transfer =
           std::max(costs.transfer,
                    static_cast<double>(kernels::wire_bytes(wire, values)) / level.link.bytes_per_s);
