@@ -1,6 +1,5 @@
 // espalier info: backends, libraries and version of this build, and the processor.
 #include <fstream>
-#include <thread>
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/config/config.h"
@@ -9,6 +8,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/config/dump.h"
+#include "src/core/cpus.h"
 #include "src/kernels/backend.h"
 
 namespace espalier::cli {
@@ -41,7 +41,7 @@ nlohmann::ordered_json facts() {
           {"build", ESPALIER_BUILD_TYPE},
           {"compiler", __VERSION__},
           {"cpu", cpu_model()},
-          {"cores", std::thread::hardware_concurrency()},
+          {"cores", usable_cpu_count()},
           {"native_bf16", kernels::has_native_bf16()},
           {"backends", backends},
           {"backend", std::string(kernels::by_name("auto").name)},

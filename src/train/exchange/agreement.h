@@ -72,8 +72,8 @@ void on_first_rank_first(parallel::Communicator& comm, const Action& action) {
   }
 }
 
-/// Collective. Runs `action` on all ranks at once; then throws, on all, the failure of the first
-/// rank that has one. `action` must not communicate; it may take long (busy.h).
+/// Collective. Runs `action` on all ranks at once; then throws, on all, the failure of the lowest
+/// rank that has one, as SharedFailure. `action` must not communicate; it may take long (busy.h).
 template <class Action>
 void on_all_ranks(parallel::Communicator& comm, const Action& action) {
   std::optional<Failure> failure;
