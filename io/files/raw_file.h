@@ -2,6 +2,7 @@
 // Files that are written safely: RawFile for HDF5, AtomicFile and GrowingFile for text and records.
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -29,7 +30,8 @@ class RawFile {
   uint64_t size() const { return size_; }
   /// Past the end: zeros. False on an error.
   bool read(uint64_t offset, size_t bytes, void* out);
-  /// Also starts the transfer to the disk, so that `finish` has little left to wait for.
+  /// Also starts the transfer to the disk, so that `finish` has little left to wait for; of a long
+  /// file it waits for what was written before the last 64 MiB, and frees its pages.
   void write(uint64_t offset, size_t bytes, const void* data);
   void resize(uint64_t size);
   /// Content and size, to the disk.
@@ -49,9 +51,17 @@ class RawFile {
  private:
   RawFile(int file, uint64_t size) : file_(file), size_(size) {}
   static RawFile open_ordinary(const std::filesystem::path& path, int flags);
+  void start_to_disk(uint64_t offset, size_t bytes);
+
+  struct Piece {
+    uint64_t offset = 0;
+    size_t bytes = 0;
+  };
   int file_ = -1;
   uint64_t size_ = 0;
   int error_ = 0;
+  std::deque<Piece> under_way_;  ///< large writes that may not be on the disk, in order
+  size_t bytes_under_way_ = 0;
 };
 
 /// Bytes of a text that people write, at most; of a text that a run writes.
