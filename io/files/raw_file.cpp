@@ -107,8 +107,8 @@ void RawFile::write(uint64_t offset, size_t bytes, const void* data) {
 }
 
 /// Starts writing a piece to the disk, and waits for those before the last 64 MiB. With more
-/// unwritten pages Linux would slow the writer down to a rate that it estimates, often far below the
-/// disk's (docs/formats.md).
+/// unwritten pages Linux would slow the writer down to a rate that it estimates, often far below
+/// the disk's (docs/formats.md).
 void RawFile::start_to_disk(uint64_t offset, size_t bytes) {
   constexpr size_t kUnderWay = size_t{64} << 20U;
   constexpr unsigned kWait =
