@@ -123,7 +123,10 @@ bool is_product(const OperationRow& row) {
 
 double unmeasured(const Machine& machine, const OperationRow& row, DType dtype) {
   const bool attention = row.name.starts_with("attention");
-  const double share = attention ? machine.attention_share : machine.product_share;
+  const bool sparse = row.name.starts_with("spmm") || row.name.starts_with("sddmm");
+  const double share = attention ? machine.attention_share
+                       : sparse  ? machine.sparse_share
+                                 : machine.product_share;
   const double products =
       attention || is_product(row) ? row.cost.flops / (machine.peak_of(dtype) * share) : 0;
   return machine.overhead_s +
@@ -248,6 +251,7 @@ Machine machine_of(const toml::table& file) {
   machine.threads = device.count("threads", 1);
   machine.product_share = device.share("product_share", machine.product_share);
   machine.attention_share = device.share("attention_share", machine.attention_share);
+  machine.sparse_share = device.share("sparse_share", machine.sparse_share);
   machine.memory_share = device.share("memory_share", machine.memory_share);
   machine.overhead_s = device.positive("overhead_us", 0) * 1e-6;
   machine.overlaps = device.flag("overlaps", true);
@@ -325,9 +329,10 @@ Machine read_machine(const std::filesystem::path& path) {
 std::string text_of(const Machine& machine) {
   std::string text = fmt::format(
       "name = \"{}\"\nsource = \"{}\"\n\n[device]\nbandwidth = {:.4g}\nmemory = {:.6g}\n"
-      "threads = {}\nproduct_share = {:.3g}\nattention_share = {:.3g}\nmemory_share = {:.3g}\n",
+      "threads = {}\nproduct_share = {:.3g}\nattention_share = {:.3g}\nsparse_share = {:.3g}\n"
+      "memory_share = {:.3g}\n",
       machine.name, machine.source, machine.bandwidth, machine.memory, machine.threads,
-      machine.product_share, machine.attention_share, machine.memory_share);
+      machine.product_share, machine.attention_share, machine.sparse_share, machine.memory_share);
   if (machine.overhead_s > 0) {
     text += fmt::format("overhead_us = {:.4g}\n", machine.overhead_s * 1e6);
   }

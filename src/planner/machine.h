@@ -42,6 +42,7 @@ struct Machine {
   int64_t threads = 1;                 ///< of a rank
   double product_share = 0.5;          ///< of the peak, that products reach
   double attention_share = 0.25;       ///< likewise attention
+  double sparse_share = 0.3;           ///< likewise products of single kept elements
   double memory_share = 0.7;           ///< of the bandwidth, that other operations reach
   double overhead_s = 0;               ///< of an operation
   /// False: ranks move and sum messages themselves (CPUs), so that reductions take computing time.
