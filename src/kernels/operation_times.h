@@ -7,7 +7,7 @@
 //
 // On the CPU a clock reads the time of each call. On a device, events in the call's queue do, so
 // the host does not wait; calls of a captured graph cannot be timed this way. Operations of queues
-// that overlap count in full, each.
+// that overlap count in full, so sums can exceed the elapsed time.
 #include <array>
 #include <deque>
 #include <map>

@@ -6,12 +6,12 @@
 //              operations (calibration.h) or shares of the peaks that operations reach
 //   levels     links, from the innermost: ranks within one unit, latency, bandwidth of a rank
 //
-// The time of an operation follows from the efficiency of the nearest measured ones, where
+// The time of an operation follows from the efficiency of the nearest measured ones:
 //
 //   efficiency = (flops / peak + bytes / bandwidth) / seconds
 //
-// by a plane through their logarithms, over those of extents, flops and bytes (local regression).
-// An operation without measurements takes
+// A local regression fits log efficiency against log extents, flops and bytes. An operation without
+// measurements takes
 //
 //   overhead + max(flops / (peak share), bytes / (bandwidth share))
 #include <filesystem>
@@ -26,7 +26,7 @@
 namespace espalier::planner {
 
 /// A kind of link. `ranks`: within one unit of this level (a node, a cluster); those of the last
-/// level may be more.
+/// level bound a run's ranks.
 struct Level {
   std::string name;
   int64_t ranks = 1;
@@ -43,8 +43,8 @@ struct Machine {
   double product_share = 0.5;          ///< of the peak, that products reach
   double attention_share = 0.25;       ///< likewise attention
   double sparse_share = 0.3;           ///< likewise products of single kept elements
-  double memory_share = 0.7;           ///< of the bandwidth, that other operations reach
-  double overhead_s = 0;               ///< of an operation
+  double memory_share = 0.7;           ///< of the bandwidth, that all unmeasured operations reach
+  double overhead_s = 0;               ///< of each unmeasured operation
   /// False: ranks move and sum messages themselves (CPUs), so that reductions take computing time.
   bool overlaps = true;
   std::vector<Level> levels;

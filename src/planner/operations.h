@@ -17,10 +17,10 @@ using Operations = std::vector<kernels::OperationRow>;  ///< `seconds` unused
 
 struct LayerOperations {
   Operations forward;          ///< of training
-  Operations backward_input;   ///< with everything but what is in the next
+  Operations backward_input;   ///< all backward work except backward_weight
   Operations backward_weight;  ///< products of weight gradients, if the schedule defers them
   Operations update;
-  kernels::OperationRow other;  ///< see other_of_block; by passes of a block
+  kernels::OperationRow other;  ///< host work and index decoding of a pass (other_of_block)
   int64_t size = 0, kept = 0;   ///< parameters
   size_t output_bytes = 0;      ///< of the tensor to the next layer; 0 for the last layer
 };

@@ -11,8 +11,9 @@
 //
 //   step = end of the pipeline + exposed reduction + update
 //
-// Not in the model: evaluations, checkpoints, changes of masks, jitter between ranks. Schedules
-// without a common step (asynchronous ones) are refused.
+// Not in the model: evaluations, checkpoints, changes of masks, codec time, ZeRO-1's gathers,
+// shared links, jitter between ranks. Schedules without a common step (asynchronous ones) are
+// refused.
 #include <map>
 #include <span>
 
@@ -23,7 +24,7 @@
 
 namespace espalier::planner {
 
-/// A run to predict. `layers`: of its network, not bound.
+/// A run to predict. `layers`: of its network, without parameters (Layer::bind was not called).
 struct PlannedRun {
   const io::Config& config;
   const train::ProblemShape& problem;
