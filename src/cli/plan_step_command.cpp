@@ -115,7 +115,7 @@ int predict(const PlanArguments& arguments) {
   check(!arguments.train.config.empty(), "plan needs a config file, or --calibrate");
   check(!arguments.machine.empty(),
         "plan needs --machine FILE: measure this machine with --calibrate -o FILE, or take one of "
-        "machines");
+        "machines/");
   const planner::Machine machine = planner::read_machine(arguments.machine);
   const io::Config config = config_of(arguments.train);
   const train::ProblemShape problem = assume_problem(config, nullptr).shape;
