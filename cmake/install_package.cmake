@@ -7,7 +7,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS espalier RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
-install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/espalier COMPONENT program)
+install(DIRECTORY configs machines DESTINATION ${CMAKE_INSTALL_DATADIR}/espalier COMPONENT program)
 install(PROGRAMS scripts/make-text.sh scripts/mpirun.sh
   DESTINATION ${CMAKE_INSTALL_DATADIR}/espalier/scripts COMPONENT program)
 install(FILES README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-folders="core kernels sparse pruning io config optim model parallel communication_cost report"
+folders="core kernels sparse pruning io config optim model parallel communication_cost planner report"
 jobs=$(nproc)
 # -O1 compiles in half the time of -O2; the checks cost more run time than the difference. Groups of
 # sources compile faster than single ones.
