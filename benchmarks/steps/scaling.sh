@@ -7,9 +7,9 @@
 #
 # Prints tokens/s (median step of the second half of STEPS steps, 16; median over the rounds, which
 # alternate), the speed-up over one rank, and the share of the machine's own speed-up. That is the
-# speed-up of as many independent runs of one rank at once, which share nothing but the machine (its
-# cores, memory bandwidth and clock). What is missing to 100 % is communication, bubbles and work that
-# is not divided. More ranks than cores cannot be faster than as many ranks as cores.
+# speed-up of as many independent runs of one rank at once: they share only the machine's cores,
+# memory bandwidth and clock. Communication, bubbles and undivided work take the rest to 100 %. More
+# ranks than cores cannot be faster than as many ranks as cores.
 # shellcheck source=benchmarks/training.sh
 . "$(dirname "$0")/../training.sh"
 rounds=${2:-3}

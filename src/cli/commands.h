@@ -20,8 +20,8 @@ void register_data(CLI::App& app, Action& chosen);
 void register_convert(CLI::App& app, Action& chosen);  ///< import and export
 void register_report(CLI::App& app, Action& chosen);
 void register_schedule(CLI::App& app, Action& chosen);
-void register_plan(CLI::App& app, Action& chosen);       ///< plan-communication
-void register_plan_step(CLI::App& app, Action& chosen);  ///< plan
+void register_plan_communication(CLI::App& app, Action& chosen);  ///< plan-communication
+void register_plan(CLI::App& app, Action& chosen);                ///< plan
 void register_codec(CLI::App& app, Action& chosen);
 void register_info(CLI::App& app, Action& chosen);
 void register_supervise(CLI::App& app, Action& chosen);

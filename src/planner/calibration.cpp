@@ -17,7 +17,7 @@
 namespace espalier::planner {
 namespace {
 
-/// A training of one block.
+/// A short training.
 struct Probe {
   const char* dtype;
   int64_t width, context, samples;

@@ -5,7 +5,7 @@
 // numbers of tokens, give the times of all operations (kernels/operation_times.h). Under mpirun all
 // ranks compute at once, so the times contain what ranks of one machine cost each other: calibrate
 // with as many ranks as a run has on a machine. Messages of several sizes between ranks 0 and 1
-// give the link. Cost: about a minute.
+// give the link. Cost: about two minutes.
 #include <functional>
 
 #include "parallel/transport/communicator.h"

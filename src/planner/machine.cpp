@@ -213,7 +213,7 @@ class Reader {
     }
     return all;
   }
-  /// Throws Failure if a key was not asked for.
+  /// Throws Failure for a key that no call has read.
   void finish() const {
     for (const auto& [name, node] : table_) {
       check(std::ranges::find(taken_, name.str()) != taken_.end(),

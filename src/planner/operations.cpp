@@ -1,9 +1,9 @@
 #include "src/planner/operations.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
+#include "src/train/stage/layer_times.h"
 #include "src/train/stage/stage.h"
 
 namespace espalier::planner {
@@ -65,32 +65,20 @@ std::vector<LayerOperations> count_operations(const io::Config& config,
                                               const train::ProblemShape& problem,
                                               const std::vector<int64_t>& kept, int64_t samples,
                                               model::Recompute recompute, bool deferred) {
-  using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
-  std::map<std::pair<size_t, Kind>, LayerOperations> known;
   const model::Layers layers = model::make_layers(config.model, problem);
-  const std::vector<sparse::ParameterSpec> network = model::parameters_of(layers);
+  const std::vector<size_t> first = train::first_of_kind(layers, kept);
   std::vector<LayerOperations> all;
-  size_t first_parameter = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
-    Kind kind;
-    const auto specs = layers[i]->parameters();
-    for (size_t p = 0; p < specs.size(); ++p) {
-      const auto extents = specs[p].shape.extents();
-      kind.push_back({{extents.begin(), extents.end()}, kept[first_parameter + p]});
+    if (first[i] != i) {
+      all.push_back(all[first[i]]);
+      continue;
     }
-    // The first and the last layer are kinds of their own: inputs and losses.
-    const size_t place = i == 0 ? 0 : i + 1 == layers.size() ? 2 : 1;
-    const auto key = std::pair(place, kind);
-    if (!known.contains(key)) {
-      std::vector<int64_t> mine;
-      for (const size_t number : train::parameters_of(
-               layers, std::vector<train::PartShape>{{.first = i, .end = i + 1}})) {
-        mine.push_back(kept[number]);
-      }
-      known[key] = count_layer(config, problem, i, std::move(mine), samples, recompute, deferred);
+    std::vector<int64_t> mine;
+    for (const size_t number :
+         train::parameters_of(layers, std::vector<train::PartShape>{{.first = i, .end = i + 1}})) {
+      mine.push_back(kept[number]);
     }
-    all.push_back(known.at(key));
-    first_parameter += specs.size();
+    all.push_back(count_layer(config, problem, i, std::move(mine), samples, recompute, deferred));
   }
   return all;
 }

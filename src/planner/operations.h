@@ -25,8 +25,8 @@ struct LayerOperations {
   size_t output_bytes = 0;      ///< of the tensor to the next layer; 0 for the last layer
 };
 
-/// What a pass of a block takes beside its operations: work of the host, and decoding the index of
-/// `kept` elements. Measured like an operation, "other".
+/// The operation "other" stands for the time of a block's pass outside of its operations: the
+/// host's work, and the decoding of the index of `kept` elements. It is measured like an operation.
 kernels::OperationRow other_of_block(int64_t kept);
 
 /// Of layers in forward order, for `samples` samples in a micro-batch. `kept`: elements of each

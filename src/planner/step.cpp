@@ -23,8 +23,9 @@ class Predictor {
   Predictor(const PlannedRun& run, const Machine& machine, int ranks)
       : run_(run), machine_(machine), ranks_(ranks), dtype_(dtype_by_name(run.config.train.dtype)) {
     check(ranks == 1 || ranks <= machine.levels.back().ranks,
-          "machine \"{}\" has {} devices, not {}: ask for fewer ranks", machine.name,
-          machine.levels.back().ranks, ranks);
+          "{} ranks need as many devices, and machine \"{}\" has {}: ask for fewer ranks, or raise "
+          "the ranks of its last [[level]]",
+          ranks, machine.name, machine.levels.back().ranks);
   }
 
   StepPrediction predict() {

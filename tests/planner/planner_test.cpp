@@ -203,9 +203,10 @@ TEST(Step, OfAPipelineIsItsSimulation) {
 TEST(Step, SaysWhatIsImpossible) {
   const Machine machine = machine_of(kMachine);
   Given given(gpt());
-  EXPECT_NE(
-      failure_of([&] { predict_step(given.run(), machine, 65); }).find("has 64 devices, not 65"),
-      std::string::npos);
+  EXPECT_NE(failure_of([&] {
+              predict_step(given.run(), machine, 65);
+            }).find("65 ranks need as many devices, and machine \"test\" has 64"),
+            std::string::npos);
   given.config.train.dtype = "fp16";
   EXPECT_NE(failure_of([&] { predict_step(given.run(), machine, 1); }).find("add device.peak.fp16"),
             std::string::npos);

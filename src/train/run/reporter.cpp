@@ -1,5 +1,6 @@
 #include "src/train/run/reporter.h"
 
+#include <algorithm>
 #include <array>
 
 #include "parallel/transport/collectives.h"
@@ -27,6 +28,7 @@ Reporter::Reporter(Run& run, const TrainerOptions& options)
     : run_(run),
       git_(options.git),
       system_root_(options.system_root),
+      timed_from_(std::max<int64_t>(run.resumed_step, 0)),
       last_saved_(run.resumed_step),
       background_(options.background_thread) {}
 
@@ -159,8 +161,10 @@ void Reporter::note_choices() {
 void Reporter::trace_step(int64_t step) {
   parallel::WaitHook::run_all();  // reductions that have ended are in the trace
   Trace::install(traced(run_.config(), step) ? &trace_ : nullptr);
-  if (run_.operation_times && step == std::max<int64_t>(run_.resumed_step, 0) + kUntimedSteps) {
+  if (run_.operation_times && !warmed_up_ && step >= timed_from_ + kUntimedSteps) {
     run_.operation_times->clear();
+    timed_from_ = step;
+    warmed_up_ = true;
   }
 }
 
@@ -183,9 +187,8 @@ void Reporter::finish(bool finished) {
       run_.check_data();
     }
   }
-  const int64_t timed = run_.step - std::max<int64_t>(run_.resumed_step, 0) - kUntimedSteps;
   write_summary({.run = run_,
-                 .timed_steps = timed > 0 ? timed : timed + kUntimedSteps,
+                 .timed_steps = run_.step - timed_from_,
                  .pipeline = pipeline,
                  .finished = finished,
                  .git = git_,

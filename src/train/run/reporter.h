@@ -79,7 +79,9 @@ class Reporter {
   std::string git_;
   std::filesystem::path system_root_;
   Trace trace_;
-  int64_t last_saved_;  ///< step of the newest checkpoint; -1: none
+  int64_t timed_from_;      ///< step since which Run::operation_times counts
+  bool warmed_up_ = false;  ///< ... without the first steps
+  int64_t last_saved_;      ///< step of the newest checkpoint; -1: none
   Background background_;
   /// A checkpoint that is not saved yet.
   struct Pending {

@@ -43,6 +43,24 @@ parallel::StageTimes time_layer(Part& part, int64_t samples, Stream& stream) {
 
 }  // namespace
 
+std::vector<size_t> first_of_kind(std::span<const std::unique_ptr<model::Layer>> layers,
+                                  const std::vector<int64_t>& kept) {
+  using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
+  std::map<std::pair<size_t, Kind>, size_t> known;
+  std::vector<size_t> first;
+  size_t parameter = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    Kind kind;
+    for (const sparse::ParameterSpec& spec : layers[i]->parameters()) {
+      const auto extents = spec.shape.extents();
+      kind.push_back({{extents.begin(), extents.end()}, kept[parameter++]});
+    }
+    const size_t place = i == 0 ? 0 : i + 1 == layers.size() ? 2 : 1;
+    first.push_back(known.try_emplace({place, std::move(kind)}, i).first->second);
+  }
+  return first;
+}
+
 LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem,
                            const TeacherFile* teacher) {
   Stage::Options options{.micro_batch = 1, .teacher = teacher};
@@ -62,37 +80,26 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
                           std::span<const std::unique_ptr<model::Layer>> layers,
                           const std::vector<int64_t>& kept, int64_t samples,
                           kernels::Backend& backend, const TeacherFile* teacher) {
-  using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
-  std::map<std::pair<size_t, Kind>, parallel::StageTimes> known;
   const std::vector<sparse::ParameterSpec> network = model::parameters_of(layers);
+  const std::vector<size_t> first = first_of_kind(layers, kept);
   LayerTimes times;
-  size_t first_parameter = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
-    Kind kind;
-    const auto specs = layers[i]->parameters();
-    for (size_t p = 0; p < specs.size(); ++p) {
-      const auto extents = specs[p].shape.extents();
-      kind.push_back({{extents.begin(), extents.end()}, kept[first_parameter + p]});
+    if (first[i] != i) {
+      times.layers.push_back(times.layers[first[i]]);
+      continue;
     }
-    // The first and the last layer each form a kind.
-    const size_t place = i == 0 ? 0 : i + 1 == layers.size() ? 2 : 1;
-    const auto key = std::pair(place, kind);
-    if (!known.contains(key)) {
-      Arena arena = backend.arena().another();
-      Stream stream(arena, backend.stream().threads(), backend.stream().queue());
-      stream.set_deterministic(config.run.deterministic);
-      const std::vector<PartShape> parts{{.first = i, .end = i + 1}};
-      const std::vector<size_t> numbers = parameters_of(layers, parts);
-      const auto masks = [&](size_t p) {
-        return example_mask(config.pruning, network[numbers[p]], kept[numbers[p]]);
-      };
-      Stage stage(config, problem, stream, backend.kernels(),
-                  {.micro_batch = samples, .masks = masks, .parts = parts, .teacher = teacher});
-      stage.store().initialise(1);
-      known[key] = time_layer(*stage.parts().front(), samples, stream);
-    }
-    times.layers.push_back(known.at(key));
-    first_parameter += specs.size();
+    Arena arena = backend.arena().another();
+    Stream stream(arena, backend.stream().threads(), backend.stream().queue());
+    stream.set_deterministic(config.run.deterministic);
+    const std::vector<PartShape> parts{{.first = i, .end = i + 1}};
+    const std::vector<size_t> numbers = parameters_of(layers, parts);
+    const auto masks = [&](size_t p) {
+      return example_mask(config.pruning, network[numbers[p]], kept[numbers[p]]);
+    };
+    Stage stage(config, problem, stream, backend.kernels(),
+                {.micro_batch = samples, .masks = masks, .parts = parts, .teacher = teacher});
+    stage.store().initialise(1);
+    times.layers.push_back(time_layer(*stage.parts().front(), samples, stream));
   }
   return times;
 }

@@ -17,6 +17,12 @@ struct LayerTimes {
   double latency = 0;                        ///< of a message between stages
 };
 
+/// Of each layer, the number of the first one that is of the same kind: parameters of equal shapes
+/// with as many kept elements. The first and the last layer are kinds of their own.
+/// `kept`: elements of each parameter of the network.
+std::vector<size_t> first_of_kind(std::span<const std::unique_ptr<model::Layer>> layers,
+                                  const std::vector<int64_t>& kept);
+
 /// From the counts of "dry" kernels, for a machine of 2e11 operations and 2e10 bytes a second. The
 /// last layer includes a `teacher`, if there is one.
 LayerTimes estimated_times(const io::Config& config, const ProblemShape& problem,

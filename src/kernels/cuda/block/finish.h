@@ -40,7 +40,7 @@ __device__ __forceinline__ Quad store_rounded(const Elements& e, int64_t i, int6
   return quad_of(e.type, bits);
 }
 
-/// What the epilogue reads for a quad: `before`, and y's old values.
+/// The operands that the epilogue reads for a quad: `before`, and the old values of y.
 struct ReadQuads {
   RawQuad before, old;
 };
