@@ -6,7 +6,7 @@ file(WRITE ${source} "
 int main() { return static_cast<int>(espalier::kernels::best_instruction_set()); }
 ")
 try_run(isa_number isa_compiled ${CMAKE_BINARY_DIR}/native_isa ${source})
-if(isa_compiled AND isa_number MATCHES "^[0-3]$")
+if(isa_compiled AND isa_number MATCHES "^[0-4]$")
   list(GET instruction_sets ${isa_number} native_isa)
 endif()
 message(STATUS "Kernels for this CPU alone: ${native_isa}")

@@ -472,15 +472,21 @@ Shape CheckpointReader::optimizer_shape(const std::string& name, const std::stri
   return Shape(found.extents);
 }
 
-std::vector<CheckpointReader::Verified> CheckpointReader::verify_all() const {
+std::vector<CheckpointReader::Verified> CheckpointReader::verify_all(FilePart part) const {
   std::vector<Verified> out;
   std::vector<std::byte> buffer;  // of the largest dataset so far
+  uint64_t before = 0;            // bytes of the datasets before this one
   for (const std::string& at : file_.datasets()) {
     Verified row;
     row.dataset = at;
     try {
       const hdf5::Dataset found = dataset(at);
       row.bytes = static_cast<size_t>(found.count) * hdf5::size_of(found.type);
+      const bool mine = part_at(before, part.count) == part.index;
+      before += row.bytes;
+      if (!mine) {
+        continue;
+      }
       buffer.resize(std::max(buffer.size(), row.bytes));
       verified_read(at, found.type, std::span(buffer).first(row.bytes));
       row.ok = true;
@@ -494,6 +500,13 @@ std::vector<CheckpointReader::Verified> CheckpointReader::verify_all() const {
     out.push_back(std::move(row));
   }
   return out;
+}
+
+/// Of `count` parts of the file, the one that a dataset belongs to. `before`: bytes of the datasets
+/// before it.
+int CheckpointReader::part_at(uint64_t before, int count) const {
+  const double share = static_cast<double>(before) / static_cast<double>(file_.size());
+  return std::min(static_cast<int>(share * count), count - 1);
 }
 
 }  // namespace espalier::io

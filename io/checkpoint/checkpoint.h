@@ -140,6 +140,13 @@ class ReservedDatasetWriter {
 /// when it is missing or not HDF5.
 bool is_checkpoint(const std::filesystem::path& path);
 
+/// One of `count` parts of a checkpoint, of about equal bytes: consecutive datasets, each in one
+/// part.
+struct FilePart {
+  int index = 0;
+  int count = 1;
+};
+
 class CheckpointReader {
  public:
   /// Throws Failure when `path` is missing, not HDF5, not a checkpoint, truncated or of a newer
@@ -170,8 +177,8 @@ class CheckpointReader {
     std::string error;        ///< empty when ok
     bool unreadable = false;  ///< is_unreadable
   };
-  /// Reads every dataset; a damaged one is reported, not thrown.
-  std::vector<Verified> verify_all() const;
+  /// Reads every dataset of `part`; a damaged one is reported, not thrown.
+  std::vector<Verified> verify_all(FilePart part = {}) const;
 
  private:
   /// Throws Failure that the file is damaged unless `ok`; `what` is the fault.
@@ -183,6 +190,7 @@ class CheckpointReader {
                                            std::span<const std::string> names) const;
   void check_format();
   StoredParameter read_info(const std::string& name) const;
+  int part_at(uint64_t before, int count) const;
   hdf5::Dataset dataset(const std::string& at) const;
   Shape shape(const std::string& group) const;
   void verified_read(const std::string& at, hdf5::Type type, std::span<std::byte> out) const;
@@ -213,19 +221,23 @@ struct Damage {
   std::string why{};        ///< empty: it is intact
   bool unreadable = false;  ///< is_unreadable
 };
-/// Reads all of a checkpoint. Throws Failure for causes outside its content (permissions, too many
-/// open files).
-Damage damage_of(const std::filesystem::path& path);
+/// Reads the structure of a checkpoint and the datasets of `part`. Throws Failure for causes outside
+/// its content (permissions, too many open files).
+Damage damage_of(const std::filesystem::path& path, FilePart part = {});
 /// Reads a checkpoint that was just written, from the disk where the system allows it, before
 /// earlier ones are removed. If it is damaged, renames it to PATH.damaged and throws Failure.
 void verify_written_checkpoint(const std::filesystem::path& path);
-/// The intact checkpoint with the highest step, and why later ones were skipped. Reads whole files.
+/// The intact checkpoint with the highest step, and why later ones were skipped.
 struct NewestIntact {
   std::optional<std::filesystem::path> file;
   std::vector<std::string> skipped;  ///< a sentence for each damaged file
   bool unreadable = false;           ///< one of them only could not be read: it may be intact
 };
-NewestIntact newest_intact_checkpoint(const std::filesystem::path& folder);
+/// `verify` reads a whole file.
+NewestIntact newest_intact_checkpoint(
+    const std::filesystem::path& folder,
+    const std::function<Damage(const std::filesystem::path&)>& verify =
+        [](const std::filesystem::path& path) { return damage_of(path); });
 /// Moves checkpoints after `step` into FOLDER/set-aside-N, with the first unused N: they belong to
 /// a branch of the run that is given up. Returns that folder; empty if there are none. The moves
 /// are on the disk when the call returns.

@@ -46,7 +46,7 @@ bool is_unreadable(const Failure& failure) {
   return read != nullptr && read->error() == EIO;
 }
 
-Damage damage_of(const fs::path& path) {
+Damage damage_of(const fs::path& path, FilePart part) {
   const RawFile opens = RawFile::open(path);  // its Failure is none of the content
   try {
     const CheckpointReader reader(path);
@@ -54,7 +54,7 @@ Damage damage_of(const fs::path& path) {
     for (const std::string& name : reader.names()) {
       reader.info(name);
     }
-    for (const CheckpointReader::Verified& dataset : reader.verify_all()) {
+    for (const CheckpointReader::Verified& dataset : reader.verify_all(part)) {
       if (!dataset.ok) {
         return {.why = dataset.error, .unreadable = dataset.unreadable};
       }
@@ -83,11 +83,12 @@ void verify_written_checkpoint(const fs::path& path) {
       true);
 }
 
-NewestIntact newest_intact_checkpoint(const fs::path& folder) {
+NewestIntact newest_intact_checkpoint(const fs::path& folder,
+                                      const std::function<Damage(const fs::path&)>& verify) {
   NewestIntact found;
   const auto all = checkpoints_in(folder);
   for (auto path = all.rbegin(); path != all.rend() && !found.file; ++path) {
-    const Damage damage = damage_of(*path);
+    const Damage damage = verify(*path);
     if (damage.why.empty()) {
       found.file = *path;
     } else {

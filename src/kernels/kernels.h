@@ -7,8 +7,8 @@
 // rows are null where a table has a device (operations.def); a test lists them. Backends:
 //   - "cuda": GPUs; calls are asynchronous, and every pointer is to device or pinned memory
 //     (core/device.h)
-//   - "cpu-avx512bf16", "cpu-avx512", "cpu-avx2", "cpu-portable": the same sources compiled for
-//     four instruction sets; dense GEMMs use oneDNN in all
+//   - "cpu-amx", "cpu-avx512bf16", "cpu-avx512", "cpu-avx2", "cpu-portable": the same sources
+//     compiled for five instruction sets; dense GEMMs use oneDNN in all
 //   - "dry": computes nothing, counts flops and bytes
 //
 // Letters: R rows (tokens of a micro-batch), C columns (features), B sequences, T context, H heads,

@@ -48,9 +48,9 @@ struct Csr {
 };
 
 /// The forms in which sparse products read the positions of a matrix: that of the product with W,
-/// with its transpose, and of its gradient.
-enum class PositionForm : uint8_t { product, transposed, sampled };
-inline constexpr size_t kPositionForms = 3;
+/// with its transpose, and of its gradient; or one that all three read.
+enum class PositionForm : uint8_t { product, transposed, sampled, bits };
+inline constexpr size_t kPositionForms = 4;
 
 /// Memory for forms of the positions of one matrix that a backend keeps between calls, instead of
 /// making them in each; owned by the matrix's owner, for as long as positions do not change.

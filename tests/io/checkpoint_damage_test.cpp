@@ -119,5 +119,28 @@ TEST_F(CheckpointDamage, ADamagedDatasetIsNamedAndListed) {
   }
 }
 
+TEST_F(CheckpointDamage, PartsHaveEachDatasetOnce) {
+  write(path_);
+  const CheckpointReader reader(path_);
+  const auto names_of = [](const auto& rows) {
+    std::vector<std::string> names;
+    for (const auto& row : rows) {
+      EXPECT_TRUE(row.ok) << row.dataset;
+      names.push_back(row.dataset);
+    }
+    return names;
+  };
+  const std::vector<std::string> all = names_of(reader.verify_all());
+  for (const int count : {1, 2, 3, 50}) {
+    std::vector<std::string> of_parts;
+    for (int i = 0; i < count; ++i) {
+      for (const std::string& name : names_of(reader.verify_all({.index = i, .count = count}))) {
+        of_parts.push_back(name);
+      }
+    }
+    EXPECT_EQ(of_parts, all) << count << " parts";
+  }
+}
+
 }  // namespace
 }  // namespace espalier::io::checkpoint_damage_test

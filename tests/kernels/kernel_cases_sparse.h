@@ -141,11 +141,11 @@ inline void add_sparse_cases(Cases& cases, const SparseShape& shape, const Spars
 
 inline void add_sparse_cases(Cases& cases) {
   // Rows and columns of one tile and of several, with partial bytes, words, vectors, panels and
-  // groups of rows; tokens that fill a block or not.
+  // groups of rows; tokens that fill a block or not, and those of several passes of a matrix unit.
   const SparseShape shapes[] = {
       {1, 1, 1, 1},         {3, 5, 7, 0.5},     {0, 6, 9, 0.5},      {17, 64, 64, 0},
       {64, 128, 128, 0.1},  {65, 130, 70, 0.1}, {33, 33, 259, 0.01}, {130, 601, 200, 0.1},
-      {131, 140, 530, 0.5}, {9, 66, 129, 1},
+      {131, 140, 530, 0.5}, {9, 66, 129, 1},    {600, 300, 96, 0.3}, {2100, 40, 64, 0.4},
   };
   for (const SparseShape& shape : shapes) {
     for (const Form form : {Form::list, Form::bitmap}) {

@@ -73,7 +73,7 @@ program=$unpacked/usr/bin/espalier
 expect "no path of libraries" lacks "$(readelf -d "$program")" "PATH)"
 expect "no symbols" lacks "$(readelf -S "$program")" ".symtab"
 if [ "$(uname -m)" = x86_64 ]; then
-  for table in portable avx2 avx512 avx512bf16; do
+  for table in portable avx2 avx512 avx512bf16 amx; do
     expect "the kernels of cpu-$table" grep -q "cpu-$table" "$program"
   done
 fi

@@ -1,10 +1,26 @@
 #pragma once
 
-// The best instruction set of this CPU for which kernels are compiled. Only the compiler's own
-// functions: cmake/native_isa.cmake runs this while CMake configures.
+// The best instruction set of this CPU for which kernels are compiled. Only functions of compiler
+// and system: cmake/native_isa.cmake runs this while CMake configures.
+#include <sys/syscall.h>
+#include <unistd.h>
+
 namespace espalier::kernels {
 
-enum class InstructionSet { kPortable, kAvx2, kAvx512, kAvx512Bf16 };  // each contains those before
+// Each contains those before.
+enum class InstructionSet { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+
+/// Linux lets a process use the registers of the matrix unit only on request (since 5.16). Threads
+/// inherit it.
+inline bool permits_matrix_unit() {
+#ifdef SYS_arch_prctl
+  constexpr long kRequest = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;     // XFEATURE_XTILEDATA
+  return ::syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 inline InstructionSet best_instruction_set() {
   // x86-64-v3 and -v4 by their features, since clang 16 does not know the names of the levels.
@@ -17,9 +33,13 @@ inline InstructionSet best_instruction_set() {
       !__builtin_cpu_supports("avx512vl")) {
     return InstructionSet::kAvx2;
   }
-  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi2")
-             ? InstructionSet::kAvx512Bf16
-             : InstructionSet::kAvx512;
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi2")) {
+    return InstructionSet::kAvx512;
+  }
+  return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+                 permits_matrix_unit()
+             ? InstructionSet::kAmx
+             : InstructionSet::kAvx512Bf16;
 }
 
 }  // namespace espalier::kernels

@@ -4,6 +4,9 @@
 
 namespace espalier::kernels {
 
+namespace amx {
+const Kernels& table();
+}
 namespace avx512bf16 {
 const Kernels& table();
 }
@@ -23,6 +26,11 @@ namespace cpu {
 std::vector<const Kernels*> tables() {
   [[maybe_unused]] const InstructionSet best = best_instruction_set();
   std::vector<const Kernels*> found;
+#ifdef ESPALIER_HAS_amx
+  if (best >= InstructionSet::kAmx) {
+    found.push_back(&amx::table());
+  }
+#endif
 #ifdef ESPALIER_HAS_avx512bf16
   if (best >= InstructionSet::kAvx512Bf16) {
     found.push_back(&avx512bf16::table());

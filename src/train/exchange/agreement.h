@@ -52,10 +52,10 @@ void compare_settings(const io::Config& config, parallel::Communicator& comm);
 void compare_ranks(const sparse::Store& store, parallel::Communicator& comm,
                    const parallel::LowRank* low_rank = nullptr);
 
-/// Collective. Runs `action` on rank 0, then on the others, so that an error of config or files is
-/// reported once. `action` must not communicate; it may take long (busy.h).
+/// Collective. Runs `action` on rank 0, and throws its failure on all. `action` must not
+/// communicate; it may take long (busy.h).
 template <class Action>
-void on_first_rank_first(parallel::Communicator& comm, const Action& action) {
+void on_first_rank(parallel::Communicator& comm, const Action& action) {
   std::optional<Failure> first;
   if (comm.rank() == 0) {
     try {
@@ -66,6 +66,13 @@ void on_first_rank_first(parallel::Communicator& comm, const Action& action) {
     }
   }
   agree(comm, first);
+}
+
+/// Collective. The same; then runs it on the others, so that an error of config or files is
+/// reported once.
+template <class Action>
+void on_first_rank_first(parallel::Communicator& comm, const Action& action) {
+  on_first_rank(comm, action);
   if (comm.rank() != 0) {
     const parallel::Busy busy(comm);
     action();

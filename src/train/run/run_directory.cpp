@@ -11,6 +11,7 @@
 #include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/train/exchange/agreement.h"
+#include "src/train/run/newest_checkpoint.h"
 
 namespace espalier::train {
 
@@ -55,26 +56,22 @@ void check_not_of_run(std::string_view name, const std::string& input, const fs:
 RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
                            parallel::Communicator& comm)
     : root_(root), writes_(comm.rank() == 0) {
-  std::optional<Failure> error;
+  on_first_rank(comm, [&] {
+    lock_.emplace(root_);
+    if (!lock_->warning().empty()) {
+      notes_.push_back(lock_->warning());
+    }
+    decide(resume);
+  });
   std::string config;  // of an earlier attempt
   std::string manifest;
-  if (writes_) {
-    try {
-      const parallel::Busy busy(comm);
-      lock_.emplace(root_);
-      if (!lock_->warning().empty()) {
-        notes_.push_back(lock_->warning());
-      }
-      decide(resume);
-      if (resume == "auto" && !resume_file_) {
-        config = text_or_empty(root_ / "config.toml");
-        manifest = text_or_empty(root_ / "manifest.json");
-      }
-    } catch (const Failure& failure) {
-      error = failure;
+  if (resume == "auto") {
+    resume_newest(comm);
+    if (writes_ && !resume_file_) {
+      config = text_or_empty(root_ / "config.toml");
+      manifest = text_or_empty(root_ / "manifest.json");
     }
   }
-  agree(comm, error);
   const std::string file = broadcast_text(comm, resume_file_ ? resume_file_->string() : "");
   if (!file.empty()) {
     resume_file_ = file;
@@ -92,21 +89,22 @@ void RunDirectory::decide(const std::string& resume) {
           root_.string());
   } else if (resume == "none") {
     replaces_ = true;
-  } else if (resume == "auto") {
-    resume_newest();
-  } else {
+  } else if (resume != "auto") {
     resume_from(resume);
   }
 }
 
-void RunDirectory::resume_newest() {
-  io::NewestIntact newest = io::newest_intact_checkpoint(checkpoints());
-  if (!newest.file && !newest.skipped.empty()) {
-    throw Failure(fmt::format("no checkpoint of {} is intact: {}; copy one from a backup, or name "
-                              "another directory with --out",
-                              root_.string(), fmt::join(newest.skipped, "; ")),
-                  newest.unreadable);
-  }
+void RunDirectory::resume_newest(parallel::Communicator& comm) {
+  io::NewestIntact newest = newest_intact_checkpoint(checkpoints(), comm);
+  on_first_rank(comm, [&] {
+    if (!newest.file && !newest.skipped.empty()) {
+      throw Failure(
+          fmt::format("no checkpoint of {} is intact: {}; copy one from a backup, or name "
+                      "another directory with --out",
+                      root_.string(), fmt::join(newest.skipped, "; ")),
+          newest.unreadable);
+    }
+  });
   resume_file_ = std::move(newest.file);
   continues_ = resume_file_.has_value();
   std::ranges::move(newest.skipped, std::back_inserter(notes_));

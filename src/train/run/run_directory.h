@@ -35,7 +35,7 @@ class RunDirectory {
   ///   ""      fresh; Failure if the directory holds a run
   ///   "none"  fresh; `begin` removes an earlier run
   ///   "auto"  the newest intact checkpoint in the directory; fresh if there is none; Failure if
-  ///           all are damaged
+  ///           all are damaged. All ranks that see a file verify a part of it each
   ///   FILE    that checkpoint. If it is not in checkpoints/: Failure if the directory holds a
   ///           checkpoint or a summary; a run that saved neither is replaced
   RunDirectory(const std::filesystem::path& root, const std::string& resume,
@@ -74,7 +74,7 @@ class RunDirectory {
 
  private:
   void decide(const std::string& resume);
-  void resume_newest();
+  void resume_newest(parallel::Communicator& comm);
   void resume_from(const std::filesystem::path& file);
   bool holds_run() const;
   bool holds_results() const;  ///< a checkpoint, or the summary of a run without any

@@ -67,20 +67,48 @@ void put_band(const Epilogue& e, const float* band, const Place& p) {
   }
 }
 
-template <class F, class In>
-PutBand put_band_of_halves(const Epilogue& e) {
-  return e.out.dtype == DType::fp32 ? put_band<F, In, float> : put_band<F, In, In>;
+template <class F, class In, class Out>
+void put_rows(const Epilogue& e, const float* sums, const RowsPlace& p) {
+  for (int64_t i = 0; i < p.tokens; ++i) {
+    const float* row = sums + i * p.row;
+    int64_t f = 0;
+    for (; f + kLanes <= p.features; f += kLanes) {
+      put_out<F, In, Out>(e, p.token + i, p.feature + f, read_vector(row + f), kLanes);
+    }
+    if (f < p.features) {
+      put_out<F, In, Out>(e, p.token + i, p.feature + f, read_vector(row + f), p.features - f);
+    }
+  }
+}
+
+/// Calls body with an activation function, and objects of the types of operands and result.
+template <class Body>
+void with_types(const Epilogue& e, DType in, const Body& body) {
+  with_function(e.activation, [&](auto function) {
+    with_type(in, [&](auto operand) {
+      if (e.out.dtype == DType::fp32) {
+        body(function, operand, float{});
+      } else {
+        body(function, operand, operand);
+      }
+    });
+  });
 }
 
 }  // namespace
 
 PutBand put_band_for(const Epilogue& e, DType in) {
   PutBand chosen = nullptr;
-  with_function(e.activation, [&](auto function) {
-    using F = decltype(function);
-    chosen = in == DType::fp32   ? put_band<F, float, float>
-             : in == DType::bf16 ? put_band_of_halves<F, bf16>(e)
-                                 : put_band_of_halves<F, fp16>(e);
+  with_types(e, in, [&]<class F, class In, class Out>(F /*f*/, In /*in*/, Out /*out*/) {
+    chosen = put_band<F, In, Out>;
+  });
+  return chosen;
+}
+
+PutRows put_rows_for(const Epilogue& e, DType in) {
+  PutRows chosen = nullptr;
+  with_types(e, in, [&]<class F, class In, class Out>(F /*f*/, In /*in*/, Out /*out*/) {
+    chosen = put_rows<F, In, Out>;
   });
   return chosen;
 }

@@ -1,5 +1,6 @@
 #pragma once
-// The last part of the sparse products: from fp32 sums, features x tokens, to rows of the result.
+// The last part of the sparse products: from fp32 sums, features x tokens or tokens x features, to
+// rows of the result.
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/operations/activation.h"
 
@@ -34,5 +35,14 @@ using PutBand = void (*)(const Epilogue& e, const float* band, const Place& plac
 
 /// For a product with operands of type `in`.
 PutBand put_band_for(const Epilogue& e, DType in);
+
+/// A part of the result: consecutive tokens x features. Its sums are rows, `row` floats apart.
+struct RowsPlace {
+  int64_t token, tokens;
+  int64_t feature, features;
+  int64_t row;
+};
+using PutRows = void (*)(const Epilogue& e, const float* sums, const RowsPlace& place);
+PutRows put_rows_for(const Epilogue& e, DType in);
 
 }  // namespace espalier::kernels::ESPALIER_ISA

@@ -4,9 +4,10 @@
 // results are added up in registers.
 //
 // For each block of tokens, all threads pack dy and x (features x tokens); then each thread adds
-// the block's part to the results of its own tiles.
+// the block's part to the results of its own tiles. On CPUs with a matrix unit: matrix_unit.h.
 #include <omp.h>
 
+#include "src/kernels/cpu/sparse/matrix_unit.h"
 #include "src/kernels/cpu/sparse/sampled.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
@@ -80,6 +81,10 @@ void sddmm(Stream& stream, const SddmmArgs& args) {
   const int threads = stream.threads();
   const int64_t count = args.weight.positions.count;
   if (count == 0 || (args.accumulate && args.x.rows() == 0)) {
+    return;
+  }
+  if (uses_matrix_unit(args.weight, args.x.dtype, args.x.rows())) {
+    matrix_unit_sddmm(stream, args);
     return;
   }
   Carver sizes;

@@ -7,10 +7,11 @@
 //   - pack its activations (features x tokens)
 //   - for each band of output rows that fits the L2 cache, accumulate in the band over all panels
 //   - transpose the band into the result, with bias, activation and rounding
-// Threads split the blocks of tokens.
+// Threads split the blocks of tokens. On CPUs with a matrix unit: matrix_unit.h.
 #include <cstring>
 
 #include "src/kernels/cpu/sparse/band.h"
+#include "src/kernels/cpu/sparse/matrix_unit.h"
 #include "src/kernels/cpu/sparse/tile_kernels.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
@@ -53,6 +54,10 @@ void product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tens
   const int threads = stream.threads();
   const int64_t tokens = x.rows();
   if (tokens == 0 || epilogue.out.cols() == 0) {
+    return;
+  }
+  if (uses_matrix_unit(weight, x.dtype, tokens)) {
+    matrix_unit_product(stream, weight, use, x, epilogue);
     return;
   }
   const SparseKernels kernels = sparse_kernels(x.dtype);

@@ -324,7 +324,8 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
   tiles.blocks = tiles.segment_blocks() * (turned ? weight.cols / most(1, segment) : 1);
   tiles.panels = tiles.segment_panels() * (turned ? 1 : weight.cols / most(1, segment));
   while (sampled && tiles.tiles() < kTilesPerThread * threads && tiles.block_rows > 16) {
-    tiles.block_rows /= 2;
+    // Groups are complete, and end in their tile.
+    tiles.block_rows = divide_up(tiles.block_rows / 2, kSampledRows) * kSampledRows;
     tiles.blocks = tiles.segment_blocks();
   }
   tiles.form = values;
