@@ -221,8 +221,8 @@ struct Damage {
   std::string why{};        ///< empty: it is intact
   bool unreadable = false;  ///< is_unreadable
 };
-/// Reads the structure of a checkpoint and the datasets of `part`. Throws Failure for causes outside
-/// its content (permissions, too many open files).
+/// Reads the structure of a checkpoint and the datasets of `part`. Throws Failure for causes
+/// outside its content (permissions, too many open files).
 Damage damage_of(const std::filesystem::path& path, FilePart part = {});
 /// Reads a checkpoint that was just written, from the disk where the system allows it, before
 /// earlier ones are removed. If it is damaged, renames it to PATH.damaged and throws Failure.

@@ -1,7 +1,7 @@
 #pragma once
 // Sparse products in bf16 on the matrix unit of a CPU (Intel AMX). Pieces of W are expanded into
 // dense tiles in the cache; the unit multiplies them with tiles of packed activations. It spends
-// 1 / f of the arithmetic that the kept elements need, at 16 or more times the rate of vectors.
+// 1 / f of the arithmetic that the kept elements need, at 16 times the peak rate of fp32 vectors.
 //
 //   y = x Wᵀ      tiles of yᵀ: W (rows) times xᵀ
 //   dx = dy W     tiles of dx: dy times W (pairs of rows)
@@ -13,7 +13,8 @@
 //
 // Cost per 512 elements of W, kept or not, and 256 tokens: 16 multiplications of tiles, 93 ns at
 // 2.7 GHz, or 420 ns where the processor throttles them; expansion, 20 ns. Memory: the packed
-// activations, and per thread up to 0.8 MB of W and of sums. With KeptForms: the bits and 4 bytes for each 64 elements, shared by the three products.
+// activations, and per thread up to 0.8 MB of W and of sums. With KeptForms: the bits and 4 bytes
+// for each 64 elements, shared by the three products.
 //
 // CMake chooses one of two implementations: none (matrix_unit_plain.cpp), or matrix_unit_amx.cpp.
 #include "src/kernels/cpu/sparse/band.h"
