@@ -83,6 +83,8 @@ struct Coding {
   void (*check)(const Coded& coded);
   void (*build_prefix_counts)(const Coded& coded, std::span<uint32_t> prefix_counts) =
       [](const Coded&, std::span<uint32_t>) {};
+  /// `check`, and the mask, in one pass over the data; null: an Index decodes it.
+  Mask (*checked_mask)(const Coded& coded) = nullptr;
   /// Positions of kept elements [first, first + out.size()); all of them exist.
   void (*decode)(const Coded& coded, int64_t first, std::span<int32_t> out);
   /// Kept elements at positions below `dense`, which lies in [0, size]; kept > 0.

@@ -35,6 +35,11 @@ Mask mask_from_file(const Encoding& encoding, int64_t size, int64_t kept,
   if (encoding.file != nullptr) {
     return encoding.file->decode(size, kept, bytes);
   }
+  if (encoding.coding->checked_mask != nullptr) {
+    check_counts(size, kept);
+    return encoding.coding->checked_mask(
+        {.size = size, .kept = kept, .shape = {}, .data = bytes, .prefix_counts = {}});
+  }
   Arena arena;
   return Index::from_bytes(arena, encoding, size, kept, bytes).mask();
 }

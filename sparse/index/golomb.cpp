@@ -260,17 +260,41 @@ void encode(const Mask& mask, const Counts& counts, std::span<uint8_t> data) {
   highs.finish();
 }
 
-void check_data(const Coded& coded) {
+void check_sizes(const Coded& coded) {
   const int bits = low_bits(coded.size, coded.kept);
   check_split(coded, bits, coded.size >> bits);
+}
+
+/// After check_sizes. Calls fn(position) for each kept element, ascending; positions beyond the
+/// size are an error afterwards.
+template <class Fn>
+void check_each(const Coded& coded, const Fn& fn) {
+  const int bits = low_bits(coded.size, coded.kept);
   int64_t end = 0;
   int64_t zeros_before = 0;
   for_each_number(split(coded.data, coded.kept, bits), [&](int64_t zeros, uint64_t low) {
     end += ((zeros - zeros_before) << bits) + static_cast<int64_t>(low) + 1;
     zeros_before = zeros;
+    fn(end - 1);
   });
   check(end <= coded.size, "golomb index: the last kept element lies at {}, beyond the size {}",
         end - 1, coded.size);
+}
+
+void check_data(const Coded& coded) {
+  check_sizes(coded);
+  check_each(coded, [](int64_t /*position*/) {});
+}
+
+Mask checked_mask(const Coded& coded) {
+  check_sizes(coded);
+  std::vector<uint64_t> words(static_cast<size_t>(bitmap_coding::word_count(coded.size)));
+  check_each(coded, [&](int64_t position) {
+    if (position < coded.size) {
+      words[static_cast<size_t>(position) / 64] |= uint64_t{1} << (position % 64);
+    }
+  });
+  return Mask::from_words(coded.size, words);
 }
 
 void build_prefix_counts(const Coded& coded, std::span<uint32_t> prefix_counts) {
@@ -336,6 +360,7 @@ constexpr Coding kCoding{.exact_bytes = exact_bytes,
                          .encode = encode,
                          .check = check_data,
                          .build_prefix_counts = build_prefix_counts,
+                         .checked_mask = checked_mask,
                          .decode = decode,
                          .kept_before = kept_before};
 

@@ -14,7 +14,7 @@ void read(Input input) {
   SmallStore small;
   if (io::is_checkpoint(file.path())) {
     const io::CheckpointReader reader(file.path());
-    train::load(reader, small.store, true);
+    train::load(reader, small.store, {.optimizer = true});
     train::load_feedback(reader, small.store, 0, 1);
     train::load_feedback(reader, small.store, 1, 3);
     train::progress_of(reader);

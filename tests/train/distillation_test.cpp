@@ -207,7 +207,7 @@ TEST_P(Reference, LossesEqualThoseOfFullLogits) {
   Stream stream(arena, 1);
   train::Stage stage(config, problem, stream, kernels::by_name("auto"),
                      {.micro_batch = kSamples, .teacher = &*file});
-  train::load(io::CheckpointReader(file->path), stage.teacher()->store(), false);
+  train::load(io::CheckpointReader(file->path), stage.teacher()->store(), {});
   for (sparse::Parameter& parameter : stage.store().parameters()) {
     stage.store().set_values(
         parameter, learning.stage.store().values(learning.stage.store().find(parameter.spec.name)));

@@ -276,13 +276,13 @@ void build_stage(const Opened& opened, const std::shared_ptr<Shards>& shards, Ru
 void load_weights_and_state(const Opened& opened, Run& run) {
   const WeightSource& files = opened.files;
   if (Teacher* teacher = run.stage->teacher(); teacher != nullptr) {
-    load(io::CheckpointReader(opened.teacher->path), teacher->store(), false);
+    load(io::CheckpointReader(opened.teacher->path), teacher->store(), {});
   }
   sparse::Store& store = run.stage->store();
   const bool whole = !run.plan->layout.pipelined();
   if (files.resume) {
     const io::CheckpointReader reader(*files.resume);
-    load(reader, store, true, whole);
+    load(reader, store, {.optimizer = true, .whole = whole, .masks = false});
     load_feedback(reader, store, run.ranks->replica(), run.plan->layout.grid.data);
     run.step = run.resumed_step = reader.meta().step;
     run.pruner->resume(run.step, reader);

@@ -73,9 +73,11 @@ void check_same_model(const io::Config& config, const io::Config& saved, const s
   }
 }
 
-void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer, bool whole) {
-  check_same_parameters(reader, specs_of(store), whole);
-  take_masks(store, [&](size_t p) { return read_mask(reader, store.parameters()[p].spec.name); });
+void load(const io::CheckpointReader& reader, sparse::Store& store, const LoadOptions& options) {
+  check_same_parameters(reader, specs_of(store), options.whole);
+  if (options.masks) {
+    take_masks(store, [&](size_t p) { return read_mask(reader, store.parameters()[p].spec.name); });
+  }
   for (sparse::Parameter& parameter : store.parameters()) {
     const std::string& name = parameter.spec.name;
     std::vector<float> values(static_cast<size_t>(parameter.kept()));
@@ -87,7 +89,7 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimiz
       reader.values(name, view);
     }
     store.set_values(parameter, values);
-    if (!optimizer) {
+    if (!options.optimizer) {
       continue;
     }
     if (store.state(parameter).separate_master) {  // the common value of all ranks
@@ -187,7 +189,7 @@ void load_plain(const std::filesystem::path& path, sparse::Store& store,
 void load_weights(const std::filesystem::path& path, sparse::Store& store,
                   const std::vector<bool>& prunable, bool whole) {
   if (io::is_checkpoint(path)) {
-    load(io::CheckpointReader(path), store, false, whole);
+    load(io::CheckpointReader(path), store, {.whole = whole});
   } else {
     load_plain(path, store, prunable);
   }

@@ -49,12 +49,15 @@ RunProgress progress_of(const io::CheckpointReader& reader);
 /// `config` that the shapes of its parameters do not determine, such as the number of heads.
 void check_same_model(const io::Config& config, const io::Config& saved, const std::string& file);
 
-/// Loads masks and values; with `optimizer` also this rank's part of master copies, moments and
-/// arrays of the pruning method, bit for bit. Not collective. Throws Failure if the file is of
-/// another model. If all masks are equal, the store is not rebuilt. `whole`: the store has all
-/// parameters of the network.
-void load(const io::CheckpointReader& reader, sparse::Store& store, bool optimizer,
-          bool whole = true);
+struct LoadOptions {
+  /// Also this rank's part of master copies, moments and arrays of the pruning method.
+  bool optimizer = false;
+  bool whole = true;  ///< the store has all parameters of the network
+  bool masks = true;  ///< false: the store was built with the masks of the file
+};
+/// Loads masks and values, bit for bit. Not collective. Throws Failure if the file is of another
+/// model. If all masks are equal, the store is not rebuilt.
+void load(const io::CheckpointReader& reader, sparse::Store& store, const LoadOptions& options);
 
 /// Loads this replica's error feedback if the same number of replicas saved theirs; else every
 /// replica gets (sum of the saved errors) / replicas.
