@@ -20,6 +20,7 @@ struct PlanArguments {
   TrainArguments train;
   std::string machine, output;
   std::string ranks = "1";
+  planner::TensorSplit tensor;
   bool search = false, json = false, calibrate = false, quick = false;
   int threads = 1;
 };
@@ -56,6 +57,7 @@ Json json_of(const planner::StepPrediction& found, bool fits) {
             {"stages", grid.pipeline},
             {"replicas", grid.data},
             {"schedule", grid.pipeline > 1 ? found.plan.layout.schedule.name : "none"},
+            {"layers", found.plan.layout.partition()},
             {"micro_batch", found.micro_batch},
             {"micro_batches", found.micro_batches},
             {"step_ms", found.step * 1e3},
@@ -120,7 +122,8 @@ int predict(const PlanArguments& arguments) {
   const train::ProblemShape problem = assume_problem(config, nullptr).shape;
   const model::Layers layers = model::make_layers(config.model, problem);
   const train::InitialMasks start = train::initial_masks(config, model::parameters_of(layers));
-  const planner::PlannedRun run{config, problem, layers, start};
+  const planner::PlannedRun run{config, problem, layers, start, arguments.tensor};
+  const double memory = machine.memory * arguments.tensor.ways;
   Json json{{"machine", machine.name}, {"plans", Json::array()}};
   Rows rows = kHead;
   std::string details;
@@ -140,13 +143,13 @@ int predict(const PlanArguments& arguments) {
     }
     for (const planner::StepPrediction& plan : plans) {
       const auto needed = static_cast<double>(plan.plan.fit.plan.needed());
-      json["plans"].push_back(json_of(plan, needed <= machine.memory));
+      json["plans"].push_back(json_of(plan, needed <= memory));
       rows.push_back(row_of(plan));
-      if (needed > machine.memory) {
+      if (needed > memory) {
         details += fmt::format(
             "over {} ranks a rank needs {}, and a device has {}: use more stages "
             "(parallel.pipeline), train.recompute, pruning before the first step, or --search\n",
-            ranks, bytes_text(needed), bytes_text(machine.memory));
+            ranks, bytes_text(needed), bytes_text(memory));
       }
     }
     if (rows.size() == 2) {
@@ -196,6 +199,14 @@ void register_plan(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   command->add_flag("--search", arguments->search,
                     "try all stages, schedules and micro-batches; print the ten fastest");
+  command
+      ->add_option("--tensor", arguments->tensor.ways,
+                   "devices that divide each layer, as in Megatron-LM: only to compare with "
+                   "published runs")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_flag("--sequence-parallel", arguments->tensor.sequence,
+                    "with --tensor: norms are divided, too");
   command->add_flag("--json", arguments->json, "print one JSON object");
   command->add_flag("--calibrate", arguments->calibrate,
                     "measure this machine (under mpirun: with all its ranks) and write -o FILE");

@@ -24,7 +24,7 @@ class Search {
     const std::string& budget = config_.train.memory_budget;
     const double wanted =
         budget.empty() ? machine.memory : static_cast<double>(config::parse_bytes(budget));
-    limit_ = std::min(wanted, machine.memory);
+    limit_ = std::min(wanted, machine.memory) * run.tensor.ways;
     // A plan that must fit a budget also finds all changes that would help, which takes long.
     config_.train.memory_budget.clear();
     if (config_.train.recompute != "auto") {
@@ -34,11 +34,12 @@ class Search {
 
   SearchResult run() {
     const auto layers = static_cast<int>(run_.layers.size());
-    for (int stages = 1; stages <= std::min(ranks_, layers); ++stages) {
-      if (ranks_ % stages != 0) {
+    const int ranks = ranks_ / run_.tensor.ways;
+    for (int stages = 1; stages <= std::min(ranks, layers); ++stages) {
+      if (ranks % stages != 0) {
         continue;
       }
-      const int64_t share = config_.train.global_batch / (ranks_ / stages);
+      const int64_t share = config_.train.global_batch / (ranks / stages);
       for (int64_t micro_batch = 1; micro_batch <= std::max<int64_t>(share, 1); micro_batch *= 2) {
         for (const char* schedule : kSchedules) {
           try_layout(stages, schedule, micro_batch);
@@ -61,8 +62,8 @@ class Search {
     for (const std::string& recompute : recomputes_) {  // the less, the faster
       config_.train.recompute = recompute;
       try {
-        StepPrediction step =
-            predict_step({config_, run_.problem, run_.layers, run_.start}, machine_, ranks_);
+        StepPrediction step = predict_step(
+            {config_, run_.problem, run_.layers, run_.start, run_.tensor}, machine_, ranks_);
         if (static_cast<double>(step.plan.fit.plan.needed()) <= limit_) {
           found_.best.push_back({.stages = stages,
                                  .schedule = stages == 1 ? "none" : schedule,

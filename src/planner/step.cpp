@@ -20,12 +20,18 @@ struct LayerSeconds {
 
 class Predictor {
  public:
-  Predictor(const PlannedRun& run, const Machine& machine, int ranks)
-      : run_(run), machine_(machine), ranks_(ranks), dtype_(dtype_by_name(run.config.train.dtype)) {
-    check(ranks == 1 || ranks <= machine.levels.back().ranks,
+  Predictor(const PlannedRun& run, const Machine& machine, int devices)
+      : run_(run),
+        machine_(machine),
+        ways_(run.tensor.ways),
+        devices_(devices),
+        dtype_(dtype_by_name(run.config.train.dtype)) {
+    check(devices == 1 || devices <= machine.levels.back().ranks,
           "{} ranks need as many devices, and machine \"{}\" has {}: ask for fewer ranks, or raise "
           "the ranks of its last [[level]]",
-          ranks, machine.name, machine.levels.back().ranks);
+          devices, machine.name, machine.levels.back().ranks);
+    check(devices % ways_ == 0, "{} ranks cannot be divided into groups of {}: change --tensor",
+          devices, ways_);
   }
 
   StepPrediction predict() {
@@ -58,7 +64,7 @@ class Predictor {
          .layers = run_.layers,
          .start = run_.start,
          .times = times,
-         .ranks = ranks_,
+         .ranks = devices_ / ways_,
          .threads = static_cast<int>(machine_.threads),
          .place = kernels::planning(run_.config.run.backend),
          .carrier = train::planned_carrier(run_.config, run_.config.run.backend == "cuda")});
@@ -72,12 +78,21 @@ class Predictor {
                                              steps.back(), run_.start.kept);
   }
 
-  double seconds_of_all(const Operations& operations) {
-    double sum = 0;
-    for (const kernels::OperationRow& row : operations) {
-      sum += static_cast<double>(row.calls) * seconds_of(machine_, row, dtype_);
-    }
-    return sum;
+  double seconds(const kernels::OperationRow& row) const {
+    return static_cast<double>(row.calls) * seconds_of(machine_, run_.tensor, row, dtype_);
+  }
+  double seconds_of_all(const Operations& operations) const {
+    return std::accumulate(
+        operations.begin(), operations.end(), 0.0,
+        [this](double sum, const kernels::OperationRow& row) { return sum + seconds(row); });
+  }
+
+  /// Values of the tensor between layer `i` and the next.
+  int64_t output_values(size_t i) const {
+    return static_cast<int64_t>(operations_[i].output_bytes / sizeof(float));
+  }
+  const Level& level_between(int64_t rank, int64_t other) const {
+    return machine_.level_between(rank * ways_, other * ways_);
   }
 
   void count(const train::Plan& plan) {
@@ -87,11 +102,18 @@ class Predictor {
     operations_ = count_operations(run_.config, run_.problem, kept(), plan.fit.choice.micro_batch,
                                    plan.fit.choice.recompute, deferred);
     seconds_.clear();
-    for (const LayerOperations& layer : operations_) {
+    const bool recomputed = plan.fit.choice.recompute == model::Recompute::full;
+    for (size_t i = 0; i < operations_.size(); ++i) {
+      const LayerOperations& layer = operations_[i];
       const double third = seconds_of_all({layer.other}) / 3;
+      const auto values =
+          static_cast<double>(output_values(i + 1 < operations_.size() ? i : i - 1));
+      const TensorExchanges exchanges = exchanges_of(
+          machine_, run_.tensor, layer, values * static_cast<double>(size_of(dtype_)), recomputed);
       seconds_.push_back(
-          {.pass = {.forward = third + seconds_of_all(layer.forward),
-                    .backward_input = third + seconds_of_all(layer.backward_input),
+          {.pass = {.forward = third + exchanges.forward + seconds_of_all(layer.forward),
+                    .backward_input =
+                        third + exchanges.backward + seconds_of_all(layer.backward_input),
                     .backward_weight = third + seconds_of_all(layer.backward_weight)},
            .update = seconds_of_all(layer.update)});
     }
@@ -124,9 +146,9 @@ class Predictor {
         continue;
       }
       const size_t last = layout.ends[static_cast<size_t>(stage)] - 1;
-      const auto values = static_cast<int64_t>(operations_[last].output_bytes / sizeof(float));
+      const int64_t values = output_values(last) / ways_;
       const Level& level =
-          machine_.level_between(int64_t{from} * layout.grid.data, int64_t{to} * layout.grid.data);
+          level_between(int64_t{from} * layout.grid.data, int64_t{to} * layout.grid.data);
       costs.latency = std::max(costs.latency, level.link.latency_s);
       costs.transfer =
           std::max(costs.transfer,
@@ -138,7 +160,7 @@ class Predictor {
   StepPrediction of(train::Plan plan) {
     const train::Layout& layout = plan.layout;
     const parallel::Costs costs = costs_of(layout);
-    StepPrediction found{.ranks = ranks_, .micro_batch = plan.fit.choice.micro_batch};
+    StepPrediction found{.ranks = devices_, .micro_batch = plan.fit.choice.micro_batch};
     found.micro_batches =
         train::share_of(run_.config, layout.grid.data) / plan.fit.choice.micro_batch;
     found.timeline = layout.policy ? parallel::simulate(*layout.policy, costs).second
@@ -172,6 +194,7 @@ class Predictor {
         update += seconds_[i].update;
       });
     }
+    kept /= ways_;
     found.update = std::max(found.update, update);
     if (layout.grid.data == 1) {
       return;
@@ -198,7 +221,7 @@ class Predictor {
                                 bytes),
                       {.ranks = layout.grid.data,
                        .reduction = reduction == "ring" ? "ring" : "sra",
-                       .link = machine_.level_between(first, first + layout.grid.data - 1).link,
+                       .link = level_between(first, first + layout.grid.data - 1).link,
                        .decode_per_s = sums_per_s});
     found.reduction = std::max(found.reduction, exchange.exposed_s);
     found.bytes_reduced = std::max(found.bytes_reduced, exchange.bytes);
@@ -215,9 +238,8 @@ class Predictor {
     const auto passes = static_cast<double>(found.micro_batches);
     const auto add = [&](const Operations& operations, double times) {
       for (const kernels::OperationRow& row : operations) {
-        const double calls = static_cast<double>(row.calls) * times;
-        found.by_operation[row.name] += calls * seconds_of(machine_, row, dtype_);
-        found.flops += calls * row.cost.flops * layout.grid.data;
+        found.by_operation[row.name] += seconds(row) * times;
+        found.flops += static_cast<double>(row.calls) * times * row.cost.flops * layout.grid.data;
       }
     };
     for (const LayerOperations& layer : operations_) {
@@ -231,7 +253,8 @@ class Predictor {
 
   const PlannedRun& run_;
   const Machine& machine_;
-  int ranks_;
+  int ways_;  ///< devices of a rank
+  int devices_;
   DType dtype_;
   std::vector<LayerOperations> operations_;
   std::vector<LayerSeconds> seconds_;
@@ -239,8 +262,8 @@ class Predictor {
 
 }  // namespace
 
-StepPrediction predict_step(const PlannedRun& run, const Machine& machine, int ranks) {
-  return Predictor(run, machine, ranks).predict();
+StepPrediction predict_step(const PlannedRun& run, const Machine& machine, int devices) {
+  return Predictor(run, machine, devices).predict();
 }
 
 }  // namespace espalier::planner

@@ -20,6 +20,7 @@
 #include "parallel/pipeline/schedule/simulate.h"
 #include "src/planner/machine.h"
 #include "src/planner/operations.h"
+#include "src/planner/tensor_split.h"
 #include "src/train/memory/planner.h"
 
 namespace espalier::planner {
@@ -30,11 +31,12 @@ struct PlannedRun {
   const train::ProblemShape& problem;
   std::span<const std::unique_ptr<model::Layer>> layers;
   const train::InitialMasks& start;
+  TensorSplit tensor{};
 };
 
 struct StepPrediction {
   train::Plan plan;
-  int ranks = 1;
+  int ranks = 1;  ///< devices
   int64_t micro_batch = 1, micro_batches = 1;
   /// Seconds. compute: of the rank that computes longest; waiting: of that rank, until the end of
   /// the pipeline.
@@ -46,7 +48,8 @@ struct StepPrediction {
   std::map<std::string, double> by_operation;  ///< seconds of all ranks of a replica, by name
 };
 
-/// Throws Failure if the run cannot be laid out over so many ranks, or fits no memory.
-StepPrediction predict_step(const PlannedRun& run, const Machine& machine, int ranks);
+/// Throws Failure if the run cannot be laid out over so many devices, or fits no memory. A rank of
+/// the plan is `run.tensor.ways` devices.
+StepPrediction predict_step(const PlannedRun& run, const Machine& machine, int devices);
 
 }  // namespace espalier::planner

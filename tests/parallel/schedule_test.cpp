@@ -122,6 +122,9 @@ TEST(Schedules, KeepTheBoundsOfTheirPapers) {
             fmt::format("{} p={} m={} v={}", row.name, shape.ranks, shape.micro_batches, chunks));
         const int buffers = needed_buffers(schedule);
         EXPECT_LE(buffers, 2 * shape.ranks);
+        if (buffers > 1) {
+          EXPECT_THROW(check_schedule(schedule, buffers - 1), Failure) << "fewer are enough";
+        }
         const ScheduleFacts facts = check_schedule(schedule, buffers);
         const int sent = std::accumulate(facts.messages.begin(), facts.messages.end(), 0);
         int crossings = 0;

@@ -200,6 +200,38 @@ TEST(Step, OfAPipelineIsItsSimulation) {
   EXPECT_LT(found.step, one.step);
 }
 
+/// As Megatron-LM divides layers: everything but norms, for exchanges of activations.
+TEST(Step, TensorSplitsDivideLayersAndExchangeActivations) {
+  const Machine machine = machine_of(kMachine);
+  const Given given(gpt());
+  const auto predict = [&](TensorSplit split, int devices) {
+    PlannedRun run = given.run();
+    run.tensor = split;
+    return predict_step(run, machine, devices);
+  };
+  const StepPrediction whole = predict({}, 1);
+  const StepPrediction split = predict({.ways = 4}, 4);
+  const StepPrediction sequence = predict({.ways = 4, .sequence = true}, 4);
+  EXPECT_EQ(split.micro_batches, whole.micro_batches);
+  double norms = 0;
+  for (const auto& [name, seconds] : whole.by_operation) {
+    norms += name.starts_with("norm") ? seconds : 0;
+  }
+  ASSERT_GT(norms, 0);
+  // 4 blocks with 4 all-reduces, one of the embedding, one of the head; 6 hops, a quarter each.
+  const io::Config& config = given.config;
+  const auto bytes =
+      static_cast<double>(4 * config.model.context * config.model.width * split.micro_batch);
+  const double exchanges = 18 * 6 * (3e-6 + bytes / 4 / 1e10);
+  const auto passes = static_cast<double>(whole.micro_batches);
+  EXPECT_NEAR(sequence.step, whole.step / 4 + passes * exchanges, 1e-9);
+  EXPECT_NEAR(split.step, (whole.step - norms) / 4 + norms + passes * exchanges, 1e-9);
+
+  const StepPrediction replicas = predict({.ways = 4}, 8);
+  EXPECT_NEAR(replicas.bytes_reduced, predict({}, 2).bytes_reduced / 4, 64);
+  EXPECT_NE(failure_of([&] { predict({.ways = 4}, 6); }).find("groups of 4"), std::string::npos);
+}
+
 TEST(Step, SaysWhatIsImpossible) {
   const Machine machine = machine_of(kMachine);
   Given given(gpt());

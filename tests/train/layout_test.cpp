@@ -78,6 +78,21 @@ TEST(Balance, MinimisesTheLoadOfARank) {
   EXPECT_NEAR(std::max(ranks[0], ranks[1]), 3.3, 1e-9);
 }
 
+/// Equal blocks between a small embedding and head: rounding of their sums must not move them.
+TEST(Balance, RoundingDecidesNothing) {
+  for (const double block : {0.1, 0.7, 1.0 / 3, 2.3456789}) {
+    std::vector<double> costs(98, block);
+    costs.front() = block / 100;
+    costs.back() = block / 4;
+    const parallel::Schedule schedule{.ranks = 16, .chunks = 2, .programs = {}};
+    const auto ends = balance_ranks(costs, schedule);
+    ASSERT_EQ(ends.size(), 32U);
+    for (size_t stage = 0; stage < ends.size(); ++stage) {
+      EXPECT_EQ(ends[stage], stage + 1 == ends.size() ? 98 : 3 * stage + 4) << block;
+    }
+  }
+}
+
 io::Config gpt(int64_t layers) {
   io::Config config;
   config.model.layers = layers;

@@ -242,12 +242,25 @@ ScheduleFacts check_schedule(const Schedule& schedule, int buffers) {
 }
 
 int needed_buffers(const Schedule& schedule) {
-  for (int buffers = 1; buffers < schedule.micro_batches; ++buffers) {
-    if (Checker(schedule, buffers).run().empty()) {
-      return buffers;
+  // What finishes with some buffers finishes with more.
+  const auto finishes = [&](int buffers) {
+    return buffers >= schedule.micro_batches || Checker(schedule, buffers).run().empty();
+  };
+  int most = 1;
+  while (!finishes(most)) {
+    most *= 2;
+  }
+  int least = most / 2 + 1;
+  most = std::max(1, std::min(most, schedule.micro_batches));
+  while (least < most) {
+    const int middle = (least + most) / 2;
+    if (finishes(middle)) {
+      most = middle;
+    } else {
+      least = middle + 1;
     }
   }
-  return schedule.micro_batches;
+  return most;
 }
 
 }  // namespace espalier::parallel

@@ -140,12 +140,12 @@ std::vector<int64_t> Layout::partition() const {
 int Layout::buffers() const {
   // One more than needed, so that a sender does not wait until its receiver has read. Evaluation
   // sends groups of one message per rank.
-  const int needed = policy ? policy->in_flight : parallel::needed_buffers(schedule) + 1;
+  const int needed = policy ? policy->in_flight : needed_buffers_ + 1;
   return std::max(needed, grid.pipeline);
 }
 
 int Layout::local_buffers() const {
-  return policy ? 1 : std::max(parallel::needed_local_buffers(schedule), grid.pipeline);
+  return policy ? 1 : std::max(needed_local_buffers_, grid.pipeline);
 }
 
 Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
@@ -180,7 +180,9 @@ Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
                                             .micro_batches = shape.micro_batches,
                                             .in_flight = std::min(best, shape.micro_batches)};
   } else {
-    layout.facts_ = check_schedule(layout.schedule, parallel::needed_buffers(layout.schedule));
+    layout.needed_buffers_ = parallel::needed_buffers(layout.schedule);
+    layout.needed_local_buffers_ = parallel::needed_local_buffers(layout.schedule);
+    layout.facts_ = check_schedule(layout.schedule, layout.needed_buffers_);
     check_delay(config.parallel, layout.schedule, layout.delay(0));
   }
   return layout;
@@ -237,6 +239,11 @@ std::vector<size_t> balance_ranks(std::span<const double> costs,
     }
     return std::pair(*std::ranges::max_element(ranks), stage_most);
   };
+  // Sums in another order differ in their last bits, which must not decide.
+  const auto less = [](const auto& a, const auto& b) {
+    constexpr double kSame = 1 - 1e-9;
+    return a.first < b.first * kSame || (a.first * kSame <= b.first && a.second < b.second * kSame);
+  };
   const auto valid = [](const std::vector<size_t>& cuts) {
     return cuts.front() > 0 && std::ranges::adjacent_find(cuts, std::greater_equal()) == cuts.end();
   };
@@ -249,7 +256,7 @@ std::vector<size_t> balance_ranks(std::span<const double> costs,
           std::vector<size_t> moved = ends;
           moved[one] += static_cast<size_t>(a);
           moved[other] += static_cast<size_t>(b);
-          if (valid(moved) && load_of(moved) < load_of(ends)) {
+          if (valid(moved) && less(load_of(moved), load_of(ends))) {
             ends = std::move(moved);
             better = true;
             break;

@@ -56,6 +56,7 @@ struct Layout {
  private:
   friend Layout make_layout(const io::Config&, int, int64_t, const LayerTimes&);
   parallel::ScheduleFacts facts_;
+  int needed_buffers_ = 0, needed_local_buffers_ = 0;
 };
 
 /// Communicators of a rank in the grid: all ranks, the replicas of its stage, and the pipeline of

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Compares the planner with published step times of Megatron-LM on A100 (docs/planner.md).
+
+  published.py PROGRAM MACHINE.toml          a table: published, predicted, error
+  published.py PROGRAM MACHINE.toml --fit    the shares of the machine file that fit the rows marked
+                                             "fit" best, by a search over a grid
+
+Rows: Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+Megatron-LM", SC 2021, table 1 (full recomputation; vocabulary 51,200, context 2,048); Korthikanti et
+al., "Reducing activation recomputation in large transformer models", 2022, table 5: full
+recomputation, and selective with sequence parallelism. Both tables' networks of 10^12 parameters are
+left out: their matrices of 25,600 x 102,400 have more than 2^31 elements, which plans refuse.
+"""
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+# billions, width, layers, heads, tensor, stages, virtual stages, micro-batch, devices, batch,
+# published TFLOP/s a device; "fit": used to fit the machine file.
+TABLE_1 = [
+    (1.7, 2304, 24, 24, 1, 1, 1, 16, 32, 512, 137, "fit"),
+    (3.6, 3072, 30, 32, 2, 1, 1, 16, 64, 512, 138, ""),
+    (7.5, 4096, 36, 32, 4, 1, 1, 16, 128, 512, 142, ""),
+    (18.4, 6144, 40, 48, 8, 1, 1, 8, 256, 1024, 135, "fit"),
+    (39.1, 8192, 48, 64, 8, 2, 1, 4, 512, 1536, 138, ""),
+    (76.1, 10240, 60, 80, 8, 4, 3, 2, 1024, 1792, 140, ""),
+    (145.6, 12288, 80, 96, 8, 8, 2, 2, 1536, 2304, 148, ""),
+    (310.1, 16384, 96, 128, 8, 16, 2, 1, 1920, 2160, 155, ""),
+    (529.6, 20480, 105, 128, 8, 35, 3, 1, 2520, 2520, 163, "fit"),
+]
+# billions, width, layers, heads, stages, virtual stages, micro-batch, devices, batch, seconds with
+# full recomputation, seconds with selective recomputation and sequence parallelism.
+TABLE_5 = [
+    (22, 6144, 48, 64, 1, 1, 4, 8, 4, 1.42, 1.10),
+    (175, 12288, 96, 96, 8, 3, 1, 64, 64, 18.13, 13.75),
+    (530, 20480, 105, 128, 35, 3, 1, 280, 280, 49.05, 37.83),
+]
+CONTEXT, VOCABULARY = 2048, 51200
+
+
+def flops_of(width, layers, batch):
+    """Of a step with full recomputation: the formula of the paper."""
+    return (96 * batch * CONTEXT * layers * width**2 *
+            (1 + CONTEXT / (6 * width) + VOCABULARY / (16 * layers * width)))
+
+
+def rows():
+    for billions, width, layers, heads, tensor, stages, virtual, micro, devices, batch, rate, use in TABLE_1:
+        yield {"name": f"{billions:g}B, full", "source": "table 1", "width": width, "layers": layers,
+               "heads": heads, "tensor": tensor, "stages": stages, "virtual": virtual, "micro": micro,
+               "devices": devices, "batch": batch, "recompute": "full", "use": use,
+               "seconds": flops_of(width, layers, batch) / (rate * 1e12 * devices)}
+    for billions, width, layers, heads, stages, virtual, micro, devices, batch, full, selective in TABLE_5:
+        for recompute, seconds in (("full", full), ("selective", selective)):
+            yield {"name": f"{billions:g}B, {recompute}", "source": "table 5", "width": width,
+                   "layers": layers, "heads": heads, "tensor": 8, "stages": stages, "virtual": virtual,
+                   "micro": micro, "devices": devices, "batch": batch, "recompute": recompute, "use": "",
+                   "seconds": seconds}
+
+
+def predicted(program, machine, row):
+    """Seconds of a step, by `espalier plan`."""
+    schedule = "interleaved" if row["virtual"] > 1 else "1f1b"
+    config = f"""
+model = {{kind = "gpt", layers = {row["layers"]}, heads = {row["heads"]}, width = {row["width"]},
+context = {CONTEXT}, vocabulary = {VOCABULARY}, tie_embeddings = true}}
+data = {{kind = "tokens", token_type = "uint16", train = ["none.bin"]}}
+train = {{dtype = "fp16", steps = 100, global_batch = {row["batch"]}, micro_batch = {row["micro"]},
+recompute = "{row["recompute"]}", eval_every = 0}}
+parallel = {{pipeline = {row["stages"]}, schedule = "{schedule}", virtual_stages = {row["virtual"]}}}
+run = {{backend = "cuda"}}
+""".replace(",\n", ", ")
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(config)
+        file.flush()
+        command = [program, "plan", file.name, "--machine", machine, "--ranks", str(row["devices"]),
+                   "--tensor", str(row["tensor"]), "--json"]
+        if row["recompute"] == "selective":
+            command.append("--sequence-parallel")
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{row['name']}: {done.stderr}")
+    return json.loads(done.stdout)["plans"][0]["step_ms"] / 1e3
+
+
+def with_shares(text, shares):
+    for key, value in shares.items():
+        text = re.sub(rf"^{key} = .*$", f"{key} = {value:g}", text, flags=re.M)
+    return text
+
+
+def fit(program, machine):
+    text = open(machine, encoding="utf-8").read()
+    used = [row for row in rows() if row["use"] == "fit"]
+    best = (1e9, None)
+    grid = [{"product_share": p, "attention_share": a, "memory_share": m}
+            for p, a, m in itertools.product((0.6, 0.64, 0.68, 0.72, 0.76),
+                                             (0.05, 0.075, 0.1, 0.15, 0.2),
+                                             (0.1, 0.15, 0.2, 0.3, 0.4, 0.6))]
+
+    def error_of(shares):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write(with_shares(text, shares))
+            file.flush()
+            return max(abs(predicted(program, file.name, row) / row["seconds"] - 1) for row in used)
+
+    with ThreadPoolExecutor(2) as pool:
+        for shares, error in zip(grid, pool.map(error_of, grid)):
+            if error < best[0]:
+                best = (error, shares)
+    print(f"worst error of the fitted rows {best[0]:.2%}: {best[1]}")
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    program, machine = sys.argv[1:3]
+    if "--fit" in sys.argv[3:]:
+        fit(program, machine)
+        return
+    errors = []
+    print("| source | model | devices | published, s | predicted, s | error |\n|---|---|---|---|---|---|")
+    for row in rows():
+        seconds = predicted(program, machine, row)
+        error = seconds / row["seconds"] - 1
+        mark = " (fitted)" if row["use"] else ""
+        print(f"| {row['source']} | {row['name']} | {row['devices']} | {row['seconds']:.2f} | "
+              f"{seconds:.2f} | {error:+.1%}{mark} |")
+        if not row["use"]:
+            errors.append(abs(error))
+    print(f"\n{len(errors)} rows not fitted: mean error {sum(errors) / len(errors):.1%}, "
+          f"worst {max(errors):.1%}")
+
+
+if __name__ == "__main__":
+    main()
