@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/kernels/backend.h"
 #include "src/train/stage/layer_times.h"
 #include "src/train/stage/stage.h"
 
@@ -22,7 +23,10 @@ LayerOperations count_layer(const io::Config& config, const train::ProblemShape&
                             size_t layer, std::vector<int64_t> kept, int64_t samples,
                             model::Recompute recompute, bool deferred) {
   kernels::OperationTimes counts(kernels::by_name("dry"));
-  Arena arena(true);
+  // Scratch on a device is larger, so its products are cut less often.
+  const bool device = kernels::planning(config.run.backend).device;
+  Arena host(true);
+  Arena arena = device ? Arena(host, nullptr) : Arena(true);
   Stream stream(arena, 1);
   train::Stage stage(config, problem, stream, counts.table(),
                      {.micro_batch = samples,

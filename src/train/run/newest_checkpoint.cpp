@@ -73,9 +73,13 @@ io::NewestIntact newest_intact_checkpoint(const fs::path& folder, parallel::Comm
   }
   std::optional<Failure> failure;
   try {
+    std::optional<parallel::Busy> busy(std::in_place, comm);  // except while ranks communicate
     newest = io::newest_intact_checkpoint(folder, [&](const fs::path& file) {
+      busy.reset();
       broadcast_text(comm, file.string());
-      return damage_found_by_ranks(file, comm);
+      io::Damage damage = damage_found_by_ranks(file, comm);
+      busy.emplace(comm);
+      return damage;
     });
   } catch (const SharedFailure&) {
     throw;  // all ranks have it

@@ -68,6 +68,7 @@ RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
   if (resume == "auto") {
     resume_newest(comm);
     if (writes_ && !resume_file_) {
+      const parallel::Busy busy(comm);
       config = text_or_empty(root_ / "config.toml");
       manifest = text_or_empty(root_ / "manifest.json");
     }
