@@ -232,12 +232,12 @@ struct NewestIntact {
   std::optional<std::filesystem::path> file;
   std::vector<std::string> skipped;  ///< a sentence for each damaged file
   bool unreadable = false;           ///< one of them only could not be read: it may be intact
+
+  /// Files are added from the last step on, until one is intact.
+  void add(const std::filesystem::path& path, const Damage& damage);
 };
-/// `verify` reads a whole file.
-NewestIntact newest_intact_checkpoint(
-    const std::filesystem::path& folder,
-    const std::function<Damage(const std::filesystem::path&)>& verify =
-        [](const std::filesystem::path& path) { return damage_of(path); });
+/// Reads whole files.
+NewestIntact newest_intact_checkpoint(const std::filesystem::path& folder);
 /// Moves checkpoints after `step` into FOLDER/set-aside-N, with the first unused N: they belong to
 /// a branch of the run that is given up. Returns that folder; empty if there are none. The moves
 /// are on the disk when the call returns.

@@ -83,18 +83,20 @@ void verify_written_checkpoint(const fs::path& path) {
       true);
 }
 
-NewestIntact newest_intact_checkpoint(const fs::path& folder,
-                                      const std::function<Damage(const fs::path&)>& verify) {
+void NewestIntact::add(const fs::path& path, const Damage& damage) {
+  if (damage.why.empty()) {
+    file = path;
+    return;
+  }
+  skipped.push_back(fmt::format("skipped damaged checkpoint: {}", damage.why));
+  unreadable = unreadable || damage.unreadable;
+}
+
+NewestIntact newest_intact_checkpoint(const fs::path& folder) {
   NewestIntact found;
   const auto all = checkpoints_in(folder);
   for (auto path = all.rbegin(); path != all.rend() && !found.file; ++path) {
-    const Damage damage = verify(*path);
-    if (damage.why.empty()) {
-      found.file = *path;
-    } else {
-      found.skipped.push_back(fmt::format("skipped damaged checkpoint: {}", damage.why));
-      found.unreadable = found.unreadable || damage.unreadable;
-    }
+    found.add(*path, damage_of(*path));
   }
   return found;
 }

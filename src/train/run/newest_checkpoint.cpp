@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,35 +59,23 @@ io::Damage damage_found_by_ranks(const fs::path& file, parallel::Communicator& c
 
 }  // namespace
 
-/// Rank 0 looks through the folder. Others verify the files that it names, until it names none.
 io::NewestIntact newest_intact_checkpoint(const fs::path& folder, parallel::Communicator& comm) {
+  std::vector<fs::path> left;  // on rank 0, the last step at the end
+  on_first_rank(comm, [&] { left = io::checkpoints_in(folder); });
   io::NewestIntact newest;
-  if (comm.rank() != 0) {
-    for (std::string file = broadcast_text(comm, ""); !file.empty();
-         file = broadcast_text(comm, "")) {
-      damage_found_by_ranks(file, comm);
+  for (;;) {
+    // Others verify the files that rank 0 names, until it names none.
+    const std::string file =
+        broadcast_text(comm, newest.file || left.empty() ? "" : left.back().string());
+    if (file.empty()) {
+      return newest;
     }
-    agree(comm, {});
-    return newest;
+    const io::Damage damage = damage_found_by_ranks(file, comm);
+    if (comm.rank() == 0) {
+      newest.add(file, damage);
+      left.pop_back();
+    }
   }
-  std::optional<Failure> failure;
-  try {
-    std::optional<parallel::Busy> busy(std::in_place, comm);  // except while ranks communicate
-    newest = io::newest_intact_checkpoint(folder, [&](const fs::path& file) {
-      busy.reset();
-      broadcast_text(comm, file.string());
-      io::Damage damage = damage_found_by_ranks(file, comm);
-      busy.emplace(comm);
-      return damage;
-    });
-  } catch (const SharedFailure&) {
-    throw;  // all ranks have it
-  } catch (const Failure& own) {
-    failure = own;
-  }
-  broadcast_text(comm, "");
-  agree(comm, failure);
-  return newest;
 }
 
 }  // namespace espalier::train
