@@ -98,9 +98,9 @@ def fit(program, machine):
     used = [row for row in rows() if row["use"] == "fit"]
     best = (1e9, None)
     grid = [{"product_share": p, "attention_share": a, "memory_share": m}
-            for p, a, m in itertools.product((0.6, 0.64, 0.68, 0.72, 0.76),
-                                             (0.05, 0.075, 0.1, 0.15, 0.2),
-                                             (0.1, 0.15, 0.2, 0.3, 0.4, 0.6))]
+            for p, a, m in itertools.product((0.64, 0.66, 0.68, 0.7, 0.72),
+                                             (0.07, 0.08, 0.09, 0.1, 0.12),
+                                             (0.25, 0.3, 0.35, 0.4, 0.5, 0.6))]
 
     def error_of(shares):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
