@@ -199,14 +199,17 @@ void register_plan(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   command->add_flag("--search", arguments->search,
                     "try all stages, schedules and micro-batches; print the ten fastest");
+  CLI::Option* tensor =
+      command
+          ->add_option("--tensor", arguments->tensor.ways,
+                       "devices that divide each layer, as in Megatron-LM: only to compare with "
+                       "published runs")
+          ->check(CLI::Range(1, 64))
+          ->capture_default_str();
   command
-      ->add_option("--tensor", arguments->tensor.ways,
-                   "devices that divide each layer, as in Megatron-LM: only to compare with "
-                   "published runs")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command->add_flag("--sequence-parallel", arguments->tensor.sequence,
-                    "with --tensor: norms are divided, too");
+      ->add_flag("--sequence-parallel", arguments->tensor.sequence,
+                 "with --tensor: norms are divided, too")
+      ->needs(tensor);
   command->add_flag("--json", arguments->json, "print one JSON object");
   command->add_flag("--calibrate", arguments->calibrate,
                     "measure this machine (under mpirun: with all its ranks) and write -o FILE");

@@ -107,7 +107,7 @@ class Predictor {
       const LayerOperations& layer = operations_[i];
       const double third = seconds_of_all({layer.other}) / 3;
       const auto values =
-          static_cast<double>(output_values(i + 1 < operations_.size() ? i : i - 1));
+          static_cast<double>(output_values(i > 0 && i + 1 == operations_.size() ? i - 1 : i));
       const TensorExchanges exchanges = exchanges_of(
           machine_, run_.tensor, layer, values * static_cast<double>(size_of(dtype_)), recomputed);
       seconds_.push_back(

@@ -242,7 +242,7 @@ ScheduleFacts check_schedule(const Schedule& schedule, int buffers) {
 }
 
 int needed_buffers(const Schedule& schedule) {
-  // What finishes with some buffers finishes with more.
+  // A schedule that finishes with n buffers also finishes with more.
   const auto finishes = [&](int buffers) {
     return buffers >= schedule.micro_batches || Checker(schedule, buffers).run().empty();
   };

@@ -139,7 +139,8 @@ struct Activations {
   _mm512_store_si512(tile + row * kDeep, __builtin_bit_cast(__m512i, values));
 }
 
-/// How activations become tiles, and of which side. Depth of a tile: 32 features (rows), or tokens.
+/// Tiles of activations: the side on which they are multiplied, and the contents of their rows
+/// (left) or columns (right). The other of features and tokens is the depth.
 enum class Packing : uint8_t {
   left_tokens,     ///< row: a token; depth: features
   right_tokens,    ///< column: a token; depth: features
@@ -225,7 +226,9 @@ Pattern carve_pattern(Carver& carver, const SparseMatrix& weight) {
                   .aligned = weight.cols % kDeep == 0};
   const int64_t words = divide_up(weight.positions.size, 64);
   const auto carve = [&](Carver& from) {
-    pattern.bits.made = from.take<uint64_t>(words);
+    // A call without kept forms reads a bitmap where it is.
+    const bool own = weight.forms != nullptr || weight.positions.bitmap == nullptr;
+    pattern.bits.made = own ? from.take<uint64_t>(words) : nullptr;
     pattern.begin = from.take<uint32_t>(weight.rows * pattern.panels);
   };
   if (weight.forms == nullptr) {
@@ -441,15 +444,14 @@ template <class T>
 void put_results(const float* results, int64_t n, bool add, T* to) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t width = least(kLanes, n - i);
+    const auto lanes = static_cast<__mmask16>(first_bits(width));
     Vector sum = read_vector(results + i);
     if constexpr (sizeof(T) == sizeof(float)) {
-      const auto lanes = static_cast<__mmask16>(first_bits(width));
       if (add) {
         sum += __builtin_bit_cast(Vector, _mm512_maskz_loadu_ps(lanes, to + i));
       }
       _mm512_mask_storeu_ps(to + i, lanes, __builtin_bit_cast(__m512, sum));
     } else {
-      const auto lanes = static_cast<__mmask16>(first_bits(width));
       T rounded[kLanes];
       if (add) {
         _mm256_storeu_epi16(rounded, _mm256_maskz_loadu_epi16(lanes, to + i));
@@ -473,8 +475,8 @@ void put_results(const float* results, int64_t n, bool add, T* to) {
   return __builtin_popcount(mask);
 }
 
-/// Calls put(row, results, n, place) for each row of a strip and each chunk of columns, with the n
-/// results from W's element `place` on.
+/// Calls put(results, n, place) for each row of a strip and each chunk of columns, with the n
+/// results from W's kept element `place` on.
 template <class Put>
 void sample_strip(const SampledMemory& m, const SparseMatrix& weight, int64_t first, int64_t steps,
                   float* results, const Put& put) {
@@ -533,7 +535,7 @@ void matrix_unit_product(Stream& stream, const SparseMatrix& weight, TileUse use
     } else {
       pack<Packing::right_tokens>(from, m.activations, threads);
     }
-    int64_t rows[kPassTokens];  // of the result; none for padding
+    int64_t rows[kPassTokens];  // of the result; -1: padding
     for (int64_t i = 0; i < m.tokens; ++i) {
       rows[i] = i < in_pass ? token + i : -1;
     }
