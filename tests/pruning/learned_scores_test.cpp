@@ -42,8 +42,8 @@ struct ThreeParts {
   static constexpr int64_t kRows = 12, kColumns = 20;
   ThreeParts() {
     for (size_t i = 0; i < scores.size(); ++i) {
-      const int part = static_cast<int>(i) / (kRows / 3 * kColumns);
-      scores[i] = std::fabs(scores[i]) * static_cast<float>(std::pow(1e-3, part));
+      const int64_t part = static_cast<int64_t>(i) / (kRows / 3 * kColumns);
+      scores[i] = std::fabs(scores[i]) * static_cast<float>(std::pow(1e-3, static_cast<double>(part)));
     }
   }
   Result pruned(Scope scope) const {

@@ -2,6 +2,7 @@
 
 // The best instruction set of this CPU for which kernels are compiled. Only functions of compiler
 // and system: cmake/native_isa.cmake runs this while CMake configures.
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,6 +23,13 @@ inline bool permits_matrix_unit() {
 #endif
 }
 
+/// AMX for bfloat16. From CPUID, since clang 16 does not know the names of these features.
+inline bool has_matrix_unit() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kBf16 = 1u << 22, kTiles = 1u << 24;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kBf16) != 0 && (d & kTiles) != 0;
+}
+
 inline InstructionSet best_instruction_set() {
   // x86-64-v3 and -v4 by their features, since clang 16 does not know the names of the levels.
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
@@ -36,10 +44,8 @@ inline InstructionSet best_instruction_set() {
   if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi2")) {
     return InstructionSet::kAvx512;
   }
-  return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-                 permits_matrix_unit()
-             ? InstructionSet::kAmx
-             : InstructionSet::kAvx512Bf16;
+  return has_matrix_unit() && permits_matrix_unit() ? InstructionSet::kAmx
+                                                    : InstructionSet::kAvx512Bf16;
 }
 
 }  // namespace espalier::kernels
