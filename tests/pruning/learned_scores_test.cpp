@@ -43,7 +43,8 @@ struct ThreeParts {
   ThreeParts() {
     for (size_t i = 0; i < scores.size(); ++i) {
       const int64_t part = static_cast<int64_t>(i) / (kRows / 3 * kColumns);
-      scores[i] = std::fabs(scores[i]) * static_cast<float>(std::pow(1e-3, static_cast<double>(part)));
+      scores[i] =
+          std::fabs(scores[i]) * static_cast<float>(std::pow(1e-3, static_cast<double>(part)));
     }
   }
   Result pruned(Scope scope) const {
