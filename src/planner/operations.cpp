@@ -35,7 +35,10 @@ LayerOperations count_layer(const io::Config& config, const train::ProblemShape&
                       .planned = std::move(kept),
                       .parts = {{.first = layer, .end = layer + 1, .deferred = deferred ? 1 : 0}}});
   train::Part& part = *stage.parts().front();
-  LayerOperations found{.output_bytes = part.bytes_out()};
+  LayerOperations found{.state = train::bytes_now(arena)};
+  const train::PassCost cost = stage.measure().front();
+  found.tape_alone = cost.tape_bytes;
+  found.deferred = cost.deferred_bytes;
   part.open(0, samples);
   found.forward = counted(counts, [&] { part.forward(0, {.samples = samples}, true); });
   found.backward_input = counted(counts, [&] { part.backward(0, deferred, {}); });
@@ -83,6 +86,20 @@ std::vector<LayerOperations> count_operations(const io::Config& config,
       mine.push_back(kept[number]);
     }
     all.push_back(count_layer(config, problem, i, std::move(mine), samples, recompute, deferred));
+    if (i + 1 < layers.size()) {
+      const model::TensorSpec out = layers[i]->output(samples, dtype_by_name(config.train.dtype));
+      all.back().output_values = out.shape.count();
+      all.back().output_bytes = out.bytes();
+    }
+    if (i + 1 < layers.size() && first[i + 1] == i) {
+      const train::PassCost two = train::measure_pass(config, problem,
+                                                      {.micro_batch = samples,
+                                                       .recompute = recompute,
+                                                       .parts = {{.first = i, .end = i + 2}}},
+                                                      kernels::planning(config.run.backend).device)
+                                      .front();
+      all.back().tape_added = two.tape_bytes - std::min(two.tape_bytes, all.back().tape_alone);
+    }
   }
   return all;
 }

@@ -9,6 +9,7 @@
 
 #include "io/config/config.h"
 #include "src/kernels/operation_times.h"
+#include "src/train/memory/budget.h"
 #include "src/train/stage/part.h"
 
 namespace espalier::planner {
@@ -22,7 +23,15 @@ struct LayerOperations {
   Operations update;
   kernels::OperationRow other;  ///< host work and index decoding of a pass (other_of_block)
   int64_t size = 0, kept = 0;   ///< parameters
-  size_t output_bytes = 0;      ///< of the tensor to the next layer; 0 for the last layer
+  /// Of the tensor to the next layer, without a codec; 0 for the last layer.
+  int64_t output_values = 0;
+  size_t output_bytes = 0;
+
+  // Bytes, for estimates of a stage's memory (StepPredictor::estimated_memory):
+  train::MemoryByKind state{};  ///< of its parameters
+  size_t tape_alone = 0;        ///< of a micro-batch, if the layer is a part of its own
+  size_t tape_added = 0;        ///< to a part that has such a layer already
+  size_t deferred = 0;          ///< kept by a deferred backward
 };
 
 /// The operation "other" stands for the time of a block's pass outside of its operations: the

@@ -2,106 +2,399 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <regex>
+#include <set>
+#include <tuple>
 
+#include "parallel/pipeline/schedule/registry.h"
+#include "sparse/weight/registry.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
 
 namespace espalier::planner {
 namespace {
 
-constexpr std::array kSchedules{"1f1b", "zb-h1", "zb-v"};
 constexpr size_t kBest = 10;
+constexpr std::array kReductions{"sra", "ring", "hierarchical"};
+constexpr std::array kCodecs{"fp32", "maxmin:8", "maxmin:4"};
+constexpr std::array<int64_t, 2> kChunks{2, 4};  // stages a rank, of schedules that support several
 
-/// The first sentence of a message, without its numbers' details.
+/// The first sentence of a message, with N for its numbers: one reason for many layouts.
 std::string short_reason(const std::string& message) {
-  return message.substr(0, message.find_first_of(":;\n"));
+  static const std::regex kNumber("\\b[0-9]+\\b");
+  return std::regex_replace(message.substr(0, message.find_first_of(":;\n")), kNumber, "N");
+}
+
+/// What decides the pipeline of a layout.
+struct Shape {
+  std::string storage;
+  model::Recompute recompute = model::Recompute::none;
+  int64_t micro_batch = 1;
+  int stages = 1;
+  const parallel::ScheduleEntry* schedule = nullptr;
+  int64_t chunks = 1;
+  double bound = 0;  ///< no step is shorter
+};
+
+/// With storage "auto" all that hold the run's masks.
+std::vector<std::string> storages_of(const PlannedRun& run) {
+  const std::string& wanted = run.config.sparse.storage.fallback;
+  if (wanted != "auto" || (!run.config.pruning.prunes() && !run.start.pruned)) {
+    return {wanted};
+  }
+  std::vector<std::string> all;
+  for (const sparse::Storage* storage : sparse::storages()) {
+    if (!storage->whole_blocks || run.config.sparse.block > 0) {
+      all.emplace_back(storage->name);
+    }
+  }
+  return all;
+}
+
+std::vector<model::Recompute> recomputes_of(const io::Config& config) {
+  return config.train.recompute == "auto"
+             ? std::vector{model::Recompute::none, model::Recompute::selective,
+                           model::Recompute::full}
+             : std::vector{model::recompute_by_name(config.train.recompute)};
 }
 
 class Search {
  public:
-  Search(const PlannedRun& run, const Machine& machine, int ranks)
-      : run_(run), machine_(machine), ranks_(ranks), config_(run.config) {
+  Search(const PlannedRun& run, const Machine& machine, int devices, const SearchOptions& options)
+      : run_(run), predictor_(run, machine, devices), config_(run.config) {
     const std::string& budget = config_.train.memory_budget;
     const double wanted =
         budget.empty() ? machine.memory : static_cast<double>(config::parse_bytes(budget));
     limit_ = std::min(wanted, machine.memory) * run.tensor.ways;
     // A plan that must fit a budget also finds all changes that would help, which takes long.
     config_.train.memory_budget.clear();
-    if (config_.train.recompute != "auto") {
-      recomputes_ = {config_.train.recompute};
+    config_.parallel.partition.clear();
+    storages_ = storages_of(run);
+    recomputes_ = recomputes_of(run.config);
+    codecs_ = {config_.parallel.codec.fallback};
+    if (options.codecs && config_.parallel.codec.fallback == "fp32") {
+      codecs_.assign(kCodecs.begin(), kCodecs.end());
     }
   }
 
   SearchResult run() {
-    const auto layers = static_cast<int>(run_.layers.size());
-    const int ranks = ranks_ / run_.tensor.ways;
-    for (int stages = 1; stages <= std::min(ranks, layers); ++stages) {
-      if (ranks % stages != 0) {
-        continue;
-      }
-      const int64_t share = config_.train.global_batch / (ranks / stages);
-      for (int64_t micro_batch = 1; micro_batch <= std::max<int64_t>(share, 1); micro_batch *= 2) {
-        for (const char* schedule : kSchedules) {
-          try_layout(stages, schedule, micro_batch);
-          if (stages == 1) {
-            break;  // schedules are of stages
-          }
-        }
-      }
+    std::vector<Shape> shapes = all_shapes();
+    std::ranges::stable_sort(shapes, {}, &Shape::bound);
+    for (const Shape& shape : shapes) {
+      try_shape(shape);
     }
+    explain_impossible(shapes);
     return std::move(found_);
   }
 
  private:
-  void try_layout(int stages, const char* schedule, int64_t micro_batch) {
-    config_.parallel.pipeline = stages;
-    config_.parallel.schedule = schedule;
-    config_.train.micro_batch = micro_batch;
-    ++found_.tried;
-    std::string why;
-    for (const std::string& recompute : recomputes_) {  // the less, the faster
-      config_.train.recompute = recompute;
-      try {
-        StepPrediction step = predict_step(
-            {config_, run_.problem, run_.layers, run_.start, run_.tensor}, machine_, ranks_);
-        if (static_cast<double>(step.plan.fit.plan.needed()) <= limit_) {
-          found_.best.push_back({.stages = stages,
-                                 .schedule = stages == 1 ? "none" : schedule,
-                                 .prediction = std::move(step)});
-          return;
-        }
-        why = fmt::format("a rank needs more than {:.3g} GB", limit_ * 1e-9);
-      } catch (const Failure& failure) {
-        why = short_reason(failure.what());
-        break;
+  using Reasons = std::map<std::string, size_t>;
+
+  /// The schedules of several stages, with their stages a rank.
+  static std::vector<std::pair<const parallel::ScheduleEntry*, int64_t>> schedules() {
+    std::vector<std::pair<const parallel::ScheduleEntry*, int64_t>> all;
+    for (const parallel::ScheduleEntry* entry : parallel::schedules()) {
+      if (!entry->synchronous || entry->by_arrival()) {
+        continue;
+      }
+      if (entry->chunks > 0) {
+        all.emplace_back(entry, entry->chunks);
+        continue;
+      }
+      for (const int64_t chunks : kChunks) {
+        all.emplace_back(entry, chunks);
       }
     }
-    ++found_.refused[why];
+    return all;
+  }
+  static bool defers(const parallel::Schedule& schedule) {
+    return std::ranges::any_of(schedule.programs.front(), [](const parallel::Action& action) {
+      return action.kind == parallel::ActionKind::backward_weight;
+    });
   }
 
+  std::vector<Shape> all_shapes() {
+    const auto layers = static_cast<int>(run_.layers.size());
+    const auto of_stages = schedules();
+    std::map<const parallel::ScheduleEntry*, bool> deferred;
+    for (const auto& [entry, chunks] : of_stages) {
+      deferred[entry] = defers(parallel::make_schedule(
+          entry->name, {.ranks = 2, .micro_batches = 4, .chunks = static_cast<int>(chunks)}));
+    }
+    std::vector<Shape> shapes;
+    for (int stages = 1; stages <= std::min(predictor_.ranks(), layers); ++stages) {
+      const int replicas = predictor_.ranks() / stages;
+      if (predictor_.ranks() % stages != 0) {
+        continue;
+      }
+      if (config_.train.global_batch % replicas != 0) {
+        refuse(stages, variants(replicas).size(),
+               fmt::format("{} replicas do not divide the global batch", replicas));
+        continue;
+      }
+      const int64_t share = config_.train.global_batch / replicas;
+      for (const std::string& storage : storages_) {
+        for (const model::Recompute recompute : recomputes_) {
+          for (int64_t micro_batch = 1; share % micro_batch == 0; micro_batch *= 2) {
+            Shape shape{.storage = storage,
+                        .recompute = recompute,
+                        .micro_batch = micro_batch,
+                        .stages = stages};
+            if (stages == 1) {
+              shape.bound = bound_of(shape, share, false);
+              shapes.push_back(shape);
+              continue;
+            }
+            for (const auto& [entry, chunks] : of_stages) {
+              shape.schedule = entry;
+              shape.chunks = chunks;
+              shape.bound = bound_of(shape, share, deferred[entry]);
+              shapes.push_back(shape);
+            }
+          }
+        }
+      }
+    }
+    return shapes;
+  }
+
+  const NetworkTimes& network_of(const Shape& shape, bool deferred) {
+    config_.sparse.storage.fallback = shape.storage;
+    return predictor_.network(
+        config_, {.micro_batch = shape.micro_batch, .recompute = shape.recompute}, deferred);
+  }
+
+  double bound_of(const Shape& shape, int64_t share, bool deferred) {
+    double sum = 0;
+    double most = 0;
+    for (const parallel::StageTimes& layer : network_of(shape, deferred).passes) {
+      sum += layer.forward + layer.backward();
+      most = std::max(most, layer.forward + layer.backward());
+    }
+    return static_cast<double>(share / shape.micro_batch) * std::max(sum / shape.stages, most);
+  }
+
+  /// What replicas may do differently within one shape: ZeRO-1, reduction, codec.
+  struct Variant {
+    int64_t zero;
+    std::string reduction, codec;
+  };
+  std::vector<Variant> variants(int replicas) const {
+    if (replicas == 1) {
+      return {{config_.parallel.zero, run_.config.parallel.reduction, codecs_.front()}};
+    }
+    std::vector<Variant> all;
+    for (const std::string& codec : codecs_) {
+      for (const int64_t zero : {0, 1}) {
+        for (const char* reduction : kReductions) {
+          all.push_back({zero, reduction, codec});
+        }
+      }
+    }
+    return all;
+  }
+
+  /// Sets the config of a shape. Returns its layout; null: refused.
+  train::Layout* lay_out(const Shape& shape, size_t count) {
+    config_.sparse.storage.fallback = shape.storage;
+    config_.train.micro_batch = shape.micro_batch;
+    config_.train.recompute = model::name_of(shape.recompute);
+    config_.parallel.pipeline = shape.stages;
+    config_.parallel.schedule = shape.schedule != nullptr ? shape.schedule->name : "1f1b";
+    config_.parallel.virtual_stages = shape.chunks;
+    config_.parallel.partition.clear();
+    const int64_t micro_batches =
+        config_.train.global_batch / (predictor_.ranks() / shape.stages) / shape.micro_batch;
+    const auto key =
+        std::tuple(shape.stages, config_.parallel.schedule, shape.chunks, micro_batches);
+    auto known = layouts_.find(key);
+    if (known == layouts_.end()) {
+      Made made;
+      try {
+        made.layout = train::make_layout(config_, predictor_.ranks(), micro_batches,
+                                         train::estimated_times(config_, run_.problem));
+      } catch (const Failure& failure) {
+        made.reason = short_reason(failure.what());
+      }
+      known = layouts_.emplace(key, std::move(made)).first;
+    }
+    Made& made = known->second;
+    if (!made.layout) {
+      refuse(shape.stages, count, made.reason);
+      return nullptr;
+    }
+    return &*made.layout;
+  }
+
+  void try_shape(const Shape& shape) {
+    const std::vector<Variant> all = variants(predictor_.ranks() / shape.stages);
+    found_.tried += all.size();
+    if (!improves(shape.stages, shape.bound)) {
+      found_.slower += all.size();
+      return;
+    }
+    train::Layout* known = lay_out(shape, all.size());
+    if (known == nullptr) {
+      return;
+    }
+    train::Layout& layout = *known;
+    const NetworkTimes& network =
+        network_of(shape, shape.schedule != nullptr && defers(layout.schedule));
+    if (shape.stages > 1) {
+      std::vector<double> costs;
+      for (const parallel::StageTimes& layer : network.passes) {
+        costs.push_back(layer.forward + layer.backward());
+      }
+      layout.ends = train::balance_ranks(costs, layout.schedule);
+    }
+    std::optional<PipelineTimes> pipeline;
+    std::set<std::tuple<int64_t, std::string, double>> seen;  // reductions of equal steps
+    for (const Variant& variant : all) {
+      set(variant);
+      if (predictor_.least_memory(config_, layout, network) > limit_ || known_too_large(shape)) {
+        refuse(shape.stages, 1, too_large());
+        continue;
+      }
+      if (!pipeline) {
+        pipeline = predictor_.pipeline(config_, layout, network);
+      }
+      StepPrediction step;
+      predictor_.add_step(config_, layout, network, *pipeline, step);
+      if (!improves(shape.stages, step.step) ||
+          !seen.emplace(variant.zero, variant.codec, step.step).second) {
+        ++found_.slower;
+        continue;
+      }
+      plan(shape, layout, variant);
+    }
+  }
+
+  /// With the memory that a run would plan.
+  void plan(const Shape& shape, const train::Layout& layout, const Variant& variant) {
+    if (shape.stages > 1) {
+      config_.parallel.partition = layout.partition();
+    }
+    try {
+      StepPrediction step = predictor_.predict(config_);
+      if (static_cast<double>(step.plan.fit.plan.needed()) > limit_) {
+        too_large_.insert(memory_key(shape));
+        refuse(shape.stages, 1, too_large());
+        return;
+      }
+      std::string schedule = shape.stages == 1 ? "none" : std::string(shape.schedule->name);
+      if (shape.schedule != nullptr && shape.schedule->chunks == 0) {
+        schedule += fmt::format(" x {}", shape.chunks);
+      }
+      keep({.stages = shape.stages,
+            .schedule = std::move(schedule),
+            .storage = shape.storage,
+            .recompute = std::string(model::name_of(shape.recompute)),
+            .reduction = variant.reduction,
+            .codec = variant.codec,
+            .zero = variant.zero,
+            .prediction = std::move(step)});
+    } catch (const Failure& failure) {
+      refuse(shape.stages, 1, short_reason(failure.what()));
+    }
+  }
+
+  void keep(Candidate candidate) {
+    const auto known = found_.by_stages.find(candidate.stages);
+    if (known == found_.by_stages.end() ||
+        candidate.prediction.step < known->second.prediction.step) {
+      found_.by_stages[candidate.stages] = candidate;
+    }
+    const auto place =
+        std::ranges::upper_bound(found_.best, candidate.prediction.step, {},
+                                 [](const Candidate& other) { return other.prediction.step; });
+    found_.best.insert(place, std::move(candidate));
+    if (found_.best.size() > kBest) {
+      found_.best.pop_back();
+    }
+  }
+
+  /// Whether a layout with this step would be among the results.
+  bool improves(int stages, double step) const {
+    if (found_.best.size() < kBest || step < found_.best.back().prediction.step) {
+      return true;
+    }
+    const auto known = found_.by_stages.find(stages);
+    return known == found_.by_stages.end() || step < known->second.prediction.step;
+  }
+
+  void set(const Variant& variant) {
+    config_.parallel.zero = variant.zero;
+    config_.parallel.reduction = variant.reduction;
+    config_.parallel.codec.fallback = variant.codec;
+  }
+
+  /// What decides the memory of a shape beside its micro-batch.
+  using MemoryKey =
+      std::tuple<std::string, std::string, int64_t, int, std::string, int64_t, int64_t>;
+  MemoryKey memory_key(const Shape& shape) const {
+    return {shape.storage,    config_.train.recompute,   config_.parallel.zero,
+            shape.stages,     config_.parallel.schedule, shape.chunks,
+            shape.micro_batch};
+  }
+  /// Whether the same with an equal or a smaller micro-batch was too large.
+  bool known_too_large(const Shape& shape) const {
+    MemoryKey key = memory_key(shape);
+    for (int64_t& size = std::get<6>(key); size >= 1; size /= 2) {
+      if (too_large_.contains(key)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  std::string too_large() const {
+    return fmt::format("a rank needs more than {:.3g} GB", limit_ * 1e-9);
+  }
+
+  void refuse(int64_t stages, size_t count, const std::string& why) {
+    found_.refused[why] += count;
+    by_stages_[stages][why] += count;
+  }
+
+  void explain_impossible(const std::vector<Shape>& shapes) {
+    for (const Shape& shape : shapes) {
+      if (!found_.by_stages.contains(shape.stages) && !by_stages_[shape.stages].empty()) {
+        const auto& reasons = by_stages_[shape.stages];
+        found_.impossible[shape.stages] =
+            std::ranges::max_element(reasons, {}, [](const auto& one) {
+              return one.second;
+            })->first;
+      }
+    }
+  }
+
+  struct Made {
+    std::optional<train::Layout> layout;
+    std::string reason;
+  };
+
   const PlannedRun& run_;
-  const Machine& machine_;
-  int ranks_;
+  StepPredictor predictor_;
   io::Config config_;  ///< of the layout that is tried
   double limit_ = 0;   ///< bytes of a rank
-  std::vector<std::string> recomputes_{"none", "selective", "full"};
+  std::vector<std::string> storages_, codecs_;
+  std::vector<model::Recompute> recomputes_;
+  std::map<std::tuple<int, std::string, int64_t, int64_t>, Made> layouts_;
+  std::set<MemoryKey> too_large_;
+  std::map<int64_t, Reasons> by_stages_;
   SearchResult found_;
 };
 
 }  // namespace
 
-SearchResult search_layouts(const PlannedRun& run, const Machine& machine, int ranks) {
-  SearchResult found = Search(run, machine, ranks).run();
+SearchResult search_layouts(const PlannedRun& run, const Machine& machine, int ranks,
+                            const SearchOptions& options) {
+  SearchResult found = Search(run, machine, ranks, options).run();
   if (found.best.empty()) {
     const auto most = std::ranges::max_element(found.refused, {},
                                                [](const auto& reason) { return reason.second; });
     fail("none of {} layouts over {} ranks is possible; for {} of them: {}", found.tried, ranks,
          most->second, most->first);
-  }
-  std::ranges::sort(found.best, {},
-                    [](const Candidate& candidate) { return candidate.prediction.step; });
-  if (found.best.size() > kBest) {
-    found.best.erase(found.best.begin() + kBest, found.best.end());
   }
   return found;
 }

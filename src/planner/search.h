@@ -1,25 +1,45 @@
 #pragma once
-// Searches the layouts of a run over a number of ranks: stages, schedule and micro-batch, each
-// predicted (step.h). Exhaustive: every number of stages that divides the ranks and has a layer for
-// each, the common synchronous schedules, and micro-batches of 1, 2, 4, … samples. Layouts that do
-// not fit the device's memory are left out and counted.
+// Searches the layouts of a run over a number of ranks: stages, synchronous schedule, micro-batches
+// of 1, 2, 4, … samples, recompute, storage of pruned weights, ZeRO-1 and reduction; on request
+// codecs of gradients, which change a run's results. Layouts that do not fit the device's memory
+// are left out and counted.
+//
+// Branch and bound: layouts are visited in the order of a lower bound of their step,
+//
+//   micro-batches × max(time of all layers / ranks of the pipeline, slowest layer)
+//
+// and left out where it is above the tenth best. Before a layout is simulated, a lower bound of its
+// memory must fit; before it counts, its memory is planned as runs plan it. So the ten best are
+// those of an exhaustive search.
 #include "src/planner/step.h"
 
 namespace espalier::planner {
 
 struct Candidate {
   int64_t stages = 1;
-  std::string schedule;  ///< "none" without stages
+  std::string schedule;  ///< "none" without stages; "interleaved x 4": with its stages a rank
+  std::string storage, recompute, reduction, codec;
+  int64_t zero = 0;
   StepPrediction prediction;
+};
+
+struct SearchOptions {
+  bool codecs = false;  ///< also tries gradients in 8 and 4 bits
 };
 
 struct SearchResult {
   std::vector<Candidate> best;  ///< fastest first, at most ten
+  /// The fastest with each number of stages that has one.
+  std::map<int64_t, Candidate> by_stages;
   size_t tried = 0;
+  size_t slower = 0;                      ///< left out by the bound of their time
   std::map<std::string, size_t> refused;  ///< reasons, with the number of layouts
+  /// Of each number of stages without a layout, the most frequent reason.
+  std::map<int64_t, std::string> impossible;
 };
 
 /// Throws Failure if no layout is possible: with the most frequent reason.
-SearchResult search_layouts(const PlannedRun& run, const Machine& machine, int ranks);
+SearchResult search_layouts(const PlannedRun& run, const Machine& machine, int ranks,
+                            const SearchOptions& options = {});
 
 }  // namespace espalier::planner

@@ -5,19 +5,20 @@
 //   layers      sum of the times of their operations (operations.h, machine.h)
 //   pipeline    the run's own schedule, simulated with the stages' times and the slowest link
 //               between two stages (parallel/pipeline/schedule/simulate.h)
-//   reduction   of the gradients of kept elements over the replicas, in buckets that overlap with
-//               the last backward (communication_cost/exchange_model.h); the part that is exposed
-//   update      of the rank with the most
+//   reduction   of the gradients of kept elements over the replicas: the exposed part (exchange.h)
+//   update      of the rank with the most; under ZeRO-1 with the gather of values (exchange.h)
 //
 //   step = end of the pipeline + exposed reduction + update
 //
-// Not in the model: evaluations, checkpoints, changes of masks, codec time, ZeRO-1's gathers,
-// shared links, jitter between ranks. Schedules without a common step (asynchronous ones) are
-// refused.
+// In an asynchronous schedule each stage sums and updates on its own, within the pipeline: a step
+// is the time between two updates of a long simulation, and a share of the drain.
+//
+// Not in the model: evaluations, checkpoints, changes of masks, shared links, jitter between ranks.
 #include <map>
 #include <span>
 
 #include "parallel/pipeline/schedule/simulate.h"
+#include "src/planner/exchange.h"
 #include "src/planner/machine.h"
 #include "src/planner/operations.h"
 #include "src/planner/tensor_split.h"
@@ -42,14 +43,81 @@ struct StepPrediction {
   /// the pipeline.
   double step = 0, compute = 0, waiting = 0, reduction = 0, update = 0;
   double samples_per_s = 0;
-  double bytes_reduced = 0;                    ///< sent by a rank in a step
-  double flops = 0;                            ///< of all ranks in a step, as the operations count
-  parallel::Timeline timeline;                 ///< of one replica
+  double bytes_reduced = 0;  ///< sent by a rank to other replicas in a step
+  double flops = 0;          ///< of all ranks in a step, as the operations count
+  /// Of one replica. Of an asynchronous schedule: several steps, with reductions and updates in the
+  /// backward actions.
+  parallel::Timeline timeline;
   std::map<std::string, double> by_operation;  ///< seconds of all ranks of a replica, by name
 };
 
-/// Throws Failure if the run cannot be laid out over so many devices, or fits no memory. A rank of
-/// the plan is `run.tensor.ways` devices.
+/// The layers of a network with one storage, micro-batch and recompute: what all layouts share.
+struct NetworkTimes {
+  std::vector<LayerOperations> operations;
+  std::vector<parallel::StageTimes> passes;  ///< [layers] seconds
+  std::vector<double> updates;               ///< [layers] seconds
+};
+
+/// The pipeline of a layout: what all reductions share.
+struct PipelineTimes {
+  parallel::Costs costs;
+  parallel::Timeline timeline;
+  double end = 0;      ///< seconds of a step until the last backward has ended
+  double compute = 0;  ///< of the rank that computes longest
+};
+
+/// Predictions of one run with changed configs: parts that they share are computed once.
+class StepPredictor {
+ public:
+  /// All must outlive it. A rank of the plan is `run.tensor.ways` devices. Throws Failure if the
+  /// machine has fewer devices.
+  StepPredictor(const PlannedRun& run, const Machine& machine, int devices);
+
+  /// A config that differs from the run's in train.micro_batch and .recompute, sparse.storage and
+  /// in [parallel]. Throws Failure if the run cannot be laid out, or fits no memory.
+  StepPrediction predict(const io::Config& config);
+
+  // Its parts, for a search:
+
+  int ranks() const { return devices_ / ways_; }
+  const NetworkTimes& network(const io::Config& config, const train::PassChoice& choice,
+                              bool deferred);
+  PipelineTimes pipeline(const io::Config& config, const train::Layout& layout,
+                         const NetworkTimes& network) const;
+  /// Fills the times of `found`.
+  void add_step(const io::Config& config, const train::Layout& layout, const NetworkTimes& network,
+                const PipelineTimes& pipeline, StepPrediction& found) const;
+  /// Bytes of the rank that needs most: its parameters and tapes, without buffers and scratch. So
+  /// it is less than the plan's.
+  double least_memory(const io::Config& config, const train::Layout& layout,
+                      const NetworkTimes& network) const;
+
+ private:
+  train::Plan plan_with(const io::Config& config, const train::LayerTimes& times) const;
+  std::vector<int64_t> kept() const;
+  double seconds(const kernels::OperationRow& row) const;
+  double seconds_of_all(const Operations& operations) const;
+  const Level& level_between(int64_t rank, int64_t other) const;
+  ReplicaTimes exchange(const io::Config& config, const train::Layout& layout,
+                        const NetworkTimes& network, const parallel::Costs& costs, int rank,
+                        double end) const;
+  parallel::Costs costs_of(const io::Config& config, const train::Layout& layout,
+                           const NetworkTimes& network) const;
+  PipelineTimes asynchronous(const io::Config& config, const train::Layout& layout,
+                             const NetworkTimes& network, parallel::Costs costs) const;
+  void sum_operations(const train::Layout& layout, const NetworkTimes& network,
+                      StepPrediction& found) const;
+
+  const PlannedRun& run_;
+  const Machine& machine_;
+  int ways_;  ///< devices of a rank
+  int devices_;
+  DType dtype_;
+  std::vector<int64_t> kept_;  ///< of each parameter, once all pruning is done
+  std::map<std::string, NetworkTimes> networks_;
+};
+
+/// Throws Failure if the run cannot be laid out over so many devices, or fits no memory.
 StepPrediction predict_step(const PlannedRun& run, const Machine& machine, int devices);
 
 }  // namespace espalier::planner

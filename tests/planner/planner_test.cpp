@@ -4,6 +4,8 @@
 #include <fstream>
 #include <numeric>
 
+#include "parallel/pipeline/schedule/registry.h"
+#include "parallel/wire/codec.h"
 #include "src/planner/calibration.h"
 #include "src/planner/search.h"
 #include "src/train/stage/layer_times.h"
@@ -232,6 +234,94 @@ TEST(Step, TensorSplitsDivideLayersAndExchangeActivations) {
   EXPECT_NE(failure_of([&] { predict({.ways = 4}, 6); }).find("groups of 4"), std::string::npos);
 }
 
+TEST(Exchange, IsDividedByZeroCodecsAndLevels) {
+  Machine machine = machine_of(kMachine);
+  machine.bandwidth = 1e15;  // sums and codecs take no time
+  for (Level& level : machine.levels) {
+    level.link.latency_s = 0;
+  }
+  machine.overhead_s = 0;
+  io::Config config = gpt();
+  config.train.dtype = "bf16";
+  config.parallel.bucket_mb = 1;
+  constexpr int64_t kKept = 1 << 20;
+  const auto times = [&](int replicas) {
+    return exchange_of(config, machine,
+                       {.kept = kKept, .replicas = replicas, .before_s = 1, .update_s = 0.5});
+  };
+  const auto near = [](double a, double b) { EXPECT_NEAR(a, b, 1e-5 * b); };
+  // Within a node: 2 (p-1)/p of 2 bytes a value at 1e10 bytes/s.
+  near(times(4).bytes, 1.5 * 2 * kKept);
+  near(times(4).reduction, 1.5 * 2 * kKept / 1e10);
+  near(times(4).update, 0.5);
+  EXPECT_EQ(times(1).reduction, 0);
+  // Over 16 nodes at 1e9 bytes/s: all of it, or a quarter.
+  near(times(64).reduction, 2 * 63.0 / 64 * 2 * kKept / 1e9);
+  config.parallel.reduction = "hierarchical";
+  near(times(64).reduction, 2 * 2 * kKept * (0.75 / 1e10 + 15.0 / 16 / 4 / 1e9));
+  // ZeRO-1: half of the reduction, a share of the update, and the gather of values.
+  config.parallel.reduction = "sra";
+  config.parallel.zero = 1;
+  near(times(4).bytes, 1.5 * 2 * kKept);
+  near(times(4).reduction, 0.75 * 2 * kKept / 1e10);
+  near(times(4).update, 0.5 / 4 + 0.75 * 2 * kKept / 1e10);
+  // 4 bits and two fp32 numbers for each bucket of 512 instead of 16 bits.
+  config.parallel.zero = 0;
+  config.parallel.codec.fallback = "maxmin:4:512";
+  near(times(4).bytes, 1.5 * kKept * (0.5 + 8.0 / 512));
+}
+
+TEST(Exchange, TakesTheTimesOfMeasuredCodecs) {
+  Machine machine = machine_of(kMachine);
+  io::Config config = gpt();
+  config.parallel.codec.fallback = "maxmin:4";
+  const ReplicaWork work{.kept = 1 << 20, .replicas = 2, .before_s = 1};
+  const double fast = exchange_of(config, machine, work).reduction;
+  const kernels::WireFormat format = parallel::format_of(parallel::parse_codec("maxmin:4"));
+  for (const char* verb : {"encode", "decode"}) {
+    OperationRow row = codec_operation(verb, format, 1 << 20, DType::fp32);
+    EXPECT_EQ(row.name, std::string(verb) + " maxmin:4");
+    row.seconds = 0.1;
+    machine.measured["fp32 " + row.name] = {row};
+  }
+  // A value is encoded once and decoded 3/2 times.
+  EXPECT_NEAR(exchange_of(config, machine, work).reduction, 0.25, 0.01);
+  EXPECT_LT(fast, 0.01);
+}
+
+TEST(Step, OfAnAsynchronousScheduleHasNoBubble) {
+  Machine machine = machine_of(kMachine);
+  io::Config config = gpt();
+  config.parallel.pipeline = 4;
+  config.parallel.schedule = "1f1b";
+  config.train.micro_batch = 4;  // 4 micro-batches in 4 stages: much waiting
+  const Given given(config);
+  const StepPrediction common = predict_step(given.run(), machine, 4);
+  config.parallel.schedule = "async";
+  config.parallel.drain_every = 1000;
+  const Given free(config);
+  const StepPrediction alone = predict_step(free.run(), machine, 4);
+  EXPECT_LT(alone.step, 0.8 * common.step);
+  EXPECT_GE(alone.step, 0.999 * (alone.compute + alone.update));
+  EXPECT_NEAR(alone.compute, common.compute, 0.02 * common.compute);
+  config.parallel.drain_every = 1;
+  const Given drained(config);
+  EXPECT_GT(predict_step(drained.run(), machine, 4).step, 1.2 * alone.step);
+}
+
+TEST(Step, ActivationCodecsShortenMessages) {
+  Machine machine = machine_of(kMachine);
+  machine.levels.front().link = {.latency_s = 0, .bytes_per_s = 1e5};  // messages take all time
+  io::Config config = gpt();
+  config.parallel.pipeline = 2;
+  const Given exact(config);
+  config.parallel.activation_codec = "maxmin:8";
+  const Given coded(config);
+  const double share =
+      predict_step(coded.run(), machine, 2).step / predict_step(exact.run(), machine, 2).step;
+  EXPECT_NEAR(share, 0.25, 0.03);
+}
+
 TEST(Step, SaysWhatIsImpossible) {
   const Machine machine = machine_of(kMachine);
   Given given(gpt());
@@ -244,20 +334,129 @@ TEST(Step, SaysWhatIsImpossible) {
             std::string::npos);
 }
 
-TEST(Search, FindsTheFastestLayoutThatFits) {
+/// Every layout that a search over `ranks` ranks may try, one after the other.
+std::vector<StepPrediction> all_layouts(const Given& given, const Machine& machine, int ranks) {
+  std::vector<StepPrediction> all;
+  io::Config config = given.config;
+  const PlannedRun run = given.run();
+  StepPredictor predictor(run, machine, ranks);
+  const auto try_config = [&] {
+    try {
+      all.push_back(predictor.predict(config));
+    } catch (const Failure&) {  // e.g. too few micro-batches for a schedule
+    }
+  };
+  for (const int64_t stages : {1, 2, 4}) {
+    for (const parallel::ScheduleEntry* schedule : parallel::schedules()) {
+      if (!schedule->synchronous || schedule->by_arrival() ||
+          (stages == 1 && !all.empty() &&
+           schedule->name != parallel::schedule_entry("auto").name)) {
+        continue;
+      }
+      for (const int64_t chunks : {2, 4}) {
+        for (const int64_t micro_batch : {1, 2, 4, 8}) {
+          for (const int64_t zero : {0, 1}) {
+            for (const char* reduction : {"sra", "ring", "hierarchical"}) {
+              for (const char* storage : {"dense", "expanded", "sparse"}) {
+                config.parallel.pipeline = stages;
+                config.parallel.schedule = schedule->name;
+                config.parallel.virtual_stages = chunks;
+                config.train.micro_batch = micro_batch;
+                config.parallel.zero = zero;
+                config.parallel.reduction = reduction;
+                config.sparse.storage.fallback = storage;
+                if ((schedule->chunks == 0 || chunks == 2) && (zero == 0 || stages < ranks)) {
+                  try_config();
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return all;
+}
+
+double bytes_of(const StepPrediction& step) {
+  return static_cast<double>(step.plan.fit.plan.needed());
+}
+
+TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
   Machine machine = machine_of(kMachine);
+  machine.levels.front().ranks = 2;  // reductions over two levels
   Given given(gpt(0.9));
+  given.config.train.global_batch = 8;
   given.config.train.micro_batch = 0;
-  const SearchResult all = search_layouts(given.run(), machine, 4);
-  ASSERT_FALSE(all.best.empty());
-  for (size_t i = 1; i < all.best.size(); ++i) {
-    EXPECT_LE(all.best[i - 1].prediction.step, all.best[i].prediction.step);
+  given.config.train.recompute = "none";
+  given.config.sparse.storage.fallback = "auto";
+  std::vector<StepPrediction> all = all_layouts(given, machine, 4);
+  std::ranges::sort(all, {}, bytes_of);
+  machine.memory = bytes_of(all[all.size() / 3]);
+  std::erase_if(all, [&](const StepPrediction& one) { return bytes_of(one) > machine.memory; });
+  std::ranges::sort(all, {}, &StepPrediction::step);
+
+  const SearchResult found = search_layouts(given.run(), machine, 4);
+  ASSERT_EQ(found.best.size(), 10U);
+  EXPECT_GT(found.slower, 100U) << "the bound leaves layouts out";
+  EXPECT_TRUE(std::ranges::any_of(found.refused, [](const auto& reason) {
+    return reason.first.starts_with("a rank needs more than");
+  })) << "the memory does, too";
+  for (size_t i = 1; i < found.best.size(); ++i) {
+    EXPECT_LE(found.best[i - 1].prediction.step, found.best[i].prediction.step);
+  }
+  EXPECT_DOUBLE_EQ(found.best.front().prediction.step, all.front().step);
+  for (const auto& [stages, best] : found.by_stages) {
+    const auto fastest = std::ranges::find_if(all, [stages = stages](const StepPrediction& one) {
+      return one.plan.layout.grid.pipeline == stages;
+    });
+    ASSERT_NE(fastest, all.end());
+    EXPECT_DOUBLE_EQ(best.prediction.step, fastest->step) << stages << " stages";
   }
   machine.memory = 1e6;
   EXPECT_NE(failure_of([&] {
               search_layouts(given.run(), machine, 4);
             }).find("layouts over 4 ranks is possible"),
             std::string::npos);
+}
+
+TEST(Search, TriesCodecsOnlyIfAsked) {
+  Machine machine = machine_of(kMachine);
+  machine.levels.back().link.bytes_per_s = machine.levels.front().link.bytes_per_s = 1e6;
+  Given given(gpt(0.9));
+  const SearchResult exact = search_layouts(given.run(), machine, 4);
+  const SearchResult coded = search_layouts(given.run(), machine, 4, {.codecs = true});
+  EXPECT_EQ(exact.best.front().codec, "fp32");
+  EXPECT_EQ(coded.best.front().codec, "maxmin:4");
+  EXPECT_LT(coded.best.front().prediction.step, exact.best.front().prediction.step);
+}
+
+TEST(Search, LeastMemoryIsBelowThePlan) {
+  const Machine machine = machine_of(kMachine);
+  for (const char* storage : {"dense", "expanded", "sparse"}) {
+    for (const char* recompute : {"none", "selective", "full"}) {
+      for (const char* schedule : {"1f1b", "zb-v", "gpipe"}) {
+        for (const int64_t zero : {0, 1}) {
+          Given given(gpt(0.9));
+          given.config.train.recompute = recompute;
+          given.config.parallel.pipeline = 2;
+          given.config.parallel.schedule = schedule;
+          given.config.parallel.zero = zero;
+          given.config.sparse.storage.fallback = storage;
+          const PlannedRun run = given.run();
+          StepPredictor predictor(run, machine, 4);
+          const StepPrediction step = predictor.predict(given.config);
+          const bool deferred = step.plan.layout.parts(0).front().deferred > 0;
+          const double least = predictor.least_memory(
+              given.config, step.plan.layout,
+              predictor.network(given.config, step.plan.fit.choice, deferred));
+          const std::string what = fmt::format("{} {} {} {}", storage, recompute, schedule, zero);
+          EXPECT_LE(least, bytes_of(step)) << what;
+          EXPECT_GT(least, 0.3 * (bytes_of(step) - static_cast<double>(train::kProgram))) << what;
+        }
+      }
+    }
+  }
 }
 
 TEST(Calibration, MeasuresWhatRunsUse) {
