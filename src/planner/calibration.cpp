@@ -1,13 +1,18 @@
 #include "src/planner/calibration.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 
 #include "parallel/transport/collectives.h"
+#include "parallel/wire/codec.h"
+#include "parallel/wire/wire.h"
 #include "src/core/trace.h"
 #include "src/kernels/backend.h"
+#include "src/planner/exchange.h"
 #include "src/planner/operations.h"
+#include "src/train/exchange/reduction_timer.h"
 #include "src/train/exchange/state_check.h"
 #include "src/train/masks/initial_masks.h"
 #include "src/train/memory/host_memory.h"
@@ -189,6 +194,68 @@ cost::Link measure_link(parallel::Communicator& comm, bool quick) {
              : cost::Link{.bytes_per_s = longest.bytes / longest.seconds};  // shorter than a wait
 }
 
+/// The texts of codecs that a config may name: of those with a number of bits 8, 4 and 2.
+std::vector<std::string> codec_texts(bool quick) {
+  if (quick) {
+    return {"maxmin:4"};
+  }
+  std::vector<std::string> all;
+  for (const kernels::WireCodec* codec : kernels::wire_codecs()) {
+    if (codec->form == kernels::WireForm::plain || codec->numbers == kernels::WireNumbers::rank) {
+      continue;
+    }
+    if (codec->numbers != kernels::WireNumbers::bits) {
+      all.emplace_back(codec->name);
+      continue;
+    }
+    for (const int bits : {8, 4, 2}) {
+      if (bits <= codec->most_bits) {
+        all.push_back(fmt::format("{}:{}", codec->name, bits));
+      }
+    }
+  }
+  return all;
+}
+
+/// The least of a few times of `work` on all ranks at once, mean over the ranks.
+template <class Work>
+double seconds_on_all(parallel::Communicator& comm, const Work& work) {
+  double best = 1e9;
+  for (int run = 0; run < 4; ++run) {
+    parallel::barrier(comm);
+    const double begin = now_seconds();
+    work();
+    best = std::min(best, now_seconds() - begin);
+  }
+  std::array<double, 1> sum{best / comm.size()};
+  parallel::all_reduce_small(comm, sum, parallel::Combine::sum);
+  return sum[0];
+}
+
+/// Encodes a bucket of random values, and adds the decoded ones to fp32 sums, as reductions do.
+void measure_codecs(parallel::Communicator& comm, int threads, bool quick, Machine& machine) {
+  kernels::Backend backend(kernels::by_name("cpu"), threads);
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    const int64_t values = quick ? int64_t{1} << 14U : (int64_t{4} << 20U) / size_of(dtype);
+    std::vector<std::byte> numbers = train::random_values(dtype, values);
+    std::vector<float> sums(static_cast<size_t>(values));
+    const Tensor x(numbers.data(), dtype, Shape{values});
+    const Tensor y(sums.data(), DType::fp32, Shape{values});
+    for (const std::string& text : codec_texts(quick)) {
+      const kernels::WireFormat format = parallel::format_of(parallel::parse_codec(text));
+      parallel::Wire wire(backend.kernels(), backend.stream(), train::one_segment(format, values));
+      std::vector<std::byte> code(wire.bytes(0, values));
+      const auto add = [&](std::string_view verb, double seconds) {
+        kernels::OperationRow row = codec_operation(verb, format, values, dtype);
+        row.seconds = seconds;
+        machine.measured[measured_key(dtype, row.name)] = {row};
+      };
+      add("encode", seconds_on_all(comm, [&] { wire.encode(x, 0, code); }));
+      add("decode", seconds_on_all(comm, [&] { wire.add(code, 0, y); }));
+    }
+  }
+}
+
 }  // namespace
 
 Machine calibrate(parallel::Communicator& comm, const CalibrationOptions& options) {
@@ -205,6 +272,7 @@ Machine calibrate(parallel::Communicator& comm, const CalibrationOptions& option
     }
     measure(all[i], comm, options.threads, machine);
   }
+  measure_codecs(comm, options.threads, options.quick, machine);
   constexpr double kMemoryBandwidth = 1;  // of one rank there is no link
   const cost::Link link = comm.size() > 1
                               ? measure_link(comm, options.quick)

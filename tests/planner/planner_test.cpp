@@ -463,8 +463,9 @@ TEST(Calibration, MeasuresWhatRunsUse) {
   parallel::run_ranks(2, [](parallel::Communicator& comm) {
     const Machine machine = calibrate(comm, {.quick = true, .on_progress = {}});
     if (comm.rank() == 0) {
-      for (const char* operation : {"fp32 gemm", "fp32 spmm", "fp32 sddmm", "fp32 attention",
-                                    "fp32 norm_backward", "fp32 update"}) {
+      for (const char* operation :
+           {"fp32 gemm", "fp32 spmm", "fp32 sddmm", "fp32 attention", "fp32 norm_backward",
+            "fp32 update", "fp32 encode maxmin:4", "bf16 decode maxmin:4"}) {
         EXPECT_TRUE(machine.measured.contains(operation)) << operation;
       }
       EXPECT_GT(machine.levels.front().link.bytes_per_s, 1e6);
