@@ -138,16 +138,7 @@ const NetworkTimes& StepPredictor::network(const io::Config& config,
 
 parallel::Costs StepPredictor::costs_of(const io::Config& config, const train::Layout& layout,
                                         const NetworkTimes& network) const {
-  parallel::Costs costs;
-  for (int stage = 0; stage < layout.stages(); ++stage) {
-    parallel::StageTimes sum{.forward = 0, .backward_input = 0, .backward_weight = 0};
-    for_layers(layout, stage, [&](size_t i) {
-      sum.forward += network.passes[i].forward;
-      sum.backward_input += network.passes[i].backward_input;
-      sum.backward_weight += network.passes[i].backward_weight;
-    });
-    costs.stages.push_back(sum);
-  }
+  parallel::Costs costs = train::stage_costs(layout.ends, {.layers = network.passes});
   const kernels::WireFormat wire = train::activation_format(config);
   for (int stage = 0; stage + 1 < layout.stages(); ++stage) {
     const int from = layout.schedule.rank_of(stage);
@@ -202,7 +193,7 @@ PipelineTimes StepPredictor::asynchronous(const io::Config& config, const train:
   double most = 0;
   double beside = 0;  // sums and updates of the rank that computes longest
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
-    const ReplicaTimes times = exchange(config, layout, network, costs, rank, 0);
+    const train::ReplicaTimes times = exchange(config, layout, network, costs, rank, 0);
     const double mine = times.reduction + times.update;
     double computes = 0;
     for (int chunk = 0; chunk < layout.schedule.chunks; ++chunk) {
@@ -227,12 +218,11 @@ PipelineTimes StepPredictor::asynchronous(const io::Config& config, const train:
   return found;
 }
 
-ReplicaTimes StepPredictor::exchange(const io::Config& config, const train::Layout& layout,
-                                     const NetworkTimes& network, const parallel::Costs& costs,
-                                     int rank, double end) const {
-  ReplicaWork work{.first = layout.grid.rank_of({.stage = rank, .replica = 0}) * ways_,
-                   .replicas = layout.grid.data,
-                   .ways = ways_};
+train::ReplicaTimes StepPredictor::exchange(const io::Config& config, const train::Layout& layout,
+                                            const NetworkTimes& network,
+                                            const parallel::Costs& costs, int rank,
+                                            double end) const {
+  train::ReplicaWork work{.replicas = layout.grid.data};
   for (int chunk = 0; chunk < layout.schedule.chunks; ++chunk) {
     const int stage = layout.schedule.stage_of(rank, chunk);
     work.backward_s += costs.stages[static_cast<size_t>(stage)].backward();
@@ -247,7 +237,14 @@ ReplicaTimes StepPredictor::exchange(const io::Config& config, const train::Layo
     work.before_s = work.backward_s;
     work.backward_s = 0;
   }
-  return exchange_of(config, machine_, work);
+  if (work.replicas == 1) {
+    return {.update = work.update_s};
+  }
+  const int first = layout.grid.rank_of({.stage = rank, .replica = 0}) * ways_;
+  return train::replica_times(
+      config, work,
+      rates_between(config, machine_,
+                    {.first = first, .replicas = layout.grid.data, .ways = ways_}));
 }
 
 void StepPredictor::add_step(const io::Config& config, const train::Layout& layout,
@@ -256,7 +253,7 @@ void StepPredictor::add_step(const io::Config& config, const train::Layout& layo
   found.compute = pipeline.compute;
   found.waiting = pipeline.end - pipeline.compute;
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
-    const ReplicaTimes times =
+    const train::ReplicaTimes times =
         exchange(config, layout, network, pipeline.costs, rank, pipeline.end);
     found.reduction = std::max(found.reduction, times.reduction);
     found.update = std::max(found.update, times.update);

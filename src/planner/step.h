@@ -5,8 +5,9 @@
 //   layers      sum of the times of their operations (operations.h, machine.h)
 //   pipeline    the run's own schedule, simulated with the stages' times and the slowest link
 //               between two stages (parallel/pipeline/schedule/simulate.h)
-//   reduction   of the gradients of kept elements over the replicas: the exposed part (exchange.h)
-//   update      of the rank with the most; under ZeRO-1 with the gather of values (exchange.h)
+//   reduction   of the gradients of kept elements over the replicas: the exposed part
+//               (train/exchange/replica_times.h, rates.h)
+//   update      of the rank with the most; under ZeRO-1 with the gather of values
 //
 //   step = end of the pipeline + exposed reduction + update
 //
@@ -18,9 +19,9 @@
 #include <span>
 
 #include "parallel/pipeline/schedule/simulate.h"
-#include "src/planner/exchange.h"
 #include "src/planner/machine.h"
 #include "src/planner/operations.h"
+#include "src/planner/rates.h"
 #include "src/planner/tensor_split.h"
 #include "src/train/memory/planner.h"
 
@@ -98,9 +99,9 @@ class StepPredictor {
   double seconds(const kernels::OperationRow& row) const;
   double seconds_of_all(const Operations& operations) const;
   const Level& level_between(int64_t rank, int64_t other) const;
-  ReplicaTimes exchange(const io::Config& config, const train::Layout& layout,
-                        const NetworkTimes& network, const parallel::Costs& costs, int rank,
-                        double end) const;
+  train::ReplicaTimes exchange(const io::Config& config, const train::Layout& layout,
+                               const NetworkTimes& network, const parallel::Costs& costs, int rank,
+                               double end) const;
   parallel::Costs costs_of(const io::Config& config, const train::Layout& layout,
                            const NetworkTimes& network) const;
   PipelineTimes asynchronous(const io::Config& config, const train::Layout& layout,

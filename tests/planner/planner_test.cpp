@@ -246,8 +246,12 @@ TEST(Exchange, IsDividedByZeroCodecsAndLevels) {
   config.parallel.bucket_mb = 1;
   constexpr int64_t kKept = 1 << 20;
   const auto times = [&](int replicas) {
-    return exchange_of(config, machine,
-                       {.kept = kKept, .replicas = replicas, .before_s = 1, .update_s = 0.5});
+    if (replicas == 1) {
+      return train::replica_times(config, {.kept = kKept, .update_s = 0.5}, {});
+    }
+    return train::replica_times(
+        config, {.kept = kKept, .replicas = replicas, .before_s = 1, .update_s = 0.5},
+        rates_between(config, machine, {.replicas = replicas}));
   };
   const auto near = [](double a, double b) { EXPECT_NEAR(a, b, 1e-5 * b); };
   // Within a node: 2 (p-1)/p of 2 bytes a value at 1e10 bytes/s.
@@ -275,8 +279,12 @@ TEST(Exchange, TakesTheTimesOfMeasuredCodecs) {
   Machine machine = machine_of(kMachine);
   io::Config config = gpt();
   config.parallel.codec.fallback = "maxmin:4";
-  const ReplicaWork work{.kept = 1 << 20, .replicas = 2, .before_s = 1};
-  const double fast = exchange_of(config, machine, work).reduction;
+  const auto reduction = [&] {
+    return train::replica_times(config, {.kept = 1 << 20, .replicas = 2, .before_s = 1},
+                                rates_between(config, machine, {.replicas = 2}))
+        .reduction;
+  };
+  const double fast = reduction();
   const kernels::WireFormat format = parallel::format_of(parallel::parse_codec("maxmin:4"));
   for (const char* verb : {"encode", "decode"}) {
     OperationRow row = codec_operation(verb, format, 1 << 20, DType::fp32);
@@ -285,7 +293,7 @@ TEST(Exchange, TakesTheTimesOfMeasuredCodecs) {
     machine.measured["fp32 " + row.name] = {row};
   }
   // A value is encoded once and decoded 3/2 times.
-  EXPECT_NEAR(exchange_of(config, machine, work).reduction, 0.25, 0.01);
+  EXPECT_NEAR(reduction(), 0.25, 0.01);
   EXPECT_LT(fast, 0.01);
 }
 

@@ -10,8 +10,8 @@
 namespace espalier::train {
 namespace {
 
-void check_same_parameters(const io::PlainReader& reader, const std::filesystem::path& path,
-                           std::span<const sparse::ParameterSpec> specs) {
+void check_plain_file(const io::PlainReader& reader, const std::filesystem::path& path,
+                      std::span<const sparse::ParameterSpec> specs) {
   for (const sparse::ParameterSpec& spec : specs) {
     check(reader.has(spec.name),
           "{} has no dataset for parameter \"{}\"; name datasets as `espalier inspect` shows them "
@@ -120,7 +120,7 @@ MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::Parameter
         [reader, specs = std::move(specs)](size_t p) { return read_mask(*reader, specs[p].name); };
   }
   const auto reader = std::make_shared<io::PlainReader>(path);
-  check_same_parameters(*reader, path, specs);
+  check_plain_file(*reader, path, specs);
   return [reader, specs = std::move(specs), prunable = std::move(prunable)](size_t p) {
     return prunable[p] ? mask_of_zeros(*reader, specs[p].name)
                        : sparse::Mask(specs[p].shape.count());

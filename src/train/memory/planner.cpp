@@ -1,16 +1,26 @@
 #include "src/train/memory/planner.h"
 
 #include <algorithm>
-#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "parallel/pipeline/mailbox.h"
+#include "src/train/exchange/replica_times.h"
 #include "src/train/exchange/shards.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 namespace {
+
+/// Of an activation that stage `stage` sends to the next, or its gradient.
+size_t message_bytes(const PlanInput& input, const Layout& layout, int stage, int64_t samples) {
+  const model::Layer& layer = *input.layers[layout.ends[static_cast<size_t>(stage)] - 1];
+  const model::TensorSpec spec = layer.output(samples, dtype_by_name(input.config.train.dtype));
+  const kernels::WireFormat wire = activation_format(input.config);
+  return wire == kernels::WireFormat{} ? spec.bytes()
+                                       : kernels::wire_bytes(wire, spec.shape.count());
+}
 
 /// Plans of one config for given stages; fit_memory makes the memory choices.
 class Planner {
@@ -50,12 +60,12 @@ class Planner {
                       : plan_memory(config_, run, choice);
   }
 
-  bool fits() const {
+  /// Empty: too large, or batch or layers are not divisible.
+  std::optional<Plan> plan_if_it_fits() const {
     try {
-      fit_memory(config_, run_shape());
-      return true;
+      return plan();
     } catch (const Failure&) {
-      return false;  // too large, or batch or layers are not divisible
+      return {};
     }
   }
 
@@ -110,12 +120,7 @@ class Planner {
     const parallel::Schedule& schedule = layout.schedule;
     StageShape::Messages sum;
     for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
-      const model::Layer& layer = *input_.layers[layout.ends[static_cast<size_t>(boundary)] - 1];
-      const model::TensorSpec spec = layer.output(samples, dtype_by_name(config_.train.dtype));
-      const kernels::WireFormat wire = activation_format(config_);
-      const size_t bytes = wire == kernels::WireFormat{}
-                               ? spec.bytes()
-                               : kernels::wire_bytes(wire, spec.shape.count());
+      const size_t bytes = message_bytes(input_, layout, boundary, samples);
       const bool crosses = schedule.crosses(boundary);
       const bool touches =
           schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;
@@ -147,14 +152,38 @@ io::Config with_stages(io::Config config, int stages) {
   return config;
 }
 
-/// 0: no number of stages fits.
-int fewest_stages(const PlanInput& input, const io::Config& config, const InitialMasks& start) {
+/// Stages with the shortest step, or the fewest; 0: no number of stages fits.
+int best_stages(const PlanInput& input, const io::Config& config, const InitialMasks& start,
+                bool fewest) {
+  constexpr double kWorthMore = 0.95;
+  int best = 0;
+  double shortest = 0;
   for (int stages = 1; stages <= input.ranks; ++stages) {
-    if (input.ranks % stages == 0 && Planner(input, with_stages(config, stages), start).fits()) {
+    if (input.ranks % stages != 0) {
+      continue;
+    }
+    const io::Config with = with_stages(config, stages);
+    const std::optional<Plan> plan = Planner(input, with, start).plan_if_it_fits();
+    if (!plan) {
+      continue;
+    }
+    if (fewest || plan->layout.asynchronous()) {
       return stages;
     }
+    PlanInput of = {.config = with,
+                    .problem = input.problem,
+                    .layers = input.layers,
+                    .start = start,
+                    .times = input.times,
+                    .link = input.link,
+                    .place = input.place};
+    const double step = estimated_step(of, *plan);
+    if (best == 0 || step < kWorthMore * shortest) {
+      best = stages;
+      shortest = step;
+    }
   }
-  return 0;
+  return best;
 }
 
 /// Fewest stages of the unpruned network, for a note to the user.
@@ -168,7 +197,7 @@ std::string unpruned_note(const PlanInput& input) {
   for (const sparse::ParameterSpec& spec : model::parameters_of(input.layers)) {
     dense.kept.push_back(spec.shape.count());
   }
-  const int stages = fewest_stages(input, config, dense);
+  const int stages = best_stages(input, config, dense, true);
   return stages == 0 ? fmt::format("; unpruned it would fit no grid of {} ranks", input.ranks)
                      : fmt::format("; unpruned it would take {}", stages);
 }
@@ -179,7 +208,7 @@ Plan make_plan(const PlanInput& input) {
   if (input.config.parallel.pipeline != 0) {
     return Planner(input, input.config, input.start).plan();
   }
-  const int stages = fewest_stages(input, input.config, input.start);
+  const int stages = best_stages(input, input.config, input.start, false);
   // If nothing fits, planning one stage throws the Failure that states the missing bytes.
   const io::Config config = with_stages(input.config, std::max(stages, 1));
   const std::string unpruned = unpruned_note(input);
@@ -190,6 +219,48 @@ Plan make_plan(const PlanInput& input) {
                                   stages, input.ranks, unpruned));
   }
   return plan;
+}
+
+double estimated_step(const PlanInput& input, const Plan& plan) {
+  // Of an update: weight, gradient, master and two moments, read and written.
+  constexpr double kUpdateBytes = 32;
+  const Layout& layout = plan.layout;
+  const int64_t samples = plan.fit.choice.micro_batch;
+  const double rows = static_cast<double>(samples) / static_cast<double>(input.times.samples);
+  parallel::Costs costs = stage_costs(layout.ends, input.times);
+  costs.latency = input.link.latency_s;
+  for (parallel::StageTimes& stage : costs.stages) {
+    stage.forward *= rows;
+    stage.backward_input *= rows;
+    stage.backward_weight *= rows;
+  }
+  for (int stage = 0; stage + 1 < layout.stages(); ++stage) {
+    const size_t bytes = message_bytes(input, layout, stage, samples);
+    costs.transfer = std::max(costs.transfer, static_cast<double>(bytes) / input.link.bytes_per_s);
+  }
+  const parallel::Timeline timeline = layout.policy
+                                          ? parallel::simulate(*layout.policy, costs).second
+                                          : parallel::simulate(layout.schedule, costs);
+  const double end = timeline.makespan();
+  const ReplicaRates rates{.link = input.link,
+                           .overlaps = input.place.device,
+                           .memory_per_s = input.place.device ? 1e12 : 2e10};
+  double most = 0;
+  for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
+    ReplicaWork work{.replicas = layout.grid.data};
+    for (const size_t number : parameters_of(input.layers, layout.parts(rank), false)) {
+      work.kept += input.start.kept[number];
+    }
+    for (int chunk = 0; chunk < layout.schedule.chunks; ++chunk) {
+      const int stage = layout.schedule.stage_of(rank, chunk);
+      work.backward_s += costs.stages[static_cast<size_t>(stage)].backward();
+    }
+    work.before_s = std::max(0.0, end - work.backward_s);
+    work.update_s = static_cast<double>(work.kept) * kUpdateBytes / rates.memory_per_s;
+    const ReplicaTimes times = replica_times(input.config, work, rates);
+    most = std::max(most, times.reduction + times.update);
+  }
+  return end + most;
 }
 
 MemoryPlan plan_with_storages(const PlanInput& input, const Plan& plan,

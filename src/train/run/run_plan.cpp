@@ -59,6 +59,7 @@ LayerTimes times_of_layers(const io::Config& config, const PlanSources& sources,
       times = measured_times(config, sources.problem, sources.layers, sources.start.kept, samples,
                              sources.backend, sources.teacher);
     }
+    times.samples = samples;
     parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(times.layers)));
   }
   const bool by_arrival = parallel::schedule_entry(parallel.schedule).by_arrival();
@@ -116,6 +117,8 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
                  const std::function<void(const std::string&)>& note) {
   const io::Config config = with_earlier_choices(given, sources.resumed, comm.size());
   const LayerTimes times = times_of_layers(config, sources, comm);
+  const bool chooses_stages = config.parallel.pipeline == 0 && comm.size() > 1;
+  const cost::Link link = chooses_stages ? measured_link(comm) : cost::Link{};
   Stream& stream = sources.backend.stream();
   RunPlan plan;
   plan.config = config;
@@ -126,15 +129,16 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
   }
   const bool on_device = comm.size() > 1 && stream.arena().on_device() &&
                          device_obstacle(config, comm, stream).empty();
-  const auto input = [sources, problem = sources.problem, ranks = comm.size(), rank = comm.rank(),
-                      on_device, carrier = plan.stage_link.carrier](const io::Config& of,
-                                                                    const LayerTimes& by_layer) {
+  const auto input = [sources, link, problem = sources.problem, ranks = comm.size(),
+                      rank = comm.rank(), on_device, carrier = plan.stage_link.carrier](
+                         const io::Config& of, const LayerTimes& by_layer) {
     Stream& planned = sources.backend.stream();
     return PlanInput{.config = of,
                      .problem = problem,
                      .layers = sources.layers,
                      .start = sources.start,
                      .times = by_layer,
+                     .link = link,
                      .ranks = ranks,
                      .rank = rank,
                      .threads = planned.threads(),

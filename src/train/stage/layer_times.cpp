@@ -104,17 +104,17 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
   return times;
 }
 
-double measured_latency(parallel::Communicator& comm, size_t bytes) {
+double measured_latency(parallel::Communicator& comm, size_t bytes, int other) {
   constexpr parallel::Tag kPing{parallel::kTagNumbers - 3, parallel::Traffic::other};
   std::vector<std::byte> message(bytes);
   double best = 1e9;
   for (int run = 0; run < 5; ++run) {
     const double begin = now_seconds();
-    for (const int sender : {0, 1}) {
+    for (const int sender : {0, other}) {
       if (comm.rank() == sender) {
-        parallel::Request request = comm.isend(1 - sender, kPing, message);
+        parallel::Request request = comm.isend(other - sender, kPing, message);
         comm.wait(request);
-      } else if (comm.rank() == 1 - sender) {
+      } else if (comm.rank() == other - sender) {
         parallel::Request request = comm.irecv(sender, kPing, message);
         comm.wait(request);
       }
@@ -123,6 +123,22 @@ double measured_latency(parallel::Communicator& comm, size_t bytes) {
   }
   parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(&best, 1)));
   return best;
+}
+
+cost::Link measured_link(parallel::Communicator& comm) {
+  constexpr size_t kShort = 64;
+  constexpr size_t kLong = size_t{256} << 10U;
+  cost::Link slowest;
+  for (const int other : {1, comm.size() - 1}) {
+    const double latency = measured_latency(comm, kShort, other);
+    const double seconds = measured_latency(comm, kLong, other);
+    slowest.latency_s = std::max(slowest.latency_s, latency);
+    if (seconds > latency) {
+      slowest.bytes_per_s =
+          std::min(slowest.bytes_per_s, static_cast<double>(kLong) / (seconds - latency));
+    }
+  }
+  return slowest;
 }
 
 }  // namespace espalier::train

@@ -6,6 +6,7 @@
 #include "io/config/config.h"
 #include "parallel/pipeline/schedule/simulate.h"
 #include "parallel/transport/communicator.h"
+#include "src/communication_cost/link.h"
 #include "src/kernels/backend.h"
 #include "src/train/stage/part.h"
 #include "src/train/stage/teacher.h"
@@ -15,6 +16,7 @@ namespace espalier::train {
 struct LayerTimes {
   std::vector<parallel::StageTimes> layers;  ///< in forward order
   double latency = 0;                        ///< of a message between stages
+  int64_t samples = 1;                       ///< of the micro-batch
 };
 
 /// Of each layer, the number of the first one that is of the same kind: parameters of equal shapes
@@ -36,8 +38,12 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
                           const std::vector<int64_t>& kept, int64_t samples,
                           kernels::Backend& backend, const TeacherFile* teacher = nullptr);
 
-/// Collective over two or more ranks: half the time of a message of `bytes` from rank 0 to rank 1
-/// and back, the fastest of five, in seconds; equal on all ranks.
-double measured_latency(parallel::Communicator& comm, size_t bytes);
+/// Collective over two or more ranks: half the time of a message of `bytes` from rank 0 to rank
+/// `other` and back, the fastest of five, in seconds; equal on all ranks.
+double measured_latency(parallel::Communicator& comm, size_t bytes, int other = 1);
+
+/// Collective over two or more ranks, equal on all: the slower of the links from rank 0 to rank 1
+/// and to the last one, by messages of 64 bytes and 256 KiB.
+cost::Link measured_link(parallel::Communicator& comm);
 
 }  // namespace espalier::train

@@ -80,21 +80,6 @@ Schedule schedule_of(const io::ParallelConfig& config, const parallel::ScheduleS
   return parallel::make_schedule(entry.name, shape);
 }
 
-parallel::Costs stage_costs(const std::vector<size_t>& ends, const LayerTimes& times) {
-  parallel::Costs costs{.stages = {}, .latency = times.latency};
-  size_t layer = 0;
-  for (const size_t end : ends) {
-    parallel::StageTimes sum{.forward = 0, .backward_input = 0, .backward_weight = 0};
-    for (; layer < end; ++layer) {
-      sum.forward += times.layers[layer].forward;
-      sum.backward_input += times.layers[layer].backward_input;
-      sum.backward_weight += times.layers[layer].backward_weight;
-    }
-    costs.stages.push_back(sum);
-  }
-  return costs;
-}
-
 }  // namespace
 
 std::vector<PartShape> Layout::parts(int rank) const {
@@ -186,6 +171,21 @@ Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
     check_delay(config.parallel, layout.schedule, layout.delay(0));
   }
   return layout;
+}
+
+parallel::Costs stage_costs(std::span<const size_t> ends, const LayerTimes& times) {
+  parallel::Costs costs{.stages = {}, .latency = times.latency};
+  size_t layer = 0;
+  for (const size_t end : ends) {
+    parallel::StageTimes sum{.forward = 0, .backward_input = 0, .backward_weight = 0};
+    for (; layer < end; ++layer) {
+      sum.forward += times.layers[layer].forward;
+      sum.backward_input += times.layers[layer].backward_input;
+      sum.backward_weight += times.layers[layer].backward_weight;
+    }
+    costs.stages.push_back(sum);
+  }
+  return costs;
 }
 
 std::vector<size_t> balance(std::span<const double> costs, int stages) {

@@ -90,6 +90,9 @@ class Ranks {
 Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
                    const LayerTimes& times);
 
+/// The times of stages that end at `ends`, with the latency of `times`.
+parallel::Costs stage_costs(std::span<const size_t> ends, const LayerTimes& times);
+
 /// Cuts layers into `stages` runs of at least one layer with the least cost of the most expensive
 /// run, by dynamic programming in O(S L²). Returns the ends of the runs; of equal cuts the one with
 /// the earliest ends.
