@@ -275,8 +275,8 @@ void add_parallel(std::vector<Field>& out) {
   using P = io::ParallelConfig;
   Rows<P> rows{out, "parallel", &Config::parallel};
   rows.add("pipeline", &P::pipeline, {.at_least = 0, .at_most = 1024, .automatic = true},
-           "ranks that share the layers, the rest are data parallel; \"auto\": as few as fit "
-           "memory_budget");
+           "ranks that share the layers, the rest are data parallel; \"auto\": the fastest that "
+           "fit memory_budget");
   rows.add("schedule", &P::schedule, one_of(kAuto + choices(parallel::schedules())),
            "order of micro-batches in the pipeline; async: stages step by themselves");
   rows.add("virtual_stages", &P::virtual_stages, range(1, 64),
