@@ -91,11 +91,13 @@ class Search {
  private:
   using Reasons = std::map<std::string, size_t>;
 
-  /// The schedules of several stages, with their stages a rank.
-  static std::vector<std::pair<const parallel::ScheduleEntry*, int64_t>> schedules() {
+  /// The schedules of several stages, with their stages a rank: the config's, or all.
+  std::vector<std::pair<const parallel::ScheduleEntry*, int64_t>> schedules() const {
+    const std::string& wanted = run_.config.parallel.schedule;
     std::vector<std::pair<const parallel::ScheduleEntry*, int64_t>> all;
     for (const parallel::ScheduleEntry* entry : parallel::schedules()) {
-      if (!entry->synchronous || entry->by_arrival()) {
+      if (!entry->synchronous || entry->by_arrival() ||
+          (wanted != "auto" && wanted != entry->name)) {
         continue;
       }
       if (entry->chunks > 0) {
@@ -106,6 +108,10 @@ class Search {
         all.emplace_back(entry, chunks);
       }
     }
+    check(!all.empty(),
+          "--search compares schedules with a common step in a fixed order, and "
+          "parallel.schedule = \"{}\" has none: set it to \"auto\", or search without it",
+          wanted);
     return all;
   }
   static bool defers(const parallel::Schedule& schedule) {

@@ -428,6 +428,20 @@ TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
             std::string::npos);
 }
 
+TEST(Search, KeepsAScheduleThatTheConfigNames) {
+  const Machine machine = machine_of(kMachine);
+  io::Config config = gpt(0.9);
+  config.parallel.schedule = "gpipe";
+  const Given given(config);
+  for (const auto& [stages, found] : search_layouts(given.run(), machine, 4).by_stages) {
+    EXPECT_EQ(found.schedule, stages == 1 ? "none" : "gpipe");
+  }
+  config.parallel.schedule = "async";
+  const Given free(config);
+  EXPECT_NE(failure_of([&] { search_layouts(free.run(), machine, 4); }).find("a common step"),
+            std::string::npos);
+}
+
 TEST(Search, TriesCodecsOnlyIfAsked) {
   Machine machine = machine_of(kMachine);
   machine.levels.back().link.bytes_per_s = machine.levels.front().link.bytes_per_s = 1e6;
