@@ -12,12 +12,9 @@ recomputation, and selective with sequence parallelism. Both tables' networks of
 left out: their matrices of 25,600 x 102,400 have more than 2^31 elements, which plans refuse.
 """
 import itertools
-import json
-import re
-import subprocess
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
+
+import published_common as common
 
 # billions, width, layers, heads, tensor, stages, virtual stages, micro-batch, devices, batch,
 # published TFLOP/s a device; "fit": used to fit the machine file.
@@ -42,83 +39,48 @@ TABLE_5 = [
 CONTEXT, VOCABULARY = 2048, 51200
 
 
-def flops_of(width, layers, batch):
-    """Of a step with full recomputation: the formula of the paper."""
-    return (96 * batch * CONTEXT * layers * width**2 *
-            (1 + CONTEXT / (6 * width) + VOCABULARY / (16 * layers * width)))
+def row_of(width, layers, heads, tensor, stages, virtual, micro, devices, batch, **more):
+    return {"width": width, "layers": layers, "heads": heads, "context": CONTEXT, "vocabulary": VOCABULARY,
+            "tensor": tensor, "stages": stages, "virtual": virtual, "micro": micro, "devices": devices,
+            "batch": batch, **more}
 
 
 def rows():
     for billions, width, layers, heads, tensor, stages, virtual, micro, devices, batch, rate, use in TABLE_1:
-        yield {"name": f"{billions:g}B, full", "source": "table 1", "width": width, "layers": layers,
-               "heads": heads, "tensor": tensor, "stages": stages, "virtual": virtual, "micro": micro,
-               "devices": devices, "batch": batch, "recompute": "full", "use": use,
-               "seconds": flops_of(width, layers, batch) / (rate * 1e12 * devices)}
+        flops = common.flops_of(width, layers, CONTEXT, VOCABULARY, batch)
+        yield row_of(width, layers, heads, tensor, stages, virtual, micro, devices, batch, source="table 1",
+                     name=f"{billions:g}B, full", use=use, seconds=flops / (rate * 1e12 * devices))
     for billions, width, layers, heads, stages, virtual, micro, devices, batch, full, selective in TABLE_5:
         for recompute, seconds in (("full", full), ("selective", selective)):
-            yield {"name": f"{billions:g}B, {recompute}", "source": "table 5", "width": width,
-                   "layers": layers, "heads": heads, "tensor": 8, "stages": stages, "virtual": virtual,
-                   "micro": micro, "devices": devices, "batch": batch, "recompute": recompute, "use": "",
-                   "seconds": seconds}
+            yield row_of(width, layers, heads, 8, stages, virtual, micro, devices, batch, source="table 5",
+                         name=f"{billions:g}B, {recompute}", use="", seconds=seconds, recompute=recompute,
+                         sequence=recompute == "selective")
 
 
 def predicted(program, machine, row):
-    """Seconds of a step, by `espalier plan`."""
-    schedule = "interleaved" if row["virtual"] > 1 else "1f1b"
-    config = f"""
-model = {{kind = "gpt", layers = {row["layers"]}, heads = {row["heads"]}, width = {row["width"]},
-context = {CONTEXT}, vocabulary = {VOCABULARY}, tie_embeddings = true}}
-data = {{kind = "tokens", token_type = "uint16", train = ["none.bin"]}}
-train = {{dtype = "fp16", steps = 100, global_batch = {row["batch"]}, micro_batch = {row["micro"]},
-recompute = "{row["recompute"]}", eval_every = 0}}
-parallel = {{pipeline = {row["stages"]}, schedule = "{schedule}", virtual_stages = {row["virtual"]}}}
-run = {{backend = "cuda"}}
-""".replace(",\n", ", ")
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-        file.write(config)
-        file.flush()
-        command = [program, "plan", file.name, "--machine", machine, "--ranks", str(row["devices"]),
-                   "--tensor", str(row["tensor"]), "--json"]
-        if row["recompute"] == "selective":
-            command.append("--sequence-parallel")
-        done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{row['name']}: {done.stderr}")
-    return json.loads(done.stdout)["plans"][0]["step_ms"] / 1e3
-
-
-def with_shares(text, shares):
-    for key, value in shares.items():
-        text = re.sub(rf"^{key} = .*$", f"{key} = {value:g}", text, flags=re.M)
-    return text
+    """Seconds of a step. `machine`: the text of a machine file."""
+    return common.predicted_plan(program, machine, row)["step_ms"] / 1e3
 
 
 def fit(program, machine):
-    text = open(machine, encoding="utf-8").read()
     used = [row for row in rows() if row["use"] == "fit"]
-    best = (1e9, None)
     grid = [{"product_share": p, "attention_share": a, "memory_share": m}
             for p, a, m in itertools.product((0.64, 0.66, 0.68, 0.7, 0.72),
                                              (0.07, 0.08, 0.09, 0.1, 0.12),
                                              (0.25, 0.3, 0.35, 0.4, 0.5, 0.6))]
 
     def error_of(shares):
-        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-            file.write(with_shares(text, shares))
-            file.flush()
-            return max(abs(predicted(program, file.name, row) / row["seconds"] - 1) for row in used)
+        text = common.with_values(machine, shares)
+        return max(abs(predicted(program, text, row) / row["seconds"] - 1) for row in used)
 
-    with ThreadPoolExecutor(2) as pool:
-        for shares, error in zip(grid, pool.map(error_of, grid)):
-            if error < best[0]:
-                best = (error, shares)
-    print(f"worst error of the fitted rows {best[0]:.2%}: {best[1]}")
+    shares, error = common.least(error_of, grid)
+    print(f"worst error of the fitted rows {error:.2%}: {shares}")
 
 
 def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    program, machine = sys.argv[1:3]
+    program, machine = sys.argv[1], common.read_machine(sys.argv[2])
     if "--fit" in sys.argv[3:]:
         fit(program, machine)
         return
