@@ -121,6 +121,15 @@ bool is_product(const OperationRow& row) {
   return row.extents[0] > 0 && row.cost.flops > 0 && !row.name.starts_with("attention");
 }
 
+/// Bytes that a call of attention, whose extents are sequences, tokens and heads, reads and writes
+/// of its scores.
+double score_bytes(const Machine& machine, const OperationRow& row, DType dtype) {
+  const double passes = machine.score_passes * (row.name == "attention_backward" ? 1.5 : 1);
+  const auto tokens = static_cast<double>(row.extents[1]);
+  return passes * static_cast<double>(size_of(dtype)) * tokens * tokens *
+         static_cast<double>(row.extents[0] * row.extents[2]);
+}
+
 double unmeasured(const Machine& machine, const OperationRow& row, DType dtype) {
   const bool attention = row.name.starts_with("attention");
   const bool sparse = row.name.starts_with("spmm") || row.name.starts_with("sddmm");
@@ -129,8 +138,9 @@ double unmeasured(const Machine& machine, const OperationRow& row, DType dtype) 
                                  : machine.product_share;
   const double products =
       attention || is_product(row) ? row.cost.flops / (machine.peak_of(dtype) * share) : 0;
-  return machine.overhead_s +
-         std::max(products, row.cost.bytes / (machine.bandwidth * machine.memory_share));
+  const double bandwidth = machine.bandwidth * machine.memory_share;
+  return machine.overhead_s + std::max(products, row.cost.bytes / bandwidth) +
+         (attention ? score_bytes(machine, row, dtype) / bandwidth : 0);
 }
 
 }  // namespace
@@ -253,6 +263,7 @@ Machine machine_of(const toml::table& file) {
   machine.attention_share = device.share("attention_share", machine.attention_share);
   machine.sparse_share = device.share("sparse_share", machine.sparse_share);
   machine.memory_share = device.share("memory_share", machine.memory_share);
+  machine.score_passes = device.positive("score_passes", 0);
   machine.overhead_s = device.positive("overhead_us", 0) * 1e-6;
   machine.overlaps = device.flag("overlaps", true);
   const toml::table* peak_table = device.table("peak");
@@ -335,6 +346,9 @@ std::string text_of(const Machine& machine) {
       machine.product_share, machine.attention_share, machine.sparse_share, machine.memory_share);
   if (machine.overhead_s > 0) {
     text += fmt::format("overhead_us = {:.4g}\n", machine.overhead_s * 1e6);
+  }
+  if (machine.score_passes > 0) {
+    text += fmt::format("score_passes = {:.4g}\n", machine.score_passes);
   }
   if (!machine.overlaps) {
     text += "overlaps = false\n";

@@ -14,6 +14,9 @@
 // measurements takes
 //
 //   overhead + max(flops / (peak share), bytes / (bandwidth share))
+//
+// Attention with score_passes > 0 takes also the time of these reads and writes of its scores: its
+// products and its softmax follow one another.
 #include <filesystem>
 #include <map>
 #include <string>
@@ -44,6 +47,9 @@ struct Machine {
   double attention_share = 0.25;       ///< likewise attention
   double sparse_share = 0.3;           ///< likewise products of single kept elements
   double memory_share = 0.7;           ///< of the bandwidth, that all unmeasured operations reach
+  /// Reads and writes of the scores, heads · tokens² a sequence, by an unmeasured call of attention
+  /// whose kernels are not fused; backward 1.5 times as many. 0: fused, scores stay on the chip.
+  double score_passes = 0;
   double overhead_s = 0;               ///< of each unmeasured operation
   /// False: ranks move and sum messages themselves (CPUs), so that reductions take computing time.
   bool overlaps = true;

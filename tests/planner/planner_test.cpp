@@ -122,6 +122,24 @@ TEST(MachineFile, NamesWhatIsWrong) {
             std::string::npos);
 }
 
+TEST(MachineTimes, UnfusedAttentionReadsAndWritesItsScores) {
+  Machine machine = machine_of(kMachine);
+  const OperationRow fused{
+      .name = "attention", .extents = {2, 64, 4, 16}, .cost = {1000000, 100000}};
+  OperationRow backward = fused;
+  backward.name = "attention_backward";
+  const auto more = [&](const OperationRow& row) {
+    machine.score_passes = 0;
+    const double whole = seconds_of(machine, row, DType::bf16);
+    machine.score_passes = 6;
+    return seconds_of(machine, row, DType::bf16) - whole;
+  };
+  const double pass = 2.0 * 2 * 4 * 64 * 64 / 8e10;  // bytes a score, sequences, heads, tokens²
+  EXPECT_NEAR(more(fused), 6 * pass, 1e-15);
+  EXPECT_NEAR(more(backward), 9 * pass, 1e-15);
+  EXPECT_EQ(machine_of(text_of(machine)).score_passes, 6);
+}
+
 TEST(MachineTimes, AreMeasuredOnesOrSharesOfPeaks) {
   Machine machine = machine_of(kMachine);
   const OperationRow gemm{.name = "gemm", .extents = {64, 64, 64, 0}, .cost = {524288, 49152}};
