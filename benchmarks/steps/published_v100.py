@@ -255,6 +255,11 @@ def print_order(seconds):
 def print_table_2(seconds):
     width, blocks, _, batch, fewest = MODELS["13B"]
     flops = common.flops_of(width, blocks, CONTEXT, VOCABULARY, batch)
+    implied = [share / 100 * PEAK * (fewest << i) * time for shares, times in zip(TABLE_2, SECONDS["13B"])
+               for i, (share, time) in enumerate(zip(shares, times))]
+    print(f"\nFlops of a step of 13B: {min(implied):.3g} to {max(implied):.3g} by table II and the seconds; "
+          f"by the formula {flops:.3g} with {blocks} blocks, "
+          f"{common.flops_of(width, 40, CONTEXT, VOCABULARY, batch):.3g} with 40.")
     print("\nTable II, % of the peak, published → predicted:\n\n| GPUs | " + " | ".join(SYSTEMS) +
           " |\n|" + "---|" * 5)
     for i in range(4):
