@@ -85,6 +85,8 @@ WEAK_RANGE = (49.4, 54.78)
 WEAK = ((12, 48, 48, 4512, 24, 8, 6), (24, 96, 48, 6336, 36, 4, 12), (50, 192, 96, 6528, 48, 4, 24),
         (100, 384, 96, 9360, 60, 2, 48))
 WEAK_STEPS = ((512, 16384), (1024, 8192), (2048, 4096))  # tokens of a sequence, sequences of a step
+# Seconds of 12B on 48 GPUs (figure 5), by stages. Assumed: steps an eighth as long, micro-batch 8.
+STAGES = {6: 37.5, 12: 39.7, 24: 46.1, 48: 58.6}
 
 
 def largest_stage(model, stages):
@@ -289,11 +291,19 @@ def weak_share(program, machine, network, context, batch):
         plan["step_ms"] / 1e3 * PEAK * devices)
 
 
+def stage_times(program, machine, context, batch):
+    _, devices, blocks, width, heads, micro, _ = WEAK[0]
+    return common.in_parallel(lambda stages: common.predicted_plan(program, machine, {
+        "width": width, "layers": blocks, "heads": heads, "context": context, "vocabulary": VOCABULARY,
+        "batch": batch, "micro": micro, "stages": stages, "devices": devices})["step_ms"], STAGES)
+
+
 def print_weak(program, machine):
     low, high = WEAK_RANGE
     print(f"\nAxoNN's weak scaling, 12B, 24B, 50B and 100B, % of the peak; published: {low:g} to {high:g}, "
           f"100B least.\nFitted: product_share, so that 12B has {high:g}; error: of 100B.\n\n"
           "| tokens × sequences | by the machine file | product_share | with it | error |\n|" + "---|" * 5)
+    longer = []
     for context, batch in WEAK_STEPS:
         def shares(text):
             return common.in_parallel(lambda one: weak_share(program, text, one, context, batch), WEAK)
@@ -308,6 +318,13 @@ def print_weak(program, machine):
         print(f"| {context} × {batch} | {' / '.join(f'{one:.1f}' for one in first)} | "
               f"{points[0]['product_share']:g} | {' / '.join(f'{one:.1f}' for one in fitted)} | "
               f"{100 * (fitted[-1] / low - 1):+.1f} % |")
+        text = common.with_values(machine, points[0])
+        longer.append((context, batch // 8, stage_times(program, text, context, batch // 8)))
+    print("\n12B on 48 GPUs by stages, time relative to 6 stages, with the same product_share:\n\n"
+          f"| | {' | '.join(map(str, STAGES))} |\n|" + "---|" * 5 +
+          f"\n| published | {' | '.join(f'{one / STAGES[6]:.2f}' for one in STAGES.values())} |")
+    for context, batch, times in longer:
+        print(f"| {context} × {batch} | {' | '.join(f'{one / times[0]:.2f}' for one in times)} |")
 
 
 def main():
