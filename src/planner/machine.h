@@ -50,8 +50,9 @@ struct Machine {
   /// Reads and writes of the scores, heads · tokens² a sequence, by an unmeasured call of attention
   /// whose kernels are not fused; backward 1.5 times as many. 0: fused, scores stay on the chip.
   double score_passes = 0;
-  double overhead_s = 0;               ///< of each unmeasured operation
-  /// False: ranks move and sum messages themselves (CPUs), so that reductions take computing time.
+  double overhead_s = 0;  ///< of each unmeasured operation
+  /// False: reductions begin after backward. Ranks move and sum messages themselves (CPUs), or the
+  /// program reduces then.
   bool overlaps = true;
   std::vector<Level> levels;
   /// Measured calls, with the seconds of one (`calls` = 1), by type of the run and name:
