@@ -28,6 +28,7 @@ struct Probe {
   int64_t width, context, samples;
   double sparsity;  ///< 0: dense
 
+  int64_t work() const { return width * context * samples; }  ///< columns times tokens
   std::string text() const {
     return fmt::format("{}, width {}, {} tokens, {:.0f} % pruned", dtype, width, context * samples,
                        100 * sparsity);
@@ -36,20 +37,22 @@ struct Probe {
 
 /// Blocks of a probe's network: several, so that weights come from memory, as in a run.
 constexpr int64_t kBlocks = 3;
+constexpr int64_t kMostWork = 512 * 2048;  ///< of a probe
+constexpr int64_t kLongWork = 128 * 1024;  ///< from here on one step is long enough to time
 
 std::vector<Probe> probes(bool quick) {
   if (quick) {
     return {{"fp32", 64, 64, 1, 0}, {"fp32", 64, 64, 1, 0.9}};
   }
-  constexpr int64_t kMostWork = 512 * 2048;  // tokens times columns
   std::vector<Probe> all;
   for (const char* dtype : {"fp32", "bf16"}) {
-    for (const int64_t width : {128, 256, 448, 576, 832, 1024}) {
+    for (const int64_t width : {128, 256, 448, 640, 1024}) {
       for (const auto& [context, samples] :
            {std::pair<int64_t, int64_t>{64, 1}, {64, 4}, {256, 1}, {128, 8}, {512, 1}, {512, 4}}) {
         for (const double sparsity : {0.0, 0.75, 0.9, 0.96}) {
-          if (width * context * samples <= kMostWork) {
-            all.push_back({dtype, width, context, samples, sparsity});
+          const Probe probe{dtype, width, context, samples, sparsity};
+          if (probe.work() <= kMostWork) {
+            all.push_back(probe);
           }
         }
       }
@@ -112,9 +115,9 @@ std::vector<kernels::OperationRow> train_probe(const Probe& probe, parallel::Com
   stage.store().initialise(1);
   train::StateCheck check(stage.store(), nullptr, 0);
   check.record(0);
-  constexpr int kSteps = 3;
+  const int steps = probe.work() < kLongWork ? 3 : 1;
   double beside = 0;
-  for (int step = 0; step <= kSteps; ++step) {
+  for (int step = 0; step <= steps; ++step) {
     if (step == 1) {  // the first one warms up
       times.clear();
       beside = 0;
@@ -135,7 +138,7 @@ std::vector<kernels::OperationRow> train_probe(const Probe& probe, parallel::Com
   }
   std::vector<kernels::OperationRow> rows = times.rows();
   rows.push_back(other_of_block(pruned_kept(stage.store()) / kBlocks));
-  rows.back().calls = kSteps * kBlocks;
+  rows.back().calls = steps * kBlocks;
   rows.back().seconds = std::max(beside, 1e-9);
   return rows;
 }

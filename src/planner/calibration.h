@@ -4,8 +4,8 @@
 // Short trainings of three blocks, in both types, dense and at several densities, widths and
 // numbers of tokens, give the times of all operations (kernels/operation_times.h). Under mpirun all
 // ranks compute at once, so the times contain what ranks of one machine cost each other: calibrate
-// with as many ranks as a run has on a machine. Each codec encodes and decodes a bucket. Messages of
-// several sizes between ranks 0 and 1 give the link. Cost: about two minutes.
+// with as many ranks as a run has on a machine. Each codec encodes and decodes a bucket. Messages
+// of several sizes between ranks 0 and 1 give the link. Cost: about two minutes.
 #include <functional>
 
 #include "parallel/transport/communicator.h"

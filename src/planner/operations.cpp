@@ -1,6 +1,7 @@
 #include "src/planner/operations.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "src/kernels/backend.h"
@@ -10,12 +11,16 @@
 namespace espalier::planner {
 namespace {
 
-/// Runs `work` and returns its operations.
+/// Runs `work` and returns its operations, in an order that does not depend on times.
 template <class Work>
 Operations counted(kernels::OperationTimes& counts, const Work& work) {
   counts.clear();
   work();
-  return counts.rows();
+  Operations rows = counts.rows();
+  std::ranges::sort(rows, {}, [](const kernels::OperationRow& row) {
+    return std::tuple(row.name, row.extents, row.cost.flops, row.cost.bytes);
+  });
+  return rows;
 }
 
 /// Of one layer, alone in a part.

@@ -263,8 +263,8 @@ TEST(Pipeline, ActivationsInBf16AreClose) {
   }
 }
 
-/// SAMO's argument: the smaller state of a pruned model needs fewer stages. An asynchronous schedule
-/// takes the fewest (others the fastest, by measured times: Budget.ChoosesTheStages…).
+/// SAMO's argument: the smaller state of a pruned model needs fewer stages. An asynchronous
+/// schedule takes the fewest (others the fastest, by measured times: Budget.ChoosesTheStages…).
 TEST(Pipeline, AutomaticStagesAreAsFewAsFitTheBudget) {
   const TempDir dir;
   io::Config config = config_for(dir);
