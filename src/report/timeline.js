@@ -24,7 +24,10 @@ function laneRows(trace, spans) {
 }
 
 function laneColor(lane, name) {
-  if (lane === "compute") return /backward/.test(name) ? "var(--lane-backward)" : "var(--lane-compute)";
+  if (lane === "compute") {
+    if (/backward_weight/.test(name)) return "var(--lane-weight)";
+    return /backward/.test(name) ? "var(--lane-backward)" : "var(--lane-compute)";
+  }
   return `var(--lane-${lane.replace("all-reduce", "allreduce").replace("I/O", "io")}, var(--run7))`;
 }
 

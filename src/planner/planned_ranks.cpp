@@ -1,0 +1,71 @@
+#include "src/planner/planned_ranks.h"
+
+#include <numeric>
+
+#include "src/train/run/pipeline.h"
+
+namespace espalier::planner {
+namespace {
+
+/// The config with the choices of `plan`, so that planning again gives the same layout whatever the
+/// times of the layers are.
+io::Config chosen(io::Config config, const train::Plan& plan) {
+  const train::Layout& layout = plan.layout;
+  config.parallel.pipeline = layout.grid.pipeline;
+  config.train.micro_batch = plan.fit.choice.micro_batch;
+  config.train.recompute = name_of(plan.fit.choice.recompute);
+  config.train.memory_budget.clear();
+  if (layout.pipelined()) {
+    config.parallel.partition = layout.partition();
+    if (!layout.policy) {
+      config.parallel.schedule = layout.schedule.name;
+    }
+  }
+  return config;
+}
+
+}  // namespace
+
+std::vector<PlannedRank> planned_ranks(const PlannedRun& run, const Machine& machine,
+                                       const StepPrediction& step) {
+  const train::Layout& layout = step.plan.layout;
+  const io::Config config = chosen(run.config, step.plan);
+  const train::LayerTimes times = train::estimated_times(config, run.problem);
+  train::PlanInput input{.config = config,
+                         .problem = run.problem,
+                         .layers = run.layers,
+                         .start = run.start,
+                         .times = times,
+                         .ranks = layout.grid.ranks(),
+                         .threads = static_cast<int>(machine.threads),
+                         .place = kernels::planning(config.run.backend),
+                         .carrier = train::planned_carrier(config, config.run.backend == "cuda")};
+  std::vector<PlannedRank> ranks;
+  for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
+    PlannedRank& found = ranks.emplace_back();
+    found.parts = layout.parts(rank);
+    for (const auto& [action, begin, end] : step.timeline.ranks[static_cast<size_t>(rank)]) {
+      found.seconds[std::string(name_of(action.kind))] += end - begin;
+    }
+    found.waiting = step.timeline.idle(static_cast<size_t>(rank));
+    input.rank = layout.grid.rank_of({.stage = rank, .replica = 0});
+    found.memory =
+        layout.pipelined() ? train::plan_with_storages(input, step.plan, {}) : step.plan.fit.plan;
+  }
+  return ranks;
+}
+
+Elements elements_of(const PlannedRun& run) {
+  const std::vector<sparse::ParameterSpec> specs = model::parameters_of(run.layers);
+  const std::vector<int64_t> steps = train::pruning_steps(run.config.pruning);
+  const std::vector<int64_t> kept =
+      steps.empty() ? run.start.kept
+                    : train::kept_after(run.config.pruning, specs, steps.back(), run.start.kept);
+  Elements sum{.kept = std::accumulate(kept.begin(), kept.end(), int64_t{0})};
+  for (const sparse::ParameterSpec& spec : specs) {
+    sum.all += spec.shape.count();
+  }
+  return sum;
+}
+
+}  // namespace espalier::planner
