@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/pipeline/schedule/registry.h"
 #include "src/cli/console.h"
 #include "src/config/parse.h"
 #include "src/planner/planned_ranks.h"
@@ -11,16 +12,35 @@ namespace espalier::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using planner::PlannedLayout;
 using planner::StepPrediction;
 
 std::string milliseconds_text(double seconds) { return fmt::format("{:.2f}", seconds * 1e3); }
 
+/// "interleaved x 4": with its stages a rank.
 std::string schedule_of(const StepPrediction& step) {
-  return step.plan.layout.pipelined() ? step.plan.layout.schedule.name : "none";
+  const train::Layout& layout = step.plan.layout;
+  if (!layout.pipelined()) {
+    return "none";
+  }
+  const bool chosen = !layout.policy && parallel::schedule_entry(layout.schedule.name).chunks == 0;
+  return layout.schedule.name + (chosen ? fmt::format(" x {}", layout.schedule.chunks) : "");
+}
+
+/// What replicas exchange: "sra zero maxmin:4"; "none" without replicas.
+std::string exchange_of(const PlannedLayout& layout) {
+  if (layout.step.plan.layout.grid.data == 1) {
+    return "none";
+  }
+  const io::ParallelConfig& parallel = layout.config.parallel;
+  const std::string& codec = parallel.codec.fallback;
+  return parallel.reduction + (parallel.zero > 0 ? " zero" : "") +
+         (codec == "fp32" ? "" : " " + codec);
 }
 
 /// `fits`: the device has memory for it.
-Json json_of(const StepPrediction& found, bool fits) {
+Json json_of(const PlannedLayout& layout, bool fits) {
+  const StepPrediction& found = layout.step;
   const parallel::Grid& grid = found.plan.layout.grid;
   Json json{{"ranks", found.ranks},
             {"stages", grid.pipeline},
@@ -29,7 +49,9 @@ Json json_of(const StepPrediction& found, bool fits) {
             {"layers", found.plan.layout.partition()},
             {"micro_batch", found.micro_batch},
             {"micro_batches", found.micro_batches},
+            {"storage", layout.config.sparse.storage.fallback},
             {"recompute", name_of(found.plan.fit.choice.recompute)},
+            {"exchange", exchange_of(layout)},
             {"step_ms", found.step * 1e3},
             {"compute_ms", found.compute * 1e3},
             {"waiting_ms", found.waiting * 1e3},
@@ -70,12 +92,13 @@ Json json_of(std::string name, const std::vector<planner::ScalingPoint>& points)
   Json json{{"name", std::move(name)}, {"points", Json::array()}};
   for (const planner::ScalingPoint& point : points) {
     Json& one = json["points"].emplace_back(Json{{"ranks", point.ranks}});
-    if (point.step) {
-      one["stages"] = point.step->plan.layout.grid.pipeline;
-      one["schedule"] = schedule_of(*point.step);
-      one["micro_batch"] = point.step->micro_batch;
-      one["step_ms"] = point.step->step * 1e3;
-      one["samples_per_s"] = point.step->samples_per_s;
+    if (point.layout) {
+      const StepPrediction& step = point.layout->step;
+      one["stages"] = step.plan.layout.grid.pipeline;
+      one["schedule"] = schedule_of(step);
+      one["micro_batch"] = step.micro_batch;
+      one["step_ms"] = step.step * 1e3;
+      one["samples_per_s"] = step.samples_per_s;
     } else {
       one["refused"] = point.refused;
     }
@@ -83,11 +106,15 @@ Json json_of(std::string name, const std::vector<planner::ScalingPoint>& points)
   return json;
 }
 
-std::vector<std::string> row_of(const StepPrediction& found) {
+std::vector<std::string> row_of(const PlannedLayout& layout) {
+  const StepPrediction& found = layout.step;
   return {fmt::format("{}", found.ranks),
           fmt::format("{}", found.plan.layout.grid.pipeline),
           schedule_of(found),
           fmt::format("{} x {}", found.micro_batches, found.micro_batch),
+          layout.config.sparse.storage.fallback,
+          std::string(name_of(found.plan.fit.choice.recompute)),
+          exchange_of(layout),
           milliseconds_text(found.step),
           milliseconds_text(found.compute),
           milliseconds_text(found.waiting),
@@ -151,7 +178,8 @@ void PlanOutput::plan(std::span<const int> ranks, bool search) {
 
 void PlanOutput::compare_with(const planner::MeasuredRun& measured) {
   comparison_ = {{"run", measured.name}, {"steps", measured.steps}, {"rows", Json::array()}};
-  for (const planner::Compared& row : planner::compare(best(), measured)) {
+  const std::vector<planner::PlannedRank> ranks = ranks_of_best();
+  for (const planner::Compared& row : planner::compare(best(), ranks.front(), measured)) {
     const bool seconds = row.unit == planner::Compared::Unit::seconds;
     const double scale = seconds ? 1e3 : 1;
     const bool both = row.measured && *row.measured > 0 && row.predicted > 0;
@@ -184,7 +212,7 @@ std::vector<std::string> PlanOutput::notes() const {
     notes.push_back("assumed: " + assumed_);
   }
   const double memory = machine_.memory * run_.tensor.ways;
-  for (const StepPrediction& step : plans_.found) {
+  for (const auto& [step, config] : plans_.found) {
     if (!planner::fits(step, machine_, run_.tensor)) {
       notes.push_back(fmt::format(
           "over {} ranks a rank needs {}, and a device has {}: use more stages "
@@ -196,9 +224,13 @@ std::vector<std::string> PlanOutput::notes() const {
   return notes;
 }
 
+std::vector<planner::PlannedRank> PlanOutput::ranks_of_best() const {
+  return planner::planned_ranks(run_, machine_, plans_.found[best_].config, best());
+}
+
 Json PlanOutput::best_json() const {
   Json json{{"plan", best_}, {"by_rank", Json::array()}};
-  for (const planner::PlannedRank& rank : planner::planned_ranks(run_, machine_, best())) {
+  for (const planner::PlannedRank& rank : ranks_of_best()) {
     json["by_rank"].push_back(json_of(rank, json["by_rank"].size()));
   }
   return json;
@@ -220,8 +252,8 @@ Json PlanOutput::json() const {
       {"refused", Json::array()},
       {"best", best_json()},
       {"notes", notes()}};
-  for (const StepPrediction& step : plans_.found) {
-    json["plans"].push_back(json_of(step, planner::fits(step, machine_, run_.tensor)));
+  for (const PlannedLayout& layout : plans_.found) {
+    json["plans"].push_back(json_of(layout, planner::fits(layout.step, machine_, run_.tensor)));
   }
   for (const planner::Refused& refused : plans_.refused) {
     json["refused"].push_back({{"ranks", refused.ranks},
@@ -239,10 +271,10 @@ Json PlanOutput::json() const {
 }
 
 std::string PlanOutput::text() const {
-  Rows rows{{"ranks", "stages", "schedule", "micro-batch", "step, ms", "compute", "waiting",
-             "reduction", "update", "samples/s", "memory"}};
-  for (const StepPrediction& step : plans_.found) {
-    rows.push_back(row_of(step));
+  Rows rows{{"ranks", "stages", "schedule", "micro-batch", "storage", "recompute", "exchange",
+             "step, ms", "compute", "waiting", "reduction", "update", "samples/s", "memory"}};
+  for (const PlannedLayout& layout : plans_.found) {
+    rows.push_back(row_of(layout));
   }
   std::string text = fmt::format("on {}, predicted\n{}", machine_.name, table(rows));
   for (const planner::Refused& refused : plans_.refused) {
@@ -261,7 +293,7 @@ std::string PlanOutput::text() const {
 }
 
 report::PlannedStep PlanOutput::step_of_best() const {
-  report::PlannedStep step{.length = best().step * 1e6};
+  report::PlannedStep step{.length = planner::length_of_spans(best()) * 1e6};
   for (int track = 0; track < kTracks; ++track) {
     step.lanes.emplace_back(name_of(static_cast<Track>(track)));
   }

@@ -24,13 +24,14 @@ class PlanOutput {
   void add_scaling(std::span<const int> ranks, bool search);
 
   /// The fastest layout that fits; if none fits, the fastest.
-  const planner::StepPrediction& best() const { return plans_.found[best_]; }
+  const planner::StepPrediction& best() const { return plans_.found[best_].step; }
   bool best_fits() const { return planner::fits(best(), machine_, run_.tensor); }
   nlohmann::ordered_json json() const;
   std::string text() const;
   report::PlannedStep step_of_best() const;
 
  private:
+  std::vector<planner::PlannedRank> ranks_of_best() const;
   nlohmann::ordered_json best_json() const;
   std::vector<std::string> notes() const;
 

@@ -176,19 +176,29 @@ MeasuredRun read_measured_run(const fs::path& directory, std::span<const std::st
   return run;
 }
 
-std::vector<Compared> compare(const StepPrediction& step, const MeasuredRun& run) {
-  using Unit = Compared::Unit;
+std::vector<Compared> compare(const StepPrediction& step, const PlannedRank& first,
+                              const MeasuredRun& run) {
+  // Actions of an asynchronous schedule contain reductions and updates.
+  const bool asynchronous = step.plan.layout.asynchronous();
+  double compute = 0;
+  for (const auto& [action, seconds] : first.seconds) {
+    compute += seconds;
+  }
   std::vector<Compared> rows{
       {.name = "step", .predicted = step.step, .measured = run.step},
-      {.name = "compute", .predicted = step.timeline.busy(0), .measured = run.compute},
-      {.name = "waiting", .predicted = step.timeline.idle(0), .measured = run.waiting},
+      {.name = "compute",
+       .predicted = asynchronous ? step.compute : compute,
+       .measured = run.compute},
+      {.name = "waiting",
+       .predicted = asynchronous ? step.waiting : first.waiting,
+       .measured = run.waiting},
       {.name = "reduction", .predicted = step.reduction, .measured = run.reduction},
       {.name = "update", .predicted = step.update, .measured = run.update},
       {.name = "memory peak",
-       .unit = Unit::bytes,
+       .unit = Compared::Unit::bytes,
        .predicted = static_cast<double>(train::sum_of(step.plan.fit.plan.peak)),
        .measured = run.memory}};
-  if (run.operations.empty() || step.plan.layout.pipelined()) {
+  if (run.operations.empty()) {
     return rows;
   }
   // What computing holds besides operations: the host's work.
@@ -200,23 +210,22 @@ std::vector<Compared> compare(const StepPrediction& step, const MeasuredRun& run
     }
     measured.emplace("other", std::max(other, 0.0));
   }
-  std::vector<Compared> operations;
-  for (const auto& [name, seconds] : step.by_operation) {
-    const auto found = measured.find(name);
-    operations.push_back(
-        {.name = name,
-         .predicted = seconds,
-         .measured = found == measured.end() ? std::nullopt : std::optional(found->second)});
+  std::map<std::string, Compared> operations;
+  for (const auto& [name, seconds] : first.by_operation) {
+    operations[name].predicted = seconds;
   }
   for (const auto& [name, seconds] : measured) {
-    if (!step.by_operation.contains(name)) {
-      operations.push_back({.name = name, .measured = seconds, .operation = true});
-    }
+    operations[name].measured = seconds;
   }
-  std::ranges::stable_sort(operations, std::greater{}, [](const Compared& row) {
+  const size_t parts = rows.size();
+  for (auto& [name, row] : operations) {
+    row.name = name;
+    row.operation = true;
+    rows.push_back(std::move(row));
+  }
+  std::ranges::stable_sort(std::span(rows).subspan(parts), std::greater{}, [](const Compared& row) {
     return std::max(row.predicted, row.measured.value_or(0));
   });
-  std::ranges::move(operations, std::back_inserter(rows));
   return rows;
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/planner/step.h"
+#include "src/planner/planned_ranks.h"
 
 namespace espalier::planner {
 
@@ -38,8 +38,8 @@ struct Compared {
   bool operation = false;  ///< by name; else a part of the step
 };
 
-/// The step, its parts and operations on rank 0, and the memory of the fullest rank. Operations
-/// only if all layers are on rank 0: a prediction has those of all stages together.
-std::vector<Compared> compare(const StepPrediction& step, const MeasuredRun& run);
+/// The step, its parts and operations on rank 0 (`first`), and the memory of the fullest rank.
+std::vector<Compared> compare(const StepPrediction& step, const PlannedRank& first,
+                              const MeasuredRun& run);
 
 }  // namespace espalier::planner

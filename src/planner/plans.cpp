@@ -10,29 +10,36 @@ namespace {
 void add_layouts(const PlannedRun& run, const Machine& machine, int ranks, bool search,
                  Plans& plans) {
   if (!search) {
-    plans.found.push_back(predict_step(run, machine, ranks));
+    plans.found.push_back({.step = predict_step(run, machine, ranks), .config = run.config});
     return;
   }
   SearchResult result = search_layouts(run, machine, ranks);
   for (Candidate& candidate : result.best) {
-    plans.found.push_back(std::move(candidate.prediction));
+    plans.found.push_back(
+        {.step = std::move(candidate.prediction), .config = std::move(candidate.config)});
   }
   for (const auto& [reason, layouts] : result.refused) {
     plans.refused.push_back(
         {.ranks = ranks, .layouts = layouts, .tried = result.tried, .reason = reason});
   }
+  if (result.slower > 0) {
+    plans.refused.push_back({.ranks = ranks,
+                             .layouts = result.slower,
+                             .tried = result.tried,
+                             .reason = "slower than those found"});
+  }
 }
 
 /// Of `found`, which all have `ranks` ranks.
-ScalingPoint point_of(std::span<const StepPrediction> found, const Machine& machine,
+ScalingPoint point_of(std::span<const PlannedLayout> found, const Machine& machine,
                       const TensorSplit& tensor, int ranks) {
-  const StepPrediction& best = found[best_of(found, machine, tensor)];
-  if (fits(best, machine, tensor)) {
-    return {.ranks = ranks, .step = best};
+  const PlannedLayout& best = found[best_of(found, machine, tensor)];
+  if (fits(best.step, machine, tensor)) {
+    return {.ranks = ranks, .layout = best};
   }
   return {.ranks = ranks,
           .refused = fmt::format("a rank needs {:.3g} GB",
-                                 static_cast<double>(best.plan.fit.plan.needed()) * 1e-9)};
+                                 static_cast<double>(best.step.plan.fit.plan.needed()) * 1e-9)};
 }
 
 }  // namespace
@@ -50,10 +57,10 @@ Plans plan_layouts(const PlannedRun& run, const Machine& machine, std::span<cons
   return plans;
 }
 
-size_t best_of(std::span<const StepPrediction> found, const Machine& machine,
+size_t best_of(std::span<const PlannedLayout> found, const Machine& machine,
                const TensorSplit& tensor) {
-  const auto best = std::ranges::min_element(found, {}, [&](const StepPrediction& step) {
-    return std::pair(!fits(step, machine, tensor), step.step);
+  const auto best = std::ranges::min_element(found, {}, [&](const PlannedLayout& layout) {
+    return std::pair(!fits(layout.step, machine, tensor), layout.step.step);
   });
   return static_cast<size_t>(best - found.begin());
 }
@@ -82,7 +89,8 @@ std::vector<ScalingPoint> scaling_of(const Plans& plans, const Machine& machine,
                                      const TensorSplit& tensor, std::span<const int> ranks) {
   std::vector<ScalingPoint> points;
   for (const int count : ranks) {
-    const auto of_count = std::ranges::equal_range(plans.found, count, {}, &StepPrediction::ranks);
+    const auto of_count = std::ranges::equal_range(
+        plans.found, count, {}, [](const PlannedLayout& layout) { return layout.step.ranks; });
     points.push_back(point_of({of_count.begin(), of_count.end()}, machine, tensor, count));
   }
   return points;

@@ -16,8 +16,13 @@ struct Refused {
   std::string reason;
 };
 
+struct PlannedLayout {
+  StepPrediction step;
+  io::Config config;  ///< that it was predicted for: the run's, perhaps with a search's choices
+};
+
 struct Plans {
-  std::vector<StepPrediction> found;  ///< by ascending ranks, the fastest first
+  std::vector<PlannedLayout> found;  ///< by ascending ranks, the fastest first
   std::vector<Refused> refused;
 };
 
@@ -30,13 +35,13 @@ Plans plan_layouts(const PlannedRun& run, const Machine& machine, std::span<cons
                    bool search);
 
 /// The fastest that fits; if none does, the fastest.
-size_t best_of(std::span<const StepPrediction> found, const Machine& machine,
+size_t best_of(std::span<const PlannedLayout> found, const Machine& machine,
                const TensorSplit& tensor);
 
 /// The best layout over a number of ranks, or the reason why there is none.
 struct ScalingPoint {
   int ranks = 1;
-  std::optional<StepPrediction> step{};
+  std::optional<PlannedLayout> layout{};
   std::string refused{};
 };
 /// Points of the same run without pruning, in dense storage.

@@ -1,8 +1,26 @@
 #include "src/planner/step_spans.h"
 
+#include <algorithm>
+
 #include "io/run/metrics.h"
 
 namespace espalier::planner {
+
+double steps_in_timeline(const StepPrediction& step) {
+  if (!step.plan.layout.asynchronous()) {
+    return 1;
+  }
+  const auto forwards =
+      std::ranges::count_if(step.timeline.ranks.front(), [](const parallel::TimedAction& timed) {
+        return timed.action.kind == parallel::ActionKind::forward;
+      });
+  return static_cast<double>(forwards) /
+         static_cast<double>(step.micro_batches * step.plan.layout.schedule.chunks);
+}
+
+double length_of_spans(const StepPrediction& step) {
+  return step.plan.layout.asynchronous() ? step.timeline.makespan() : step.step;
+}
 
 std::vector<StepSpan> spans_of(const StepPrediction& step) {
   const double end = step.timeline.makespan();
@@ -17,6 +35,9 @@ std::vector<StepSpan> spans_of(const StepPrediction& step) {
                                  .end = action_end},
                        .stage = action.stage,
                        .micro_batch = action.micro_batch});
+    }
+    if (step.plan.layout.asynchronous()) {
+      continue;
     }
     const double reduced = end + step.reduction;
     if (step.reduction > 0) {

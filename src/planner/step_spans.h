@@ -3,8 +3,11 @@
 // reduction and the update. Spans of one rank and track do not overlap; the last ends at the step's
 // time.
 //
-//   pipeline          computing, by its simulation
-//   reduction, update the longest of all ranks, begun when the pipeline ends
+//   pipeline            computing, by its simulation
+//   reduction, update   the longest of all ranks, begun when the pipeline ends
+//
+// Of an asynchronous schedule, whose stages sum and update on their own: the several steps that were
+// simulated, whose backward actions contain reductions and updates.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -19,6 +22,11 @@ struct StepSpan {
   TraceEvent event;
   int stage = -1, micro_batch = -1;  ///< of an action; -1: reduction and update
 };
+
+/// Steps that the timeline contains.
+double steps_in_timeline(const StepPrediction& step);
+/// Seconds from the first span's begin to the last one's end.
+double length_of_spans(const StepPrediction& step);
 
 /// By rank, then begin.
 std::vector<StepSpan> spans_of(const StepPrediction& step);

@@ -32,7 +32,7 @@ function drawHead() {
     `${many(BEST.micro_batches, "micro-batch").replace(/hs$/, "hes")} of ${BEST.micro_batch}, a step takes ${milliseconds(BEST.step_ms)}: ` +
     `${short(BEST.samples_per_s)} samples a second, in ${bytesText(BEST.memory)} of a device's ${bytesText(PLAN.device_memory)}.`;
   byId("best").textContent = `${many(BEST.ranks, "rank")}: ${many(BEST.stages, "stage")} × ${many(BEST.replicas, "replica")}, ` +
-    `schedule ${BEST.schedule}, ${BEST.micro_batches} × ${BEST.micro_batch} samples, recompute ${BEST.recompute}.`;
+    `schedule ${BEST.schedule}, ${BEST.micro_batches} × ${BEST.micro_batch} samples, storage ${BEST.storage}, recompute ${BEST.recompute}, exchange ${BEST.exchange}.`;
   byId("notes").hidden = PLAN.notes.length === 0;
   for (const note of PLAN.notes) node("p", "", note, byId("notes"));
 }
@@ -50,10 +50,11 @@ function drawCards() {
 function drawTables() {
   const fixed = (value) => value.toFixed(2);
   fillTable(byId("plans"),
-    ["ranks", "stages", "schedule", "micro-batch", "step, ms", "compute", "waiting", "reduction", "update", "samples/s", "memory"],
-    PLAN.plans.map((one) => [one.ranks, one.stages, one.schedule, `${one.micro_batches} × ${one.micro_batch}`, fixed(one.step_ms),
+    ["ranks", "stages", "schedule", "micro-batch", "storage", "recompute", "exchange", "step, ms", "compute", "waiting", "reduction", "update", "samples/s", "memory"],
+    PLAN.plans.map((one) => [one.ranks, one.stages, one.schedule, `${one.micro_batches} × ${one.micro_batch}`,
+      one.storage, one.recompute, one.exchange, fixed(one.step_ms),
       ...PARTS.map(([name]) => fixed(one[name + "_ms"])), one.samples_per_s.toFixed(1), bytesText(one.memory) + (one.fits ? "" : " – too much")]),
-    { rowClass: (i) => i === PLAN.best.plan ? "best" : "", cellClass: (i, column) => column === 10 && !PLAN.plans[i].fits ? "over" : "" });
+    { rowClass: (i) => i === PLAN.best.plan ? "best" : "", cellClass: (i, column) => column === 13 && !PLAN.plans[i].fits ? "over" : "" });
   byId("refused-section").hidden = PLAN.refused.length === 0;
   fillTable(byId("refused"), ["ranks", "layouts", "of", "reason"],
     PLAN.refused.map((one) => [one.ranks, one.layouts, one.tried, one.reason]), { cellClass: (_, column) => column === 3 ? "wrapped" : "" });

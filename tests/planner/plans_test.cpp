@@ -111,10 +111,11 @@ TEST(PlannedRanks, HaveTheLayersTimesAndMemoryOfThePlan) {
   for (const std::string schedule : {"1f1b", "zb-v"}) {
     const Gpt gpt(0.5, 2, schedule);
     const StepPrediction step = predict_step(gpt.run(), cluster(), 4);
-    const std::vector<PlannedRank> ranks = planned_ranks(gpt.run(), cluster(), step);
+    const std::vector<PlannedRank> ranks = planned_ranks(gpt.run(), cluster(), gpt.config, step);
     ASSERT_EQ(ranks.size(), 2U);
     size_t layers = 0;
     size_t most = 0;
+    std::map<std::string, double> by_operation;
     for (const PlannedRank& rank : ranks) {
       double seconds = rank.waiting;
       for (const auto& [action, time] : rank.seconds) {
@@ -125,10 +126,41 @@ TEST(PlannedRanks, HaveTheLayersTimesAndMemoryOfThePlan) {
         layers += part.end - part.first;
       }
       most = std::max(most, rank.memory.needed());
+      for (const auto& [name, time] : rank.by_operation) {
+        by_operation[name] += time;
+      }
+    }
+    ASSERT_EQ(by_operation.size(), step.by_operation.size());
+    for (const auto& [name, time] : step.by_operation) {
+      EXPECT_NEAR(by_operation[name], time, 1e-9 * time) << name;
     }
     EXPECT_EQ(layers, gpt.layers.size());
     EXPECT_EQ(most, step.plan.fit.plan.needed()) << schedule;
   }
+}
+
+TEST(PlannedRanks, OfASearchAreThoseOfItsChoices) {
+  const Gpt gpt(0.9);
+  const std::array<int, 1> ranks{4};
+  for (const auto& [step, config] : plan_layouts(gpt.run(), cluster(), ranks, true).found) {
+    size_t most = 0;
+    for (const PlannedRank& rank : planned_ranks(gpt.run(), cluster(), config, step)) {
+      most = std::max(most, rank.memory.needed());
+    }
+    EXPECT_EQ(most, step.plan.fit.plan.needed());
+  }
+}
+
+TEST(StepSpans, OfAnAsynchronousScheduleAreItsSimulation) {
+  const Gpt gpt(0, 2, "async");
+  const StepPrediction step = predict_step(gpt.run(), cluster(), 2);
+  EXPECT_GT(steps_in_timeline(step), 3);
+  double end = 0;
+  for (const StepSpan& span : spans_of(step)) {
+    EXPECT_EQ(span.event.track, Track::compute);
+    end = std::max(end, span.event.end);
+  }
+  EXPECT_EQ(end, length_of_spans(step));
 }
 
 TEST(PlannedRanks, ElementsAreThoseOfTheNetwork) {
@@ -146,21 +178,21 @@ TEST(Plans, TheBestIsTheFastestThatFits) {
   const Gpt gpt(0.9);
   const Plans plans = plan_layouts(gpt.run(), machine, ranks, true);
   const size_t best = best_of(plans.found, machine, {});
-  for (const StepPrediction& step : plans.found) {
-    EXPECT_LE(plans.found[best].step, step.step);
+  for (const auto& [step, config] : plans.found) {
+    EXPECT_LE(plans.found[best].step.step, step.step);
   }
   EXPECT_FALSE(plans.refused.empty());  // 5 layers or more on 4 ranks, micro-batches over the share
   for (const ScalingPoint& point : scaling_of(plans, machine, {}, ranks)) {
-    ASSERT_TRUE(point.step);
-    EXPECT_EQ(point.step->ranks, point.ranks);
-    for (const StepPrediction& step : plans.found) {
-      EXPECT_TRUE(step.ranks != point.ranks || point.step->step <= step.step);
+    ASSERT_TRUE(point.layout);
+    EXPECT_EQ(point.layout->step.ranks, point.ranks);
+    for (const auto& [step, config] : plans.found) {
+      EXPECT_TRUE(step.ranks != point.ranks || point.layout->step.step <= step.step);
     }
   }
   machine.memory = 1;
   const size_t fastest = best_of(plans.found, machine, {});
   EXPECT_EQ(fastest, best);
-  EXPECT_FALSE(fits(plans.found[fastest], machine, {}));
+  EXPECT_FALSE(fits(plans.found[fastest].step, machine, {}));
   EXPECT_NE(scaling_of(plans, machine, {}, ranks)[0].refused.find("a rank needs"),
             std::string::npos);
 }
@@ -174,8 +206,8 @@ TEST(Plans, ADenseRunScalesAsItself) {
   const auto dense = dense_scaling(gpt.run(), machine, ranks, false);
   const auto of_pruned = dense_scaling(Gpt(0.9).run(), machine, ranks, false);
   for (size_t i = 0; i < ranks.size(); ++i) {
-    EXPECT_EQ(own[i].step->step, dense[i].step->step);
-    EXPECT_EQ(own[i].step->step, of_pruned[i].step->step);
+    EXPECT_EQ(own[i].layout->step.step, dense[i].layout->step.step);
+    EXPECT_EQ(own[i].layout->step.step, of_pruned[i].layout->step.step);
   }
   const std::array<int, 2> too_many{64, 128};
   const auto refused = dense_scaling(gpt.run(), machine, too_many, false);
@@ -242,7 +274,8 @@ TEST(MeasuredRun, HasTheLayoutAndMediansOfTheSecondHalf) {
 
   const Gpt gpt;
   const StepPrediction step = predict_step(gpt.run(), cluster(), run.ranks);
-  const std::vector<Compared> rows = compare(step, run);
+  const PlannedRank first = planned_ranks(gpt.run(), cluster(), gpt.config, step).front();
+  const std::vector<Compared> rows = compare(step, first, run);
   std::map<std::string, Compared> named;
   std::map<std::string, Compared> operations;
   for (const Compared& row : rows) {
