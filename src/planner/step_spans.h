@@ -6,8 +6,8 @@
 //   pipeline            computing, by its simulation
 //   reduction, update   the longest of all ranks, begun when the pipeline ends
 //
-// Of an asynchronous schedule, whose stages sum and update on their own: the several steps that were
-// simulated, whose backward actions contain reductions and updates.
+// Of an asynchronous schedule, whose stages sum and update on their own: the several steps that
+// were simulated, whose backward actions contain reductions and updates.
 #include <filesystem>
 #include <string>
 #include <vector>

@@ -27,7 +27,7 @@ function drawHead() {
   byId("title").textContent = `${PLAN.network} on ${PLAN.machine}`;
   document.title = `Espalier plan: ${PLAN.network} on ${PLAN.machine}`;
   const kept = PLAN.kept_parameters / PLAN.parameters;
-  byId("subtitle").textContent = `${short(PLAN.parameters)} parameters, ${short(PLAN.kept_parameters)} kept (${(100 * kept).toFixed(1)} %) · nothing here was trained`;
+  byId("subtitle").textContent = `${short(PLAN.parameters)} parameters, ${short(PLAN.kept_parameters)} kept (${(100 * kept).toFixed(1)} %) · predicted`;
   byId("sentence").textContent = `On ${many(BEST.ranks, "device")} of ${PLAN.machine}, with ${layoutOf(BEST)} and ` +
     `${many(BEST.micro_batches, "micro-batch").replace(/hs$/, "hes")} of ${BEST.micro_batch}, a step takes ${milliseconds(BEST.step_ms)}: ` +
     `${short(BEST.samples_per_s)} samples a second, in ${bytesText(BEST.memory)} of a device's ${bytesText(PLAN.device_memory)}.`;
@@ -43,7 +43,7 @@ function drawCards() {
     ["Memory of the fullest rank", bytesText(BEST.memory)], ["Share of the step that waits", (100 * idle).toFixed(1) + " %"]]) {
     const card = node("div", "card", undefined, byId("cards"));
     node("h3", "", label, card);
-    node("b", "", text, node("div", "value", undefined, card));
+    node("b", "", text, card);
   }
 }
 
