@@ -4,8 +4,8 @@ const { plan: PLAN, timeline: STEP } = JSON.parse(byId("data").textContent);
 const SCALING = PLAN.scaling || [];
 const BEST = PLAN.plans[PLAN.best.plan];
 const PARTS = [["compute", "var(--lane-compute)"], ["waiting", "var(--waiting)"], ["reduction", "var(--lane-allreduce)"], ["update", "var(--lane-optimizer)"]];
-const ACTIONS = [["forward", "var(--lane-compute)"], ["backward", "var(--lane-backward)"], ["backward_input", "var(--lane-backward)"],
-  ["backward_weight", "var(--lane-weight)"], ["waiting", "var(--waiting)"]];
+const ACTIONS = [["forward", "var(--lane-compute)"], ["backward", "var(--lane-backward)"], ["backward of the input", "var(--lane-backward)"],
+  ["backward of the weights", "var(--lane-weight)"], ["waiting", "var(--waiting)"]];
 const CATEGORIES = ["weight", "gradient", "master", "moment", "index", "activation", "communication", "scratch"];
 
 const many = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
