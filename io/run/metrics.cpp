@@ -210,11 +210,15 @@ void write_trace(const std::filesystem::path& path, std::span<const RankTrace> r
   };
   for (const RankTrace& rank : ranks) {
     add(header_of(rank.rank));
-    for (const TraceEvent& event : rank.events) {
+    for (size_t i = 0; i < rank.events.size(); ++i) {
+      const TraceEvent& event = rank.events[i];
+      const std::string arguments =
+          rank.arguments.empty() ? "" : ",\"args\":" + dump(rank.arguments[i], -1);
       add(fmt::format(
-          R"({{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})",
+          R"({{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}{}}})",
           json_string(event.name), name_of(event.track), rank.rank, static_cast<int>(event.track),
-          (event.begin + rank.clock_offset - start) * 1e6, (event.end - event.begin) * 1e6));
+          (event.begin + rank.clock_offset - start) * 1e6, (event.end - event.begin) * 1e6,
+          arguments));
     }
   }
   file.append(text + "\n]}\n");

@@ -48,6 +48,8 @@ struct RankTrace {
   int rank = 0;
   std::span<const TraceEvent> events{};
   double clock_offset = 0;  ///< added to the rank's seconds to get the common clock
+  /// [events] An object that viewers show with the event ("args"); empty: none.
+  std::span<const nlohmann::ordered_json> arguments{};
 };
 void write_trace(const std::filesystem::path& path, std::span<const RankTrace> ranks);
 

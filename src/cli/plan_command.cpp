@@ -1,25 +1,25 @@
-// espalier plan: predicts a training step on a machine, and searches for the fastest layout; with
-// --calibrate, measures this machine.
-#include <algorithm>
+// espalier plan: predicts a training step on a machine, and searches for the fastest layout; beside
+// the measurements of a run, if its directory is given; with --calibrate, measures this machine.
 #include <charconv>
 
 #include "io/run/metrics.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/listing.h"
+#include "src/cli/plan_output.h"
 #include "src/cli/train_arguments.h"
+#include "src/cli/weights_file.h"
 #include "src/planner/calibration.h"
-#include "src/planner/search.h"
+#include "src/planner/step_spans.h"
+#include "src/report/plan_page.h"
 
 namespace espalier::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 struct PlanArguments {
   TrainArguments train;
-  std::string machine, output;
-  std::string ranks = "1";
+  std::string machine, output, trace;
+  std::string ranks;  ///< empty: 1, or those of the run
   planner::TensorSplit tensor;
   bool search = false, json = false, calibrate = false, quick = false;
   int threads = 1;
@@ -48,123 +48,83 @@ std::vector<int> ranks_of(const std::string& text) {
   return all;
 }
 
-std::string milliseconds_text(double seconds) { return fmt::format("{:.2f}", seconds * 1e3); }
-
-/// `fits`: the device has memory for it.
-Json json_of(const planner::StepPrediction& found, bool fits) {
-  const parallel::Grid& grid = found.plan.layout.grid;
-  Json json{{"ranks", found.ranks},
-            {"stages", grid.pipeline},
-            {"replicas", grid.data},
-            {"schedule", grid.pipeline > 1 ? found.plan.layout.schedule.name : "none"},
-            {"layers", found.plan.layout.partition()},
-            {"micro_batch", found.micro_batch},
-            {"micro_batches", found.micro_batches},
-            {"step_ms", found.step * 1e3},
-            {"compute_ms", found.compute * 1e3},
-            {"waiting_ms", found.waiting * 1e3},
-            {"reduction_ms", found.reduction * 1e3},
-            {"update_ms", found.update * 1e3},
-            {"samples_per_s", found.samples_per_s},
-            {"flops", found.flops},
-            {"bytes_reduced", found.bytes_reduced},
-            {"memory", found.plan.fit.plan.needed()},
-            {"fits", fits},
-            {"operations_ms", Json::object()}};
-  for (const auto& [name, seconds] : found.by_operation) {
-    json["operations_ms"][name] = seconds * 1e3;
+/// Throws Failure if an output would replace an input.
+void check_outputs(const PlanArguments& arguments, const io::Config& config) {
+  std::vector<std::string> inputs = {arguments.train.config, arguments.machine,
+                                     config.pruning.file};
+  inputs.insert(inputs.end(), config.data.train.begin(), config.data.train.end());
+  inputs.insert(inputs.end(), config.data.validation.begin(), config.data.validation.end());
+  for (const std::string& output : {arguments.output, arguments.trace}) {
+    if (!output.empty()) {
+      check_output(output, inputs);
+    }
   }
-  return json;
-}
-
-const Rows kHead{{"ranks", "stages", "schedule", "micro-batch", "step, ms", "compute", "waiting",
-                  "reduction", "update", "samples/s", "memory"}};
-
-std::vector<std::string> row_of(const planner::StepPrediction& found) {
-  const parallel::Grid& grid = found.plan.layout.grid;
-  return {fmt::format("{}", found.ranks),
-          fmt::format("{}", grid.pipeline),
-          grid.pipeline > 1 ? found.plan.layout.schedule.name : "none",
-          fmt::format("{} x {}", found.micro_batches, found.micro_batch),
-          milliseconds_text(found.step),
-          milliseconds_text(found.compute),
-          milliseconds_text(found.waiting),
-          milliseconds_text(found.reduction),
-          milliseconds_text(found.update),
-          fmt::format("{:.1f}", found.samples_per_s),
-          bytes_text(static_cast<double>(found.plan.fit.plan.needed()))};
-}
-
-/// The operations that take most of the computing time.
-std::string operations_text(const planner::StepPrediction& found) {
-  std::vector<std::pair<double, std::string>> all;
-  double sum = 0;
-  for (const auto& [name, seconds] : found.by_operation) {
-    all.emplace_back(seconds, name);
-    sum += seconds;
-  }
-  std::ranges::sort(all, std::greater{});
-  constexpr size_t kMost = 8;
-  Rows rows{{"operation", "ms", "share"}};
-  for (const auto& [seconds, name] : std::span(all).first(std::min(kMost, all.size()))) {
-    rows.push_back({name, milliseconds_text(seconds), percent(seconds / sum)});
-  }
-  return table(rows);
+  check(arguments.output.empty() || arguments.trace.empty() ||
+            fs::weakly_canonical(fs::absolute(arguments.output)) !=
+                fs::weakly_canonical(fs::absolute(arguments.trace)),
+        "-o and --trace name the same file {}: give each a name of its own", arguments.output);
 }
 
 int predict(const PlanArguments& arguments) {
-  check(!arguments.train.config.empty(), "plan needs a config file, or --calibrate");
+  check(!arguments.train.config.empty(),
+        "plan needs a config file, a run directory, or --calibrate");
   check(!arguments.machine.empty(),
         "plan needs --machine FILE: measure this machine with --calibrate -o FILE, or take one of "
         "machines/");
+  std::error_code error;
+  std::optional<planner::MeasuredRun> measured;
+  if (fs::is_directory(arguments.train.config, error)) {
+    check(arguments.ranks.empty() && !arguments.search,
+          "{} is a run directory, which has its number of ranks and layout: leave --ranks and "
+          "--search out, or plan its config.toml",
+          arguments.train.config);
+    measured = planner::read_measured_run(arguments.train.config, arguments.train.overrides);
+  }
   const planner::Machine machine = planner::read_machine(arguments.machine);
-  const io::Config config = config_of(arguments.train);
-  const train::ProblemShape problem = assume_problem(config, nullptr).shape;
-  const model::Layers layers = model::make_layers(config.model, problem);
+  const io::Config config = measured ? measured->config : config_of(arguments.train);
+  check_outputs(arguments, config);
+  const AssumedProblem problem = assume_problem(config, nullptr);
+  const model::Layers layers = model::make_layers(config.model, problem.shape);
   const train::InitialMasks start = train::initial_masks(config, model::parameters_of(layers));
-  const planner::PlannedRun run{config, problem, layers, start, arguments.tensor};
-  const double memory = machine.memory * arguments.tensor.ways;
-  Json json{{"machine", machine.name}, {"plans", Json::array()}};
-  Rows rows = kHead;
-  std::string details;
-  for (const int ranks : ranks_of(arguments.ranks)) {
-    std::vector<planner::StepPrediction> plans;
-    if (arguments.search) {
-      planner::SearchResult found = planner::search_layouts(run, machine, ranks);
-      for (planner::Candidate& candidate : found.best) {
-        plans.push_back(std::move(candidate.prediction));
-      }
-      for (const auto& [reason, count] : found.refused) {
-        details += fmt::format("{} of {} layouts over {} ranks left out: {}\n", count, found.tried,
-                               ranks, reason);
-      }
-    } else {
-      plans.push_back(planner::predict_step(run, machine, ranks));
-    }
-    for (const planner::StepPrediction& plan : plans) {
-      const auto needed = static_cast<double>(plan.plan.fit.plan.needed());
-      json["plans"].push_back(json_of(plan, needed <= memory));
-      rows.push_back(row_of(plan));
-      if (needed > memory) {
-        details += fmt::format(
-            "over {} ranks a rank needs {}, and a device has {}: use more stages "
-            "(parallel.pipeline), train.recompute, pruning before the first step, or --search\n",
-            ranks, bytes_text(needed), bytes_text(memory));
-      }
-    }
-    if (rows.size() == 2) {
-      details += operations_text(plans.front());
+  const planner::PlannedRun run{config, problem.shape, layers, start, arguments.tensor};
+  const std::vector<int> ranks = measured
+                                     ? std::vector{measured->ranks}
+                                     : ranks_of(arguments.ranks.empty() ? "1" : arguments.ranks);
+  PlanOutput found(run, machine, problem.note);
+  found.plan(ranks, arguments.search);
+  if (measured) {
+    found.compare_with(*measured);
+  }
+  if (!arguments.output.empty()) {
+    found.add_scaling(ranks, arguments.search);
+  }
+  check(arguments.trace.empty() || found.best_fits(),
+        "--trace needs a layout that fits the devices of {:.3g} GB, and none of the planned ones "
+        "does: use --search, more stages (parallel.pipeline) or train.recompute",
+        machine.memory * 1e-9);
+  const bool needs_json = arguments.json || !arguments.output.empty();
+  const nlohmann::ordered_json json = needs_json ? found.json() : nlohmann::ordered_json();
+  if (!arguments.output.empty()) {
+    io::write_text_atomically(arguments.output, report::render_plan(json, found.step_of_best()));
+  }
+  if (!arguments.trace.empty()) {
+    planner::write_step_trace(arguments.trace, found.best());
+  }
+  for (const std::string& output : {arguments.output, arguments.trace}) {
+    if (!output.empty()) {
+      Progress(true, 0, false).note("wrote " + output);
     }
   }
   if (arguments.json) {
     print_json(json);
   } else {
-    print(fmt::format("on {}, predicted\n{}{}", machine.name, table(rows), details));
+    print(found.text());
   }
   return 0;
 }
 
 int measure(const PlanArguments& arguments) {
+  check(arguments.trace.empty(), "--calibrate predicts no step: leave --trace out");
   check(!arguments.output.empty(), "--calibrate needs -o FILE, where the machine is written");
   return on_ranks(io::Config(), [&](parallel::Communicator& comm, const auto& /*on_failure*/) {
     const planner::Machine machine =
@@ -191,12 +151,14 @@ void register_plan(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand(
       "plan", "predict the time and memory of a step on a machine, and find the fastest layout");
   const auto arguments = std::make_shared<PlanArguments>();
-  command->add_option("config", arguments->train.config, "config file, as for train");
+  command->add_option("config", arguments->train.config,
+                      "config file, as for train; or a run directory: predicts that run, "
+                      "beside its measurements");
   command->add_option("--set", arguments->train.overrides, "override: section.key=value")
       ->allow_extra_args(false);
   command->add_option("--machine", arguments->machine, "machine file (docs/planner.md)");
-  command->add_option("--ranks", arguments->ranks, "number of ranks, or a range: 64..2048")
-      ->capture_default_str();
+  command->add_option("--ranks", arguments->ranks,
+                      "number of ranks, or a range: 64..2048 (1; of a run directory: its own)");
   command->add_flag("--search", arguments->search,
                     "try all stages, schedules and micro-batches; print the ten fastest");
   CLI::Option* tensor =
@@ -216,7 +178,10 @@ void register_plan(CLI::App& app, Action& chosen) {
   command->add_flag("--quick", arguments->quick, "with --calibrate: few and small measurements");
   command->add_option("--threads", arguments->threads, "with --calibrate: threads of a rank")
       ->capture_default_str();
-  command->add_option("-o,--output", arguments->output, "with --calibrate: the machine file");
+  command->add_option("-o,--output", arguments->output,
+                      "write a page (plan.html); with --calibrate: the machine file");
+  command->add_option("--trace", arguments->trace,
+                      "write the best layout's step as Chrome trace events (plan.json)");
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
       return arguments->calibrate ? measure(*arguments) : predict(*arguments);

@@ -299,6 +299,7 @@ class Search {
             .reduction = variant.reduction,
             .codec = variant.codec,
             .zero = variant.zero,
+            .config = config_,
             .prediction = std::move(step)});
     } catch (const Failure& failure) {
       refuse(shape.stages, 1, short_reason(failure.what()));

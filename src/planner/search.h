@@ -20,6 +20,7 @@ struct Candidate {
   std::string schedule;  ///< "none" without stages; "interleaved x 4": with its stages a rank
   std::string storage, recompute, reduction, codec;
   int64_t zero = 0;
+  io::Config config;  ///< the run's, with these choices
   StepPrediction prediction;
 };
 

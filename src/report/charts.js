@@ -19,6 +19,8 @@ function node(name, className, text, parent) {
   return element;
 }
 
+const byId = (id) => document.getElementById(id);
+
 function dot(color, parent) {
   const mark = node("span", "dot", undefined, parent);
   mark.style.background = color;
@@ -34,6 +36,14 @@ function short(value) {
   }
   if (size !== 0 && size < .01) return value.toExponential(1).replace(".0e", "e").replace("e-", "e−");
   return String(+value.toPrecision(3));
+}
+
+/** 1234567 -> "1.23 MB": powers of 1000. */
+function bytesText(bytes) {
+  if (bytes === null) return "–";
+  let unit = 0;
+  for (; bytes >= 999.5 && unit < 4; ++unit) bytes /= 1000;
+  return (unit ? bytes.toPrecision(3) : bytes.toFixed(0)) + " " + ["B", "kB", "MB", "GB", "TB"][unit];
 }
 
 function clock(seconds) {
@@ -91,7 +101,7 @@ function nearest(xs, at) {
 
 /** The box beside the pointer: a head line, then [colour, name, value] lines. */
 function showTip(event, head, lines) {
-  const tip = document.getElementById("tip");
+  const tip = byId("tip");
   tip.replaceChildren();
   node("div", "head", head, tip);
   for (const [color, name, value] of lines) {
@@ -106,7 +116,7 @@ function showTip(event, head, lines) {
   tip.style.left = Math.max(4, right ? event.clientX + 16 : event.clientX - width - 16) + "px";
   tip.style.top = Math.max(4, Math.min(event.clientY + 14, innerHeight - height - 6)) + "px";
 }
-function hideTip() { document.getElementById("tip").hidden = true; }
+function hideTip() { byId("tip").hidden = true; }
 
 /** [low, high] over all ys inside the x range, a little padded. `zero`: starts at 0. */
 function yExtent(series, range, log, zero) {
@@ -145,8 +155,8 @@ function bandOf(xs, low, high, x, y) {
 let charts = 0;
 
 /**
- * Draws into `box`. options: series [{name, color, xs, ys, dash, faint, circles, low, high}], range [x0, x1], marks [{x, color}],
- * xText, yText, height, log, zero, onHover(x or null), onZoom(range). Returns showAt(x): moves the cross there.
+ * Draws into `box`. options: series [{name, color, xs, ys, dash, faint, circles, dots, low, high}], range [x0, x1], marks [{x, color}],
+ * xTicks (else round numbers), xText, yText, height, log, zero, onHover(x or null), onZoom(range). Returns showAt(x): moves the cross there.
  */
 function lineChart(box, options) {
   box.replaceChildren();
@@ -182,18 +192,18 @@ function drawAxes(svg, frame, { x, y, extent, options }) {
     shape("text", { x: frame.left - 7, y: y(mark) + 4, "text-anchor": "end" }, svg).textContent = options.yText(mark);
   }
   shape("line", { class: "axis", x1: frame.left, x2: frame.right, y1: frame.bottom, y2: frame.bottom }, svg);
-  for (const mark of ticks(...options.range, (frame.right - frame.left) / 78, options.xBases)) {
+  for (const mark of options.xTicks || ticks(...options.range, (frame.right - frame.left) / 78, options.xBases)) {
     shape("text", { x: x(mark), y: frame.bottom + 17, "text-anchor": "middle" }, svg).textContent = options.xText(mark);
   }
 }
 
 function drawSeries(ink, one, x, y) {
   if (one.low) shape("path", { d: bandOf(one.xs, one.low, one.high, x, y), fill: one.color, opacity: .13 }, ink);
-  if (one.circles) {
+  if (one.circles || one.dots) {
     one.xs.forEach((at, i) => one.ys[i] !== null && shape("circle",
       { cx: x(at).toFixed(1), cy: y(one.ys[i]).toFixed(1), r: one.xs.length > 60 ? 2 : 3.6, stroke: one.color, "stroke-width": 1.8, fill: "var(--panel)" }, ink));
-    return;
   }
+  if (one.circles) return;
   shape("path", { d: pathOf(one.xs, one.ys, x, y), stroke: one.color, "stroke-width": one.faint ? 1 : 1.9, "stroke-linejoin": "round",
     opacity: one.faint ? .25 : 1, "stroke-dasharray": one.dash || "none" }, ink);
 }
@@ -243,12 +253,15 @@ function addPointer(svg, box, { frame, x, y, options }) {
   return showAt;
 }
 
-/** rows: [{label, color, parts: [{name, value, color}], text}]; all on one scale, with a key below. */
-function stackedBars(box, rows, text) {
+/**
+ * rows: [{label, color, parts: [{name, value, color}], text}]; all on one scale, with a key below. `limit`, if any, is marked
+ * in each bar.
+ */
+function stackedBars(box, rows, text, limit) {
   box.replaceChildren();
   const bars = node("div", "bars", undefined, box), keys = new Map();
   const total = (row) => row.parts.reduce((sum, part) => sum + part.value, 0);
-  const longest = Math.max(...rows.map(total), 1e-30);
+  const longest = Math.max(...rows.map(total), limit || 1e-30);
   for (const row of rows) {
     const label = node("span", "label", undefined, bars);
     if (row.color) dot(row.color, label);
@@ -264,6 +277,7 @@ function stackedBars(box, rows, text) {
         showTip(event, row.label, [[part.color, part.name, text(part.value)], ["", "of all", (100 * part.value / total(row)).toFixed(1) + " %"]]));
       piece.addEventListener("pointerleave", hideTip);
     }
+    if (limit) node("i", "limit", undefined, bar).style.left = `calc(${100 * limit / longest}% - 2px)`;
     node("b", "", row.text || text(total(row)), bars);
   }
   const key = node("div", "keys", undefined, box);

@@ -5,7 +5,7 @@
 #include "src/core/error.h"
 #include "src/report/curves.h"
 #include "src/report/headline.h"
-#include "src/report/page_parts.h"
+#include "src/report/html_page.h"
 #include "src/report/report.h"
 #include "src/report/timeline.h"
 
@@ -132,45 +132,6 @@ json headline_json(const Headline& line) {
           {"major", line.major}, {"values", values},  {"texts", texts}};
 }
 
-/// JSON that may stand inside a <script> element: nothing in it can end the element or open a
-/// comment.
-std::string script_safe(const json& data) {
-  std::string text;
-  for (const char c : data.dump(-1, ' ', true)) {
-    switch (c) {
-      case '<':
-        text += "\\u003c";
-        break;
-      case '>':
-        text += "\\u003e";
-        break;
-      case '&':
-        text += "\\u0026";
-        break;
-      default:
-        text += c;
-    }
-  }
-  return text;
-}
-
-/// The skeleton with each "{{part}}" replaced by that part; parts are not searched again.
-std::string assemble(std::string_view skeleton, const std::string& data) {
-  std::string page;
-  while (true) {
-    const size_t open = skeleton.find("{{");
-    page += skeleton.substr(0, open);
-    if (open == std::string_view::npos) {
-      return page;
-    }
-    const size_t close = skeleton.find("}}", open);
-    require(close != std::string_view::npos, "report.html must close each {{");
-    const std::string_view name = skeleton.substr(open + 2, close - open - 2);
-    page += name == "data" ? std::string_view(data) : page_part(name);
-    skeleton.remove_prefix(close + 2);
-  }
-}
-
 }  // namespace
 
 std::string render_report(std::span<const RunData> runs) {
@@ -181,7 +142,10 @@ std::string render_report(std::span<const RunData> runs) {
   for (const Headline& line : headlines(runs)) {
     data["headlines"].push_back(headline_json(line));
   }
-  return assemble(page_part("report.html"), script_safe(data));
+  return assemble_page({.title = "Espalier report",
+                        .body = "report.html",
+                        .script = "report.js",
+                        .json = data.dump(-1, ' ', true)});
 }
 
 void write_report(std::span<const RunData> runs, const std::filesystem::path& file) {

@@ -1,5 +1,5 @@
 #pragma once
-// The text of the files that make the page; defined by a source that embed.cmake writes at build
+// The text of the files that make the pages; defined by a source that embed.cmake writes at build
 // time.
 #include <string_view>
 

@@ -4,7 +4,6 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 const RUNS = DATA.runs;
 const CATEGORIES = ["weight", "gradient", "master", "moment", "index", "activation", "communication", "scratch"];
 const state = { axis: "step", log: false, smoothing: .6, hidden: new Set(), range: null, memoryNow: true, memoryRanks: false, configAll: false };
-const byId = (id) => document.getElementById(id);
 const colorOf = (run) => `var(--run${run % 8})`;
 const dashOf = (run) => ["", "6 3", "2 3"][Math.floor(run / 8) % 3];
 
@@ -19,13 +18,6 @@ const SHORT_NAMES = (() => {
 })();
 
 const shownRuns = () => RUNS.map((run, i) => [run, i]).filter(([run, i]) => run.curves && !state.hidden.has(i));
-
-function bytesText(bytes) {
-  if (bytes === null) return "–";
-  let unit = 0;
-  for (; bytes >= 999.5 && unit < 4; ++unit) bytes /= 1000;
-  return (unit ? bytes.toPrecision(3) : bytes.toFixed(0)) + " " + ["B", "kB", "MB", "GB", "TB"][unit];
-}
 
 function drawHead() {
   const names = RUNS.map((run) => run.name);

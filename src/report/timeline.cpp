@@ -112,10 +112,10 @@ std::vector<int> rows_of(const std::vector<const TraceSpan*>& spans) {
 
 double tenth_of_microsecond(double microseconds) { return std::round(microseconds * 10) / 10; }
 
-json spans_of(const RunData& run, const Window& window, size_t limit,
+json spans_of(std::span<const TraceSpan> all, const Window& window, size_t limit,
               std::map<std::string, size_t>& names) {
   std::vector<const TraceSpan*> inside;
-  for (const TraceSpan& span : run.spans) {
+  for (const TraceSpan& span : all) {
     if (span.begin < window.end && span.begin + span.duration > window.begin) {
       inside.push_back(&span);
     }
@@ -144,6 +144,20 @@ json spans_of(const RunData& run, const Window& window, size_t limit,
           {"spans", std::move(spans)}};
 }
 
+/// `windows`: of `spans`, with the numbers of their names in `names`.
+json timeline_json(std::span<const TraceSpan> spans, const std::vector<std::string>& lanes,
+                   const std::map<std::string, size_t>& names, json windows) {
+  std::vector<std::string> name_list(names.size());
+  for (const auto& [name, index] : names) {
+    name_list[index] = name;
+  }
+  std::set<int> ranks;
+  for (const TraceSpan& span : spans) {
+    ranks.insert(span.rank);
+  }
+  return {{"lanes", lanes}, {"ranks", ranks}, {"names", name_list}, {"windows", windows}};
+}
+
 }  // namespace
 
 json timeline(const RunData& run, size_t limit) {
@@ -153,17 +167,17 @@ json timeline(const RunData& run, size_t limit) {
   std::map<std::string, size_t> names;
   json windows = json::array();
   for (const Window& window : windows_of(run)) {
-    windows.push_back(spans_of(run, window, limit, names));
+    windows.push_back(spans_of(run.spans, window, limit, names));
   }
-  std::vector<std::string> name_list(names.size());
-  for (const auto& [name, index] : names) {
-    name_list[index] = name;
-  }
-  std::set<int> ranks;
-  for (const TraceSpan& span : run.spans) {
-    ranks.insert(span.rank);
-  }
-  return {{"lanes", run.lanes}, {"ranks", ranks}, {"names", name_list}, {"windows", windows}};
+  return timeline_json(run.spans, run.lanes, names, std::move(windows));
+}
+
+json timeline_of_step(const StepSpans& step, size_t limit) {
+  std::map<std::string, size_t> names;
+  json windows = json::array();
+  windows.push_back(
+      spans_of(step.spans, {.label = step.label, .begin = 0, .end = step.length}, limit, names));
+  return timeline_json(step.spans, step.lanes, names, std::move(windows));
 }
 
 }  // namespace espalier::report

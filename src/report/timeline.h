@@ -17,4 +17,14 @@ namespace espalier::report {
 /// without spans.
 nlohmann::json timeline(const RunData& run, size_t limit);
 
+/// One step, which is shown whole: its only window is [0, length].
+struct StepSpans {
+  std::span<const TraceSpan> spans;
+  const std::vector<std::string>& lanes;
+  std::string label;
+  double length = 0;  ///< microseconds
+};
+/// The same object.
+nlohmann::json timeline_of_step(const StepSpans& step, size_t limit);
+
 }  // namespace espalier::report

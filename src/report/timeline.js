@@ -24,7 +24,10 @@ function laneRows(trace, spans) {
 }
 
 function laneColor(lane, name) {
-  if (lane === "compute") return /backward/.test(name) ? "var(--lane-backward)" : "var(--lane-compute)";
+  if (lane === "compute") {
+    if (/backward of the weights/.test(name)) return "var(--lane-weight)";
+    return /backward/.test(name) ? "var(--lane-backward)" : "var(--lane-compute)";
+  }
   return `var(--lane-${lane.replace("all-reduce", "allreduce").replace("I/O", "io")}, var(--run7))`;
 }
 
@@ -74,8 +77,9 @@ function drawSpan(svg, { from, to, y }, span) {
     [["", span.name, microseconds(span.duration)], ["", "starts at", microseconds(span.begin)]]));
   rect.addEventListener("pointerleave", hideTip);
   const fits = Math.floor((width - 8) / 6.1);
-  if (fits >= 3) {
-    const text = span.name.length <= fits ? span.name : span.name.slice(0, fits - 1) + "…";
+  const number = /^\d+(?= )/.exec(span.name);  // of a micro-batch: shown alone where the rest does not fit
+  if (fits >= 3 || (number && fits >= number[0].length)) {
+    const text = span.name.length <= fits ? span.name : number ? number[0] : span.name.slice(0, fits - 1) + "…";
     shape("text", { class: "label-in", x: from + 4, y: y + 12.5 }, svg).textContent = text;
   }
 }

@@ -121,7 +121,8 @@ TEST_F(MetricsTest, TraceHasOneProcessARankAndOneThreadATrack) {
   first.add(Track::allreduce, "bucket 0", 10.25, 10.75);
   Trace second;
   second.add(Track::optimizer, "adamw\n", 3.0, 3.5);
-  const std::array ranks{RankTrace{.rank = 0, .events = first.events()},
+  const std::vector<nlohmann::ordered_json> arguments{{{"stage", 0}}, {{"text", "\"\xff"}}};
+  const std::array ranks{RankTrace{.rank = 0, .events = first.events(), .arguments = arguments},
                          RankTrace{.rank = 1, .events = second.events(), .clock_offset = 8.0}};
   const fs::path path = folder_ / "trace.json";
   write_trace(path, ranks);
@@ -147,6 +148,9 @@ TEST_F(MetricsTest, TraceHasOneProcessARankAndOneThreadATrack) {
   EXPECT_EQ((threads[{bucket["pid"], bucket["tid"]}]), name_of(Track::allreduce));
   EXPECT_EQ(spans["forward \"x\""]["ts"], 0.0);
   EXPECT_EQ(spans["adamw\n"]["ts"], 1'000'000.0);
+  EXPECT_EQ(spans["forward \"x\""]["args"]["stage"], 0);
+  EXPECT_TRUE(bucket["args"].contains("text"));
+  EXPECT_FALSE(spans["adamw\n"].contains("args"));
   write_trace(path, {});
   EXPECT_TRUE(nlohmann::json::parse(std::ifstream(path))["traceEvents"].empty());
 }

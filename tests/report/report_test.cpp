@@ -10,6 +10,7 @@
 
 #include "src/core/error.h"
 #include "src/report/headline.h"
+#include "src/report/plan_page.h"
 
 namespace espalier::report::report_test {
 namespace {
@@ -423,6 +424,31 @@ TEST_F(ReportTest, TableHasTheHeadlineNumbers) {
             "Tokens/s                    25,000           20,007  x 0.8\n"
             "Model state per parameter   4.25 B                -\n"
             "All-reduce per step        10.0 kB          1.00 kB  x 0.1\n");
+}
+
+TEST(PlanPage, ContainsThePlanAndTheStep) {
+  const nlohmann::ordered_json plan{{"machine", "</script>&"}, {"plans", {1, 2.5}}};
+  PlannedStep step{.lanes = {"compute", "all-reduce"}, .length = 30'000};
+  for (int i = 0; i < 30'000; ++i) {
+    step.spans.push_back({.rank = i % 2,
+                          .lane = 0,
+                          .name = "forward",
+                          .begin = static_cast<double>(i),
+                          .duration = i < 10'000 ? 0.5 : 1});
+  }
+  const std::string page = render_plan(plan, step);
+  EXPECT_EQ(count_of(page, "</script>"), 2U);
+  EXPECT_EQ(page.find("{{"), std::string::npos) << "a part of the page was not filled in";
+  const std::string open = "<script type=\"application/json\" id=\"data\">";
+  const size_t begin = page.find(open) + open.size();
+  const json data = json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  EXPECT_EQ(data["plan"], json(plan));
+  const json& window = data["timeline"]["windows"][0];
+  EXPECT_EQ(data["timeline"]["lanes"], json(step.lanes));
+  EXPECT_EQ(data["timeline"]["ranks"], json({0, 1}));
+  EXPECT_EQ(window["length"], 30'000.0);
+  EXPECT_EQ(window["spans"].size(), 24'000U);
+  EXPECT_EQ(window["left_out"], 6'000);
 }
 
 TEST(ReportText, Numbers) {

@@ -1,0 +1,317 @@
+#include "src/cli/plan_output.h"
+
+#include <algorithm>
+
+#include "parallel/pipeline/schedule/registry.h"
+#include "src/cli/console.h"
+#include "src/config/parse.h"
+#include "src/planner/planned_ranks.h"
+#include "src/planner/step_spans.h"
+
+namespace espalier::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using planner::PlannedLayout;
+using planner::StepPrediction;
+
+std::string milliseconds_text(double seconds) { return fmt::format("{:.2f}", seconds * 1e3); }
+
+/// "interleaved x 4": with its stages a rank.
+std::string schedule_of(const StepPrediction& step) {
+  const train::Layout& layout = step.plan.layout;
+  if (!layout.pipelined()) {
+    return "none";
+  }
+  const bool chosen = !layout.policy && parallel::schedule_entry(layout.schedule.name).chunks == 0;
+  return layout.schedule.name + (chosen ? fmt::format(" x {}", layout.schedule.chunks) : "");
+}
+
+/// What replicas exchange: "sra zero maxmin:4"; "none" without replicas.
+std::string exchange_of(const PlannedLayout& layout) {
+  if (layout.step.plan.layout.grid.data == 1) {
+    return "none";
+  }
+  const io::ParallelConfig& parallel = layout.config.parallel;
+  const std::string& codec = parallel.codec.fallback;
+  return parallel.reduction + (parallel.zero > 0 ? " zero" : "") +
+         (codec == "fp32" ? "" : " " + codec);
+}
+
+/// `fits`: the device has memory for it.
+Json json_of(const PlannedLayout& layout, bool fits) {
+  const StepPrediction& found = layout.step;
+  const parallel::Grid& grid = found.plan.layout.grid;
+  Json json{{"ranks", found.ranks},
+            {"stages", grid.pipeline},
+            {"replicas", grid.data},
+            {"schedule", schedule_of(found)},
+            {"layers", found.plan.layout.partition()},
+            {"micro_batch", found.micro_batch},
+            {"micro_batches", found.micro_batches},
+            {"storage", layout.config.sparse.storage.fallback},
+            {"recompute", name_of(found.plan.fit.choice.recompute)},
+            {"exchange", exchange_of(layout)},
+            {"step_ms", found.step * 1e3},
+            {"compute_ms", found.compute * 1e3},
+            {"waiting_ms", found.waiting * 1e3},
+            {"reduction_ms", found.reduction * 1e3},
+            {"update_ms", found.update * 1e3},
+            {"samples_per_s", found.samples_per_s},
+            {"flops", found.flops},
+            {"bytes_reduced", found.bytes_reduced},
+            {"memory", found.plan.fit.plan.needed()},
+            {"fits", fits},
+            {"operations_ms", Json::object()}};
+  for (const auto& [name, seconds] : found.by_operation) {
+    json["operations_ms"][name] = seconds * 1e3;
+  }
+  return json;
+}
+
+Json json_of(const planner::PlannedRank& rank, size_t number) {
+  Json json{{"rank", number},
+            {"layers", Json::array()},
+            {"times_ms", Json::object()},
+            {"memory", Json::object()}};
+  for (const train::PartShape& part : rank.parts) {
+    json["layers"].push_back({part.first, part.end - 1});
+  }
+  for (const auto& [action, seconds] : rank.seconds) {
+    json["times_ms"][action] = seconds * 1e3;
+  }
+  json["times_ms"]["waiting"] = rank.waiting * 1e3;
+  for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    json["memory"][std::string(name_of(static_cast<Memory>(kind)))] = rank.memory.peak.at(kind);
+  }
+  json["memory"]["program"] = rank.memory.outside_arena;
+  return json;
+}
+
+Json json_of(std::string name, const std::vector<planner::ScalingPoint>& points) {
+  Json json{{"name", std::move(name)}, {"points", Json::array()}};
+  for (const planner::ScalingPoint& point : points) {
+    Json& one = json["points"].emplace_back(Json{{"ranks", point.ranks}});
+    if (point.layout) {
+      const StepPrediction& step = point.layout->step;
+      one["stages"] = step.plan.layout.grid.pipeline;
+      one["schedule"] = schedule_of(step);
+      one["micro_batch"] = step.micro_batch;
+      one["step_ms"] = step.step * 1e3;
+      one["samples_per_s"] = step.samples_per_s;
+    } else {
+      one["refused"] = point.refused;
+    }
+  }
+  return json;
+}
+
+std::vector<std::string> row_of(const PlannedLayout& layout) {
+  const StepPrediction& found = layout.step;
+  return {fmt::format("{}", found.ranks),
+          fmt::format("{}", found.plan.layout.grid.pipeline),
+          schedule_of(found),
+          fmt::format("{} x {}", found.micro_batches, found.micro_batch),
+          layout.config.sparse.storage.fallback,
+          std::string(name_of(found.plan.fit.choice.recompute)),
+          exchange_of(layout),
+          milliseconds_text(found.step),
+          milliseconds_text(found.compute),
+          milliseconds_text(found.waiting),
+          milliseconds_text(found.reduction),
+          milliseconds_text(found.update),
+          fmt::format("{:.1f}", found.samples_per_s),
+          bytes_text(static_cast<double>(found.plan.fit.plan.needed()))};
+}
+
+/// The operations that take most of the computing time.
+std::string operations_text(const StepPrediction& found) {
+  std::vector<std::pair<double, std::string>> all;
+  double sum = 0;
+  for (const auto& [name, seconds] : found.by_operation) {
+    all.emplace_back(seconds, name);
+    sum += seconds;
+  }
+  std::ranges::sort(all, std::greater{});
+  constexpr size_t kMost = 8;
+  Rows rows{{"operation", "ms", "share"}};
+  for (const auto& [seconds, name] : std::span(all).first(std::min(kMost, all.size()))) {
+    rows.push_back({name, milliseconds_text(seconds), percent(seconds / sum)});
+  }
+  return table(rows);
+}
+
+std::string comparison_text(const Json& comparison) {
+  Rows rows{{"", "predicted", "measured", "ratio"}};
+  bool parts = true;
+  for (const Json& row : comparison["rows"]) {
+    if (parts && row["kind"] == "operation") {
+      rows.push_back({"operation", "", "", ""});
+      parts = false;
+    }
+    const bool bytes = row["unit"] == "bytes";
+    const auto text = [&](const Json& value) {
+      return value.is_null() ? "-"
+             : bytes         ? bytes_text(value.get<double>())
+                             : fmt::format("{:.3f}", value.get<double>());
+    };
+    rows.push_back(
+        {row["name"].get<std::string>() + (bytes ? "" : ", ms"), text(row["predicted"]),
+         text(row["measured"]),
+         row["ratio"].is_null() ? "-" : fmt::format("{:.2f}", row["ratio"].get<double>())});
+  }
+  return fmt::format("measured in {}: medians over {} steps\n{}",
+                     comparison["run"].get<std::string>(), comparison["steps"].get<size_t>(),
+                     table(rows));
+}
+
+}  // namespace
+
+PlanOutput::PlanOutput(const planner::PlannedRun& run, const planner::Machine& machine,
+                       std::string assumed)
+    : run_(run), machine_(machine), assumed_(std::move(assumed)) {}
+
+void PlanOutput::plan(std::span<const int> ranks, bool search) {
+  plans_ = planner::plan_layouts(run_, machine_, ranks, search);
+  best_ = planner::best_of(plans_.found, machine_, run_.tensor);
+}
+
+void PlanOutput::compare_with(const planner::MeasuredRun& measured) {
+  comparison_ = {{"run", measured.name}, {"steps", measured.steps}, {"rows", Json::array()}};
+  const std::vector<planner::PlannedRank> ranks = ranks_of_best();
+  for (const planner::Compared& row : planner::compare(best(), ranks.front(), measured)) {
+    const bool seconds = row.unit == planner::Compared::Unit::seconds;
+    const double scale = seconds ? 1e3 : 1;
+    const bool both = row.measured && *row.measured > 0 && row.predicted > 0;
+    comparison_["rows"].push_back(
+        {{"name", row.name},
+         {"kind", row.operation ? "operation" : "part"},
+         {"unit", seconds ? "ms" : "bytes"},
+         {"predicted", row.predicted * scale},
+         {"measured", row.measured ? Json(*row.measured * scale) : Json()},
+         {"ratio", both ? Json(row.predicted / *row.measured) : Json()}});
+  }
+}
+
+void PlanOutput::add_scaling(std::span<const int> ranks, bool search) {
+  if (ranks.size() < 2) {
+    return;
+  }
+  const bool pruned = run_.config.pruning.prunes() || run_.start.pruned;
+  scaling_.push_back(json_of(pruned ? "pruned" : "this config",
+                             planner::scaling_of(plans_, machine_, run_.tensor, ranks)));
+  if (pruned) {
+    scaling_.push_back(json_of("dense", planner::dense_scaling(run_, machine_, ranks, search)));
+  }
+}
+
+/// Also the page shows these.
+std::vector<std::string> PlanOutput::notes() const {
+  std::vector<std::string> notes;
+  if (!assumed_.empty()) {
+    notes.push_back("assumed: " + assumed_);
+  }
+  const double memory = machine_.memory * run_.tensor.ways;
+  for (const auto& [step, config] : plans_.found) {
+    if (!planner::fits(step, machine_, run_.tensor)) {
+      notes.push_back(fmt::format(
+          "over {} ranks a rank needs {}, and a device has {}: use more stages "
+          "(parallel.pipeline), train.recompute, pruning before the first step, or --search",
+          step.ranks, bytes_text(static_cast<double>(step.plan.fit.plan.needed())),
+          bytes_text(memory)));
+    }
+  }
+  return notes;
+}
+
+std::vector<planner::PlannedRank> PlanOutput::ranks_of_best() const {
+  return planner::planned_ranks(run_, machine_, plans_.found[best_].config, best());
+}
+
+Json PlanOutput::best_json() const {
+  Json json{{"plan", best_}, {"by_rank", Json::array()}};
+  for (const planner::PlannedRank& rank : ranks_of_best()) {
+    json["by_rank"].push_back(json_of(rank, json["by_rank"].size()));
+  }
+  return json;
+}
+
+Json PlanOutput::json() const {
+  const planner::Elements elements = planner::elements_of(run_);
+  Json json{
+      {"machine", machine_.name},
+      {"device_memory", machine_.memory * run_.tensor.ways},
+      {"memory_budget", run_.config.train.memory_budget.empty()
+                            ? Json()
+                            : Json(config::parse_bytes(run_.config.train.memory_budget))},
+      {"network",
+       model::network_of(run_.config.model).describe(run_.config.model, run_.problem.classes)},
+      {"parameters", elements.all},
+      {"kept_parameters", elements.kept},
+      {"plans", Json::array()},
+      {"refused", Json::array()},
+      {"best", best_json()},
+      {"notes", notes()}};
+  for (const PlannedLayout& layout : plans_.found) {
+    json["plans"].push_back(json_of(layout, planner::fits(layout.step, machine_, run_.tensor)));
+  }
+  for (const planner::Refused& refused : plans_.refused) {
+    json["refused"].push_back({{"ranks", refused.ranks},
+                               {"layouts", refused.layouts},
+                               {"tried", refused.tried},
+                               {"reason", refused.reason}});
+  }
+  if (!scaling_.empty()) {
+    json["scaling"] = scaling_;
+  }
+  if (!comparison_.is_null()) {
+    json["comparison"] = comparison_;
+  }
+  return json;
+}
+
+std::string PlanOutput::text() const {
+  Rows rows{{"ranks", "stages", "schedule", "micro-batch", "storage", "recompute", "exchange",
+             "step, ms", "compute", "waiting", "reduction", "update", "samples/s", "memory"}};
+  for (const PlannedLayout& layout : plans_.found) {
+    rows.push_back(row_of(layout));
+  }
+  std::string text = fmt::format("on {}, predicted\n{}", machine_.name, table(rows));
+  for (const planner::Refused& refused : plans_.refused) {
+    text += fmt::format("{} of {} layouts over {} ranks left out: {}\n", refused.layouts,
+                        refused.tried, refused.ranks, refused.reason);
+  }
+  for (const std::string& note : notes()) {
+    text += note + "\n";
+  }
+  if (!comparison_.is_null()) {
+    text += comparison_text(comparison_);
+  } else if (plans_.found.size() == 1) {
+    text += operations_text(best());
+  }
+  return text;
+}
+
+report::PlannedStep PlanOutput::step_of_best() const {
+  report::PlannedStep step{.length = planner::length_of_spans(best()) * 1e6};
+  for (int track = 0; track < kTracks; ++track) {
+    step.lanes.emplace_back(name_of(static_cast<Track>(track)));
+  }
+  const bool chunks = best().plan.layout.schedule.chunks > 1;
+  for (planner::StepSpan& span : planner::spans_of(best())) {
+    std::string name = span.micro_batch < 0
+                           ? span.event.name
+                           : fmt::format("{} {}", span.micro_batch, span.event.name);
+    if (chunks && span.stage >= 0) {
+      name += fmt::format(", stage {}", span.stage);
+    }
+    step.spans.push_back({.rank = span.rank,
+                          .lane = static_cast<int>(span.event.track),
+                          .name = std::move(name),
+                          .begin = span.event.begin * 1e6,
+                          .duration = (span.event.end - span.event.begin) * 1e6});
+  }
+  return step;
+}
+
+}  // namespace espalier::cli

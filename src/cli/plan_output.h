@@ -1,0 +1,47 @@
+#pragma once
+// The output of `espalier plan`: layouts as text, as the object of --json (docs/planner.md), and as
+// the step that the page draws.
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/planner/measured_run.h"
+#include "src/planner/plans.h"
+#include "src/report/plan_page.h"
+
+namespace espalier::cli {
+
+class PlanOutput {
+ public:
+  /// All arguments must outlive it. `assumed`: about the run's data; empty: nothing was assumed.
+  PlanOutput(const planner::PlannedRun& run, const planner::Machine& machine, std::string assumed);
+
+  /// First of all. Throws Failure if there is no layout.
+  void plan(std::span<const int> ranks, bool search);
+  void compare_with(const planner::MeasuredRun& measured);
+  /// The curves of this run and of the same run without pruning; none for one number of ranks.
+  void add_scaling(std::span<const int> ranks, bool search);
+
+  /// The fastest layout that fits; if none fits, the fastest.
+  const planner::StepPrediction& best() const { return plans_.found[best_].step; }
+  bool best_fits() const { return planner::fits(best(), machine_, run_.tensor); }
+  nlohmann::ordered_json json() const;
+  std::string text() const;
+  report::PlannedStep step_of_best() const;
+
+ private:
+  std::vector<planner::PlannedRank> ranks_of_best() const;
+  nlohmann::ordered_json best_json() const;
+  std::vector<std::string> notes() const;
+
+  const planner::PlannedRun& run_;
+  const planner::Machine& machine_;
+  std::string assumed_;
+  planner::Plans plans_;
+  size_t best_ = 0;
+  nlohmann::ordered_json scaling_ = nlohmann::ordered_json::array();
+  nlohmann::ordered_json comparison_;  ///< null: none
+};
+
+}  // namespace espalier::cli

@@ -1,0 +1,232 @@
+#include "src/planner/measured_run.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "io/run/metrics.h"
+#include "io/run/parse_json.h"
+#include "src/config/parse.h"
+#include "src/core/error.h"
+
+namespace espalier::planner {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// The value at `path`, if it is a finite number of at least 0.
+std::optional<double> number_at(const json& root, std::initializer_list<const char*> path) {
+  const json* at = &root;
+  for (const char* key : path) {
+    if (!at->is_object() || !at->contains(key)) {
+      return std::nullopt;
+    }
+    at = &(*at)[key];
+  }
+  const double value = at->is_number() ? at->get<double>() : NAN;
+  return std::isfinite(value) && value >= 0 ? std::optional(value) : std::nullopt;
+}
+
+json read_summary(const fs::path& directory) {
+  const fs::path file = directory / "summary.json";
+  std::error_code error;
+  check(fs::exists(file, error),
+        "{} is missing: the run has not ended, so its layout is not known; predict its config "
+        "instead ({} with --ranks), or let the run end",
+        file.string(), (directory / "config.toml").string());
+  json summary = io::parse_json(io::read_text(file, "run file"));
+  check(summary.is_object(), "{} is no JSON object: it is not of a run; give another run directory",
+        file.string());
+  return summary;
+}
+
+/// summary[path], which the layout needs.
+int layout_number(const fs::path& directory, const json& summary,
+                  std::initializer_list<const char*> path) {
+  const double value = number_at(summary, path).value_or(0);
+  constexpr double kMost = 1 << 24;
+  check(value >= 1 && value <= kMost && value == std::floor(value),
+        "{} has no number \"{}\": it is not of a run that ended; give another run directory",
+        (directory / "summary.json").string(), fmt::join(path, "."));
+  return static_cast<int>(value);
+}
+
+/// The layers of each stage; empty: one stage.
+std::vector<int64_t> partition_of(const json& summary) {
+  const json pipeline = summary.value("pipeline", json());
+  const json ends = pipeline.is_object() ? pipeline.value("ends", json()) : json();
+  std::vector<int64_t> counts;
+  int64_t last = 0;
+  for (const json& end : ends.is_array() ? ends : json::array()) {
+    if (!end.is_number_integer()) {
+      return {};
+    }
+    counts.push_back(end.get<int64_t>() - last);
+    last = end;
+  }
+  return counts;
+}
+
+/// The choices that the run made.
+void apply_layout(const fs::path& directory, const json& summary, io::Config& config) {
+  config.parallel.pipeline = layout_number(directory, summary, {"grid", "pipeline"});
+  config.train.micro_batch = layout_number(directory, summary, {"planned_peak", "micro_batch"});
+  if (const json planned = summary["planned_peak"].value("recompute", json());
+      planned == "none" || planned == "selective" || planned == "full") {
+    config.train.recompute = planned;
+  }
+  if (config.parallel.pipeline > 1) {
+    config.parallel.partition = partition_of(summary);
+  }
+  config.run.backend = summary.value("backend", json()) == "cuda" ? "cuda" : "cpu";
+  const json manifest = summary.value("manifest", json());
+  const json storages = manifest.is_object() ? manifest.value("storages", json()) : json();
+  for (const auto& [parameter, storage] : storages.items()) {
+    if (storage.is_string()) {
+      config.sparse.storage.patterns.emplace_back(parameter, storage);
+    }
+  }
+}
+
+std::optional<double> median(std::vector<double> values) {
+  if (values.empty()) {
+    return std::nullopt;
+  }
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+void read_metrics(const fs::path& directory, bool enqueues, MeasuredRun& run) {
+  const fs::path file = directory / "metrics.jsonl";
+  const std::vector<json> lines = io::read_metrics(file);
+  const std::span<const json> settled = std::span(lines).subspan(lines.size() / 2);
+  const auto seconds = [&](const char* key) {
+    std::vector<double> values;
+    for (const json& line : settled) {
+      if (const auto value = number_at(line, {key})) {
+        values.push_back(*value * 1e-3);
+      }
+    }
+    return median(std::move(values));
+  };
+  const std::optional<double> step = seconds("step_ms");
+  check(step && *step > 0, "{} has no step_ms: nothing was measured; give a run that made steps",
+        file.string());
+  run.steps = settled.size();
+  run.step = *step;
+  if (!enqueues) {
+    run.compute = seconds("compute_ms");
+    run.waiting = seconds("wait_ms");
+    run.reduction = seconds("collective_ms");
+    run.update = seconds("update_ms");
+  }
+}
+
+void read_memory(const json& summary, MeasuredRun& run) {
+  const json memory = summary.value("memory", json());
+  const json ranks = memory.is_object() ? memory.value("ranks", json()) : json();
+  for (const json& rank : ranks.is_array() ? ranks : json::array()) {
+    if (const auto peak = number_at(rank, {"all", "peak"})) {
+      run.memory = std::max(run.memory.value_or(0), *peak);
+    }
+  }
+}
+
+/// Sums rows ("gemm 64x64x256") by name.
+void read_operations(const json& summary, MeasuredRun& run) {
+  const json times = summary.value("operation_times", json());
+  const json rows = times.is_object() ? times.value("rows", json()) : json();
+  for (const json& row : rows.is_array() ? rows : json::array()) {
+    const json text = row.is_object() ? row.value("operation", json()) : json();
+    const auto time = number_at(row, {"ms_per_step"});
+    if (!text.is_string() || !time) {
+      continue;
+    }
+    std::string name = text;
+    const size_t space = name.rfind(' ');
+    if (space != name.npos && name.find_first_not_of("0123456789x", space + 1) == name.npos) {
+      name.resize(space);
+    }
+    run.operations[name] += *time * 1e-3;
+  }
+}
+
+}  // namespace
+
+MeasuredRun read_measured_run(const fs::path& directory, std::span<const std::string> overrides) {
+  const fs::path config = directory / "config.toml";
+  std::error_code error;
+  check(fs::exists(config, error),
+        "{} is a directory without config.toml: give a config file, or the directory that "
+        "`espalier train` wrote (run.out)",
+        directory.string());
+  MeasuredRun run{.name = fs::weakly_canonical(directory, error).filename().string(),
+                  .config = config::load(config, {})};
+  const json summary = read_summary(directory);
+  run.ranks = layout_number(directory, summary, {"ranks"});
+  apply_layout(directory, summary, run.config);
+  for (const std::string& override_ : overrides) {
+    config::apply_override(run.config, override_);
+  }
+  config::validate(run.config);
+  read_metrics(directory, run.config.run.backend == "cuda", run);
+  read_memory(summary, run);
+  read_operations(summary, run);
+  return run;
+}
+
+std::vector<Compared> compare(const StepPrediction& step, const PlannedRank& first,
+                              const MeasuredRun& run) {
+  // Actions of an asynchronous schedule contain reductions and updates.
+  const bool asynchronous = step.plan.layout.asynchronous();
+  double compute = 0;
+  for (const auto& [action, seconds] : first.seconds) {
+    compute += seconds;
+  }
+  std::vector<Compared> rows{
+      {.name = "step", .predicted = step.step, .measured = run.step},
+      {.name = "compute",
+       .predicted = asynchronous ? step.compute : compute,
+       .measured = run.compute},
+      {.name = "waiting",
+       .predicted = asynchronous ? step.waiting : first.waiting,
+       .measured = run.waiting},
+      {.name = "reduction", .predicted = step.reduction, .measured = run.reduction},
+      {.name = "update", .predicted = step.update, .measured = run.update},
+      {.name = "memory peak",
+       .unit = Compared::Unit::bytes,
+       .predicted = static_cast<double>(train::sum_of(step.plan.fit.plan.peak)),
+       .measured = run.memory}};
+  if (run.operations.empty()) {
+    return rows;
+  }
+  // What computing holds besides operations: the host's work.
+  std::map<std::string, double> measured = run.operations;
+  if (run.compute && run.update) {
+    double other = *run.compute + *run.update;
+    for (const auto& [name, seconds] : run.operations) {
+      other -= seconds;
+    }
+    measured.emplace("other", std::max(other, 0.0));
+  }
+  std::map<std::string, Compared> operations;
+  for (const auto& [name, seconds] : first.by_operation) {
+    operations[name].predicted = seconds;
+  }
+  for (const auto& [name, seconds] : measured) {
+    operations[name].measured = seconds;
+  }
+  const size_t parts = rows.size();
+  for (auto& [name, row] : operations) {
+    row.name = name;
+    row.operation = true;
+    rows.push_back(std::move(row));
+  }
+  std::ranges::stable_sort(std::span(rows).subspan(parts), std::greater{}, [](const Compared& row) {
+    return std::max(row.predicted, row.measured.value_or(0));
+  });
+  return rows;
+}
+
+}  // namespace espalier::planner

@@ -1,0 +1,99 @@
+#include "src/planner/plans.h"
+
+#include <algorithm>
+
+#include "src/core/error.h"
+
+namespace espalier::planner {
+namespace {
+
+void add_layouts(const PlannedRun& run, const Machine& machine, int ranks, bool search,
+                 Plans& plans) {
+  if (!search) {
+    plans.found.push_back({.step = predict_step(run, machine, ranks), .config = run.config});
+    return;
+  }
+  SearchResult result = search_layouts(run, machine, ranks);
+  for (Candidate& candidate : result.best) {
+    plans.found.push_back(
+        {.step = std::move(candidate.prediction), .config = std::move(candidate.config)});
+  }
+  for (const auto& [reason, layouts] : result.refused) {
+    plans.refused.push_back(
+        {.ranks = ranks, .layouts = layouts, .tried = result.tried, .reason = reason});
+  }
+  if (result.slower > 0) {
+    plans.refused.push_back({.ranks = ranks,
+                             .layouts = result.slower,
+                             .tried = result.tried,
+                             .reason = "slower than those found"});
+  }
+}
+
+/// Of `found`, which all have `ranks` ranks.
+ScalingPoint point_of(std::span<const PlannedLayout> found, const Machine& machine,
+                      const TensorSplit& tensor, int ranks) {
+  const PlannedLayout& best = found[best_of(found, machine, tensor)];
+  if (fits(best.step, machine, tensor)) {
+    return {.ranks = ranks, .layout = best};
+  }
+  return {.ranks = ranks,
+          .refused = fmt::format("a rank needs {:.3g} GB",
+                                 static_cast<double>(best.step.plan.fit.plan.needed()) * 1e-9)};
+}
+
+}  // namespace
+
+bool fits(const StepPrediction& step, const Machine& machine, const TensorSplit& tensor) {
+  return static_cast<double>(step.plan.fit.plan.needed()) <= machine.memory * tensor.ways;
+}
+
+Plans plan_layouts(const PlannedRun& run, const Machine& machine, std::span<const int> ranks,
+                   bool search) {
+  Plans plans;
+  for (const int count : ranks) {
+    add_layouts(run, machine, count, search, plans);
+  }
+  return plans;
+}
+
+size_t best_of(std::span<const PlannedLayout> found, const Machine& machine,
+               const TensorSplit& tensor) {
+  const auto best = std::ranges::min_element(found, {}, [&](const PlannedLayout& layout) {
+    return std::pair(!fits(layout.step, machine, tensor), layout.step.step);
+  });
+  return static_cast<size_t>(best - found.begin());
+}
+
+std::vector<ScalingPoint> dense_scaling(const PlannedRun& run, const Machine& machine,
+                                        std::span<const int> ranks, bool search) {
+  io::Config config = run.config;
+  config.pruning = {};
+  config.sparse.storage = {.fallback = "dense", .patterns = {}};
+  const train::InitialMasks start = train::initial_masks(config, model::parameters_of(run.layers));
+  const PlannedRun dense{config, run.problem, run.layers, start, run.tensor};
+  std::vector<ScalingPoint> points;
+  for (const int count : ranks) {
+    try {
+      Plans plans;
+      add_layouts(dense, machine, count, search, plans);
+      points.push_back(point_of(plans.found, machine, run.tensor, count));
+    } catch (const Failure& failure) {
+      points.push_back({.ranks = count, .refused = failure.what()});
+    }
+  }
+  return points;
+}
+
+std::vector<ScalingPoint> scaling_of(const Plans& plans, const Machine& machine,
+                                     const TensorSplit& tensor, std::span<const int> ranks) {
+  std::vector<ScalingPoint> points;
+  for (const int count : ranks) {
+    const auto of_count = std::ranges::equal_range(
+        plans.found, count, {}, [](const PlannedLayout& layout) { return layout.step.ranks; });
+    points.push_back(point_of({of_count.begin(), of_count.end()}, machine, tensor, count));
+  }
+  return points;
+}
+
+}  // namespace espalier::planner

@@ -1,0 +1,54 @@
+#pragma once
+// Predicted layouts over one or more numbers of ranks, the best of them, and how a run scales.
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/planner/search.h"
+
+namespace espalier::planner {
+
+/// Layouts over `ranks` ranks that were left out.
+struct Refused {
+  int ranks = 1;
+  size_t layouts = 0, tried = 0;
+  std::string reason;
+};
+
+struct PlannedLayout {
+  StepPrediction step;
+  io::Config config;  ///< that it was predicted for: the run's, perhaps with a search's choices
+};
+
+struct Plans {
+  std::vector<PlannedLayout> found;  ///< by ascending ranks, the fastest first
+  std::vector<Refused> refused;
+};
+
+/// Whether the devices have memory for the rank that needs most.
+bool fits(const StepPrediction& step, const Machine& machine, const TensorSplit& tensor);
+
+/// With `search`, the ten fastest layouts over each number of ranks (search.h); else the run's own.
+/// Throws Failure for a number of ranks without a layout.
+Plans plan_layouts(const PlannedRun& run, const Machine& machine, std::span<const int> ranks,
+                   bool search);
+
+/// The fastest that fits; if none does, the fastest.
+size_t best_of(std::span<const PlannedLayout> found, const Machine& machine,
+               const TensorSplit& tensor);
+
+/// The best layout over a number of ranks, or the reason why there is none.
+struct ScalingPoint {
+  int ranks = 1;
+  std::optional<PlannedLayout> layout{};
+  std::string refused{};
+};
+/// Points of the same run without pruning, in dense storage.
+std::vector<ScalingPoint> dense_scaling(const PlannedRun& run, const Machine& machine,
+                                        std::span<const int> ranks, bool search);
+/// Points of layouts that are planned already.
+std::vector<ScalingPoint> scaling_of(const Plans& plans, const Machine& machine,
+                                     const TensorSplit& tensor, std::span<const int> ranks);
+
+}  // namespace espalier::planner

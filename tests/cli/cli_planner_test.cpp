@@ -1,0 +1,178 @@
+// espalier plan: its page, its trace, and runs beside their prediction.
+#include <algorithm>
+
+#include "tests/support/program.h"
+
+namespace espalier::cli_planner_test {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kMachine = R"(name = "test & co"
+source = "invented"
+[device]
+bandwidth = 1e10
+memory = 1e9
+[device.peak]
+fp32 = 1e11
+[[level]]
+name = "node"
+ranks = 8
+latency_us = 3
+bandwidth = 1e9
+)";
+
+const std::string kPlan = "plan c.toml --machine m.toml ";
+
+struct Place : Workplace {
+  Place() { write("m.toml", kMachine); }
+  bool has(const std::string& name) const { return std::filesystem::exists(*this / name); }
+};
+
+/// The data of a page's script.
+Json data_of(const std::string& page) {
+  const std::string open = "<script type=\"application/json\" id=\"data\">";
+  const size_t begin = page.find(open) + open.size();
+  return Json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+}
+
+/// Of two processes: sums may differ in their last bits.
+void expect_same_plans(const Json& one, const Json& other) {
+  ASSERT_EQ(one.size(), other.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    for (const char* key : {"ranks", "stages", "schedule", "micro_batch", "layers", "memory"}) {
+      EXPECT_EQ(one[i][key], other[i][key]) << i;
+    }
+    const auto step = one[i]["step_ms"].get<double>();
+    EXPECT_NEAR(step, other[i]["step_ms"].get<double>(), 1e-9 * step) << i;
+  }
+}
+
+TEST(PlanPage, HasTheObjectOfJson) {
+  const Place here;
+  const Ran ran = here.run(kPlan + "--ranks 1..4 --search -o plan.html --trace plan.json --json");
+  expect_code(ran, 0);
+  const Json plan = ran.json();
+  const std::string page = here.read("plan.html");
+  const Json data = data_of(page);
+  EXPECT_EQ(data["plan"], plan);
+  EXPECT_FALSE(plan["refused"].empty());
+
+  const Json alone = here.run(kPlan + "--ranks 1..4 --search --json").json();
+  expect_same_plans(alone["plans"], plan["plans"]);
+  EXPECT_FALSE(alone.contains("scaling"));
+
+  ASSERT_EQ(plan["scaling"].size(), 2U);
+  EXPECT_EQ(plan["scaling"][0]["name"], "pruned");
+  EXPECT_EQ(plan["scaling"][1]["name"], "dense");
+  for (const Json& point : plan["scaling"][0]["points"]) {
+    double fastest = 1e300;
+    for (const Json& one : plan["plans"]) {
+      fastest = one["ranks"] == point["ranks"] ? std::min(fastest, one["step_ms"].get<double>())
+                                               : fastest;
+    }
+    EXPECT_EQ(point["step_ms"], fastest);
+  }
+
+  // The drawn step and the trace are those of the best layout.
+  const Json& best = plan["plans"][plan["best"]["plan"].get<size_t>()];
+  EXPECT_EQ(plan["best"]["by_rank"].size(), best["stages"]);
+  const double step_us = best["step_ms"].get<double>() * 1e3;
+  EXPECT_NEAR(data["timeline"]["windows"][0]["length"].get<double>(), step_us, 0.1);
+  double end = 0;
+  size_t events = 0;
+  const Json trace = Json::parse(here.read("plan.json"));
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] == "X") {
+      end = std::max(end, event["ts"].get<double>() + event["dur"].get<double>());
+      ++events;
+    }
+  }
+  EXPECT_NEAR(end, step_us, 2e-3);
+  EXPECT_EQ(data["timeline"]["windows"][0]["spans"].size(), events);
+
+  EXPECT_EQ(page.find("test & co"), std::string::npos) << "text of files is escaped";
+  EXPECT_EQ(page.find("{{"), std::string::npos) << "a part of the page was not filled in";
+  for (const char* way_out : {" src=", "<link", "@import", "url(//", "fetch(", "https://"}) {
+    EXPECT_EQ(page.find(way_out), std::string::npos) << way_out;
+  }
+}
+
+TEST(PlanPage, TextHasARowALayout) {
+  const Place here;
+  const Json plan = here.run(kPlan + "--ranks 1..4 --json").json();
+  const Ran text = here.run(kPlan + "--ranks 1..4 -o plan.html");
+  expect_code(text, 0);
+  EXPECT_NE(text.err.find("wrote plan.html"), std::string::npos) << text.err;
+  ASSERT_EQ(plan["plans"].size(), 3U);
+  for (const Json& one : plan["plans"]) {
+    EXPECT_NE(text.out.find(fmt::format("{:.2f}", one["step_ms"].get<double>())), std::string::npos)
+        << text.out;
+  }
+  expect_same_plans(data_of(here.read("plan.html"))["plan"]["plans"], plan["plans"]);
+}
+
+TEST(PlanOfARun, StandsBesideItsMeasurements) {
+  const Place here;
+  expect_code(here.run("train c.toml --set run.operation_times=true"), 0);
+  const Ran ran = here.run("plan run --machine m.toml --json -o run/plan.html");
+  expect_code(ran, 0);
+  const Json plan = ran.json();
+  EXPECT_EQ(data_of(here.read("run/plan.html"))["plan"], plan);
+  ASSERT_EQ(plan["plans"].size(), 1U);
+  EXPECT_EQ(plan["plans"][0]["ranks"], 1);
+  EXPECT_EQ(plan["comparison"]["run"], "run");
+  std::map<std::string, Json> rows;
+  std::map<std::string, Json> operations;
+  for (const Json& row : plan["comparison"]["rows"]) {
+    (row["kind"] == "part" ? rows : operations)[row["name"]] = row;
+  }
+  std::vector<double> steps = here.curve("run", "step_ms");
+  steps.erase(steps.begin(), steps.begin() + 10);
+  std::ranges::sort(steps);
+  EXPECT_NEAR(rows["step"]["measured"].get<double>(), steps[5], 1e-9);
+  EXPECT_EQ(rows["step"]["predicted"], plan["plans"][0]["step_ms"]);
+  EXPECT_NEAR(rows["step"]["ratio"].get<double>(),
+              plan["plans"][0]["step_ms"].get<double>() / steps[5], 1e-9);
+  EXPECT_TRUE(rows["compute"]["measured"].is_number());
+  EXPECT_TRUE(operations["gemm"]["measured"].is_number());
+  const Json summary = here.summary("run");
+  EXPECT_EQ(rows["memory peak"]["predicted"], summary["planned_peak"]["all"]);
+  EXPECT_EQ(rows["memory peak"]["measured"], summary["memory"]["ranks"][0]["all"]["peak"]);
+  const Ran text = here.run("plan run --machine m.toml");
+  expect_code(text, 0);
+  EXPECT_NE(text.out.find("measured in run: medians over 10 steps"), std::string::npos) << text.out;
+}
+
+TEST(PlanPage, ErrorsNameTheFixAndWriteNothing) {
+  const Place here;
+  std::filesystem::create_directories(here / "empty");
+  std::filesystem::create_directories(here / "half");
+  std::filesystem::copy(here / "c.toml", here / "half/config.toml");
+  std::string small = kMachine;
+  small.replace(small.find("1e9"), 3, "1e6");
+  here.write("small.toml", small);
+  const std::string outputs = " -o p.html --trace t.json ";
+  for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
+           {"none.toml --machine m.toml" + outputs, "none.toml"},
+           {"c.toml --machine none.toml" + outputs, "none.toml"},
+           {"empty --machine m.toml" + outputs, "without config.toml"},
+           {"half --machine m.toml" + outputs, "summary.json is missing"},
+           {"half --machine m.toml --ranks 2" + outputs, "leave --ranks and --search out"},
+           {"c.toml --machine m.toml --trace t.json -o c.toml", "c.toml is the input"},
+           {"c.toml --machine m.toml -o p.html --trace m.toml", "m.toml is the input"},
+           {"c.toml --machine m.toml --trace t.json -o text.txt", "text.txt is the input"},
+           {"c.toml --machine m.toml -o p.html --trace ./p.html", "name the same file"},
+           {"c.toml --machine m.toml --ranks 16" + outputs, "16 ranks need as many devices"},
+           {"c.toml --machine small.toml" + outputs, "--trace needs a layout that fits"},
+           {"c.toml --machine m.toml -o p.html --trace half", "half"}}) {
+    expect_error(here.run("plan " + arguments), 1, words);
+    EXPECT_FALSE(here.has("p.html") || here.has("t.json")) << arguments;
+  }
+  EXPECT_EQ(here.read("c.toml"), Workplace::config());
+  expect_error(here.run("plan --calibrate -o p.html --trace t.json"), 1, "leave --trace out");
+  EXPECT_FALSE(here.has("p.html"));
+}
+
+}  // namespace
+}  // namespace espalier::cli_planner_test

@@ -1,0 +1,350 @@
+// Planned layouts: their ranks, their step as a trace, how they scale, and measured runs.
+#include "src/planner/plans.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "src/planner/measured_run.h"
+#include "src/planner/planned_ranks.h"
+#include "src/planner/step_spans.h"
+#include "tests/support/failure.h"
+#include "tests/support/support.h"
+
+namespace espalier::planner::plans_test {
+namespace {
+
+using nlohmann::json;
+
+Machine cluster() {
+  return {
+      .name = "cluster",
+      .peak = {{"fp32", 1e12}},
+      .bandwidth = 1e11,
+      .memory = 1e10,
+      .levels = {{.name = "node", .ranks = 64, .link = {.latency_s = 3e-6, .bytes_per_s = 1e10}}}};
+}
+
+/// A GPT with everything that a plan needs.
+struct Gpt {
+  explicit Gpt(double sparsity = 0, int64_t stages = 1, const std::string& schedule = "auto") {
+    config.model.layers = 4;
+    config.model.heads = 2;
+    config.model.width = 64;
+    config.model.context = 32;
+    config.train.global_batch = 16;
+    config.train.micro_batch = 2;
+    config.sparse.storage.fallback = sparsity > 0 ? "sparse" : "dense";
+    config.parallel.pipeline = stages;
+    config.parallel.schedule = schedule;
+    if (sparsity > 0) {
+      config.pruning.method = "random";
+      config.pruning.scope = "layer";
+      config.pruning.at_step = 0;
+      config.pruning.sparsity = sparsity;
+    }
+    problem = {.classes = 256,
+               .features = config.model.context,
+               .rows = config.model.context,
+               .input_dtype = DType::int32};
+    layers = model::make_layers(config.model, problem);
+    start = train::initial_masks(config, model::parameters_of(layers));
+  }
+  PlannedRun run() const { return {config, problem, layers, start}; }
+
+  io::Config config;
+  train::ProblemShape problem;
+  model::Layers layers;
+  train::InitialMasks start;
+};
+
+TEST(StepSpans, FillTheStepWithoutOverlap) {
+  for (const auto& [stages, schedule] :
+       std::vector<std::pair<int64_t, std::string>>{{1, "auto"}, {2, "1f1b"}, {2, "zb-v"}}) {
+    const Gpt gpt(0.5, stages, schedule);
+    const StepPrediction step = predict_step(gpt.run(), cluster(), 4);
+    double end = 0;
+    std::vector<double> busy(static_cast<size_t>(stages), 0.0);
+    std::map<std::pair<int, Track>, double> free;
+    for (const StepSpan& span : spans_of(step)) {
+      EXPECT_GE(span.event.begin, (free[{span.rank, span.event.track}]))
+          << schedule << ": " << span.event.name;
+      free[{span.rank, span.event.track}] = span.event.end;
+      end = std::max(end, span.event.end);
+      if (span.event.track == Track::compute) {
+        busy[static_cast<size_t>(span.rank)] += span.event.end - span.event.begin;
+        EXPECT_EQ(step.plan.layout.schedule.rank_of(span.stage), span.rank);
+        EXPECT_LT(span.micro_batch, step.micro_batches);
+      }
+    }
+    EXPECT_NEAR(end, step.step, 1e-12);
+    for (size_t rank = 0; rank < busy.size(); ++rank) {
+      EXPECT_NEAR(busy[rank], step.timeline.busy(rank), 1e-12);
+    }
+  }
+}
+
+TEST(StepSpans, AreATraceWithAProcessARank) {
+  const testing::TempDir dir;
+  const Gpt gpt(0, 2, "1f1b");
+  const StepPrediction step = predict_step(gpt.run(), cluster(), 4);
+  write_step_trace(dir / "plan.json", step);
+  const json trace = json::parse(std::ifstream(dir / "plan.json"));
+  std::map<int, int> forwards;
+  double end = 0;
+  for (const json& event : trace.at("traceEvents")) {
+    if (event["ph"] != "X") {
+      continue;
+    }
+    end = std::max(end, event["ts"].get<double>() + event["dur"].get<double>());
+    const auto rank = event["pid"].get<int>();
+    if (event["name"] == "forward") {
+      EXPECT_EQ(event["args"], (json{{"stage", rank}, {"micro_batch", forwards[rank]++}}));
+    }
+  }
+  EXPECT_EQ(forwards, (std::map<int, int>{{0, 4}, {1, 4}}));
+  EXPECT_NEAR(end, step.step * 1e6, 2e-3);  // the file has nanoseconds
+}
+
+TEST(PlannedRanks, HaveTheLayersTimesAndMemoryOfThePlan) {
+  for (const std::string schedule : {"1f1b", "zb-v"}) {
+    const Gpt gpt(0.5, 2, schedule);
+    const StepPrediction step = predict_step(gpt.run(), cluster(), 4);
+    const std::vector<PlannedRank> ranks = planned_ranks(gpt.run(), cluster(), gpt.config, step);
+    ASSERT_EQ(ranks.size(), 2U);
+    size_t layers = 0;
+    size_t most = 0;
+    std::map<std::string, double> by_operation;
+    for (const PlannedRank& rank : ranks) {
+      double seconds = rank.waiting;
+      for (const auto& [action, time] : rank.seconds) {
+        seconds += time;
+      }
+      EXPECT_NEAR(seconds, step.timeline.makespan(), 1e-12);
+      for (const train::PartShape& part : rank.parts) {
+        layers += part.end - part.first;
+      }
+      most = std::max(most, rank.memory.needed());
+      for (const auto& [name, time] : rank.by_operation) {
+        by_operation[name] += time;
+      }
+    }
+    ASSERT_EQ(by_operation.size(), step.by_operation.size());
+    for (const auto& [name, time] : step.by_operation) {
+      EXPECT_NEAR(by_operation[name], time, 1e-9 * time) << name;
+    }
+    EXPECT_EQ(layers, gpt.layers.size());
+    EXPECT_EQ(most, step.plan.fit.plan.needed()) << schedule;
+  }
+}
+
+TEST(PlannedRanks, OfASearchAreThoseOfItsChoices) {
+  const Gpt gpt(0.9);
+  const std::array<int, 1> ranks{4};
+  for (const auto& [step, config] : plan_layouts(gpt.run(), cluster(), ranks, true).found) {
+    size_t most = 0;
+    for (const PlannedRank& rank : planned_ranks(gpt.run(), cluster(), config, step)) {
+      most = std::max(most, rank.memory.needed());
+    }
+    EXPECT_EQ(most, step.plan.fit.plan.needed());
+  }
+}
+
+TEST(StepSpans, OfAnAsynchronousScheduleAreItsSimulation) {
+  const Gpt gpt(0, 2, "async");
+  const StepPrediction step = predict_step(gpt.run(), cluster(), 2);
+  EXPECT_GT(steps_in_timeline(step), 3);
+  double end = 0;
+  for (const StepSpan& span : spans_of(step)) {
+    EXPECT_EQ(span.event.track, Track::compute);
+    end = std::max(end, span.event.end);
+  }
+  EXPECT_EQ(end, length_of_spans(step));
+}
+
+TEST(PlannedRanks, ElementsAreThoseOfTheNetwork) {
+  const Gpt dense;
+  EXPECT_EQ(elements_of(dense.run()).kept, elements_of(dense.run()).all);
+  const Gpt sparse(0.9);
+  const Elements elements = elements_of(sparse.run());
+  EXPECT_EQ(elements.all, elements_of(dense.run()).all);
+  EXPECT_LT(elements.kept, elements.all / 2);
+}
+
+TEST(Plans, TheBestIsTheFastestThatFits) {
+  Machine machine = cluster();
+  const std::array<int, 2> ranks{2, 4};
+  const Gpt gpt(0.9);
+  const Plans plans = plan_layouts(gpt.run(), machine, ranks, true);
+  const size_t best = best_of(plans.found, machine, {});
+  for (const auto& [step, config] : plans.found) {
+    EXPECT_LE(plans.found[best].step.step, step.step);
+  }
+  EXPECT_FALSE(plans.refused.empty());  // 5 layers or more on 4 ranks, micro-batches over the share
+  for (const ScalingPoint& point : scaling_of(plans, machine, {}, ranks)) {
+    ASSERT_TRUE(point.layout);
+    EXPECT_EQ(point.layout->step.ranks, point.ranks);
+    for (const auto& [step, config] : plans.found) {
+      EXPECT_TRUE(step.ranks != point.ranks || point.layout->step.step <= step.step);
+    }
+  }
+  machine.memory = 1;
+  const size_t fastest = best_of(plans.found, machine, {});
+  EXPECT_EQ(fastest, best);
+  EXPECT_FALSE(fits(plans.found[fastest].step, machine, {}));
+  EXPECT_NE(scaling_of(plans, machine, {}, ranks)[0].refused.find("a rank needs"),
+            std::string::npos);
+}
+
+TEST(Plans, ADenseRunScalesAsItself) {
+  const std::array<int, 3> ranks{1, 2, 4};
+  const Gpt gpt;
+  const Machine machine = cluster();
+  const Plans plans = plan_layouts(gpt.run(), machine, ranks, false);
+  const auto own = scaling_of(plans, machine, {}, ranks);
+  const auto dense = dense_scaling(gpt.run(), machine, ranks, false);
+  const auto of_pruned = dense_scaling(Gpt(0.9).run(), machine, ranks, false);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    EXPECT_EQ(own[i].layout->step.step, dense[i].layout->step.step);
+    EXPECT_EQ(own[i].layout->step.step, of_pruned[i].layout->step.step);
+  }
+  const std::array<int, 2> too_many{64, 128};
+  const auto refused = dense_scaling(gpt.run(), machine, too_many, false);
+  EXPECT_NE(refused[1].refused.find("128 ranks need as many devices"), std::string::npos);
+}
+
+/// The files of a run, as far as a comparison reads them.
+struct RunFiles {
+  RunFiles() {
+    std::filesystem::create_directories(root());
+    write("config.toml",
+          "[model]\nlayers = 4\nheads = 2\nwidth = 64\ncontext = 32\n[data]\ntrain = [\"t\"]\n"
+          "[train]\nglobal_batch = 16\n[sparse]\nstorage = \"dense\"\n");
+    std::string lines;
+    for (int step = 1; step <= 9; ++step) {
+      lines +=
+          json{{"step", step},         {"step_ms", step * 10.0}, {"compute_ms", step * 8.0},
+               {"wait_ms", 0.0},       {"collective_ms", 1.0},   {"update_ms", step < 5 ? 9 : 2},
+               {"loss", json(nullptr)}}
+              .dump() +
+          "\n";
+    }
+    write("metrics.jsonl", lines);
+    write("summary.json", summary().dump());
+  }
+  static json summary() {
+    const json rank{{"all", {{"bytes", 1}, {"peak", 5000}}}};
+    const json larger{{"all", {{"bytes", 1}, {"peak", 7000}}}};
+    return {{"ranks", 2},
+            {"grid", {{"pipeline", 1}, {"data", 2}}},
+            {"planned_peak", {{"micro_batch", 4}, {"recompute", "none"}}},
+            {"backend", "avx2"},
+            {"memory", {{"ranks", {rank, larger}}}},
+            {"operation_times",
+             {{"steps", 5},
+              {"rows",
+               {{{"operation", "gemm 32x64x64"}, {"ms_per_step", 3.0}},
+                {{"operation", "gemm 32x64x256"}, {"ms_per_step", 4.0}},
+                {{"operation", "new one"}, {"ms_per_step", 1.0}}}}}}};
+  }
+  std::filesystem::path root() const { return dir / "run"; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(root() / name) << text;
+  }
+  MeasuredRun read() const { return read_measured_run(root(), {}); }
+
+  testing::TempDir dir;
+};
+
+TEST(MeasuredRun, HasTheLayoutAndMediansOfTheSecondHalf) {
+  const RunFiles files;
+  const MeasuredRun run = files.read();
+  EXPECT_EQ(run.name, "run");
+  EXPECT_EQ(run.ranks, 2);
+  EXPECT_EQ(run.config.train.micro_batch, 4);
+  EXPECT_EQ(run.config.run.backend, "cpu");
+  EXPECT_EQ(run.steps, 5U);
+  EXPECT_DOUBLE_EQ(run.step, 0.07);
+  EXPECT_DOUBLE_EQ(*run.compute, 0.056);
+  EXPECT_DOUBLE_EQ(*run.update, 0.002);
+  EXPECT_EQ(*run.memory, 7000);
+  EXPECT_DOUBLE_EQ(run.operations.at("gemm"), 0.007);
+  EXPECT_DOUBLE_EQ(run.operations.at("new one"), 0.001);
+
+  const Gpt gpt;
+  const StepPrediction step = predict_step(gpt.run(), cluster(), run.ranks);
+  const PlannedRank first = planned_ranks(gpt.run(), cluster(), gpt.config, step).front();
+  const std::vector<Compared> rows = compare(step, first, run);
+  std::map<std::string, Compared> named;
+  std::map<std::string, Compared> operations;
+  for (const Compared& row : rows) {
+    (row.operation ? operations : named)[row.name] = row;
+  }
+  EXPECT_EQ(rows[0].name, "step");
+  EXPECT_EQ(named["step"].predicted, step.step);
+  EXPECT_EQ(named["memory peak"].predicted,
+            static_cast<double>(train::sum_of(step.plan.fit.plan.peak)));
+  EXPECT_EQ(*operations["gemm"].measured, run.operations.at("gemm"));
+  EXPECT_EQ(operations["new one"].predicted, 0);
+  EXPECT_NEAR(*operations["other"].measured, 0.056 + 0.002 - 0.008, 1e-12);
+  for (const auto& [name, seconds] : step.by_operation) {
+    EXPECT_EQ(operations[name].predicted, seconds) << name;
+  }
+}
+
+TEST(MeasuredRun, OnADeviceHasNoParts) {
+  const RunFiles files;
+  json summary = RunFiles::summary();
+  summary["backend"] = "cuda";
+  files.write("summary.json", summary.dump());
+  const MeasuredRun run = files.read();
+  EXPECT_EQ(run.config.run.backend, "cuda");
+  EXPECT_FALSE(run.compute || run.waiting || run.reduction || run.update);
+}
+
+TEST(MeasuredRun, StagesAreThoseOfTheRun) {
+  const RunFiles files;
+  json summary = RunFiles::summary();
+  summary["grid"]["pipeline"] = 2;
+  summary["pipeline"] = {{"ends", {2, 6}}};
+  files.write("summary.json", summary.dump());
+  const io::Config config = files.read().config;
+  EXPECT_EQ(config.parallel.pipeline, 2);
+  EXPECT_EQ(config.parallel.partition, (std::vector<int64_t>{2, 4}));
+}
+
+TEST(MeasuredRun, NamesWhatIsMissing) {
+  const auto message_without = [](const std::string& file) {
+    const RunFiles files;
+    std::filesystem::remove(files.root() / file);
+    return failure_of([&] { files.read(); });
+  };
+  EXPECT_NE(message_without("config.toml").find("without config.toml: give a config file"),
+            std::string::npos);
+  EXPECT_NE(message_without("summary.json").find("summary.json is missing: the run has not ended"),
+            std::string::npos);
+  EXPECT_NE(message_without("metrics.jsonl").find("metrics.jsonl"), std::string::npos);
+  const auto message_with = [](const std::string& file, const std::string& text) {
+    const RunFiles files;
+    files.write(file, text);
+    return failure_of([&] { files.read(); });
+  };
+  EXPECT_NE(message_with("summary.json", "[1]").find("is no JSON object"), std::string::npos);
+  EXPECT_NE(message_with("summary.json", "{\"grid\": 3}").find("has no number \"ranks\""),
+            std::string::npos);
+  EXPECT_NE(message_with("metrics.jsonl", "").find("has no step_ms"), std::string::npos);
+  for (const char* value : {"null", "3", "\"x\"", "[]", "{\"ranks\": [3, {\"all\": 2}]}",
+                            "{\"rows\": [1, {\"operation\": 2}]}"}) {
+    const RunFiles files;
+    json summary = RunFiles::summary();
+    for (const char* key : {"memory", "operation_times", "manifest", "pipeline", "backend"}) {
+      summary[key] = json::parse(value);
+    }
+    files.write("summary.json", summary.dump());
+    EXPECT_FALSE(files.read().memory) << value;
+  }
+}
+
+}  // namespace
+}  // namespace espalier::planner::plans_test
