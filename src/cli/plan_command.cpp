@@ -21,7 +21,7 @@ struct PlanArguments {
   std::string machine, output, trace;
   std::string ranks;  ///< empty: 1, or those of the run
   planner::TensorSplit tensor;
-  bool search = false, json = false, calibrate = false, quick = false;
+  bool search = false, codecs = false, json = false, calibrate = false, quick = false;
   int threads = 1;
 };
 
@@ -91,12 +91,16 @@ int predict(const PlanArguments& arguments) {
                                      ? std::vector{measured->ranks}
                                      : ranks_of(arguments.ranks.empty() ? "1" : arguments.ranks);
   PlanOutput found(run, machine, problem.note);
-  found.plan(ranks, arguments.search);
+  std::optional<planner::SearchOptions> search;
+  if (arguments.search) {
+    search = {.codecs = arguments.codecs};
+  }
+  found.plan(ranks, search);
   if (measured) {
     found.compare_with(*measured);
   }
   if (!arguments.output.empty()) {
-    found.add_scaling(ranks, arguments.search);
+    found.add_scaling(ranks, search);
   }
   check(arguments.trace.empty() || found.best_fits(),
         "--trace needs a layout that fits the devices of {:.3g} GB, and none of the planned ones "
@@ -159,8 +163,13 @@ void register_plan(CLI::App& app, Action& chosen) {
   command->add_option("--machine", arguments->machine, "machine file (docs/planner.md)");
   command->add_option("--ranks", arguments->ranks,
                       "number of ranks, or a range: 64..2048 (1; of a run directory: its own)");
-  command->add_flag("--search", arguments->search,
-                    "try all stages, schedules and micro-batches; print the ten fastest");
+  CLI::Option* search = command->add_flag(
+      "--search", arguments->search,
+      "try all stages, schedules, micro-batches, storages, …; print the ten fastest");
+  command
+      ->add_flag("--codecs", arguments->codecs,
+                 "with --search: also gradients of 8 and 4 bits, which change results")
+      ->needs(search);
   CLI::Option* tensor =
       command
           ->add_option("--tensor", arguments->tensor.ways,

@@ -106,7 +106,7 @@ Json json_of(std::string name, const std::vector<planner::ScalingPoint>& points)
   return json;
 }
 
-std::vector<std::string> row_of(const PlannedLayout& layout) {
+std::vector<std::string> row_of(const PlannedLayout& layout, const StepPrediction& best) {
   const StepPrediction& found = layout.step;
   return {fmt::format("{}", found.ranks),
           fmt::format("{}", found.plan.layout.grid.pipeline),
@@ -121,7 +121,8 @@ std::vector<std::string> row_of(const PlannedLayout& layout) {
           milliseconds_text(found.reduction),
           milliseconds_text(found.update),
           fmt::format("{:.1f}", found.samples_per_s),
-          bytes_text(static_cast<double>(found.plan.fit.plan.needed()))};
+          bytes_text(static_cast<double>(found.plan.fit.plan.needed())),
+          planner::beside(best, found)};
 }
 
 /// The operations that take most of the computing time.
@@ -171,7 +172,8 @@ PlanOutput::PlanOutput(const planner::PlannedRun& run, const planner::Machine& m
                        std::string assumed)
     : run_(run), machine_(machine), assumed_(std::move(assumed)) {}
 
-void PlanOutput::plan(std::span<const int> ranks, bool search) {
+void PlanOutput::plan(std::span<const int> ranks,
+                      const std::optional<planner::SearchOptions>& search) {
   plans_ = planner::plan_layouts(run_, machine_, ranks, search);
   best_ = planner::best_of(plans_.found, machine_, run_.tensor);
 }
@@ -193,7 +195,8 @@ void PlanOutput::compare_with(const planner::MeasuredRun& measured) {
   }
 }
 
-void PlanOutput::add_scaling(std::span<const int> ranks, bool search) {
+void PlanOutput::add_scaling(std::span<const int> ranks,
+                             const std::optional<planner::SearchOptions>& search) {
   if (ranks.size() < 2) {
     return;
   }
@@ -236,6 +239,12 @@ Json PlanOutput::best_json() const {
   return json;
 }
 
+const StepPrediction& PlanOutput::best_over(int ranks) const {
+  const auto first = std::ranges::find_if(
+      plans_.found, [ranks](const PlannedLayout& one) { return one.step.ranks == ranks; });
+  return first->step;
+}
+
 Json PlanOutput::json() const {
   const planner::Elements elements = planner::elements_of(run_);
   Json json{
@@ -253,7 +262,19 @@ Json PlanOutput::json() const {
       {"best", best_json()},
       {"notes", notes()}};
   for (const PlannedLayout& layout : plans_.found) {
-    json["plans"].push_back(json_of(layout, planner::fits(layout.step, machine_, run_.tensor)));
+    Json& row = json["plans"].emplace_back(
+        json_of(layout, planner::fits(layout.step, machine_, run_.tensor)));
+    row["beside_best"] = planner::beside(best_over(layout.step.ranks), layout.step);
+  }
+  for (const planner::BestOfStages& one : plans_.by_stages) {
+    Json& row = json["by_stages"].emplace_back(one.layout ? json_of(*one.layout, true) : Json());
+    row["ranks"] = one.ranks;
+    row["stages"] = one.stages;
+    if (one.layout) {
+      row["beside_best"] = planner::beside(best_over(one.ranks), one.layout->step);
+    } else {
+      row["refused"] = one.refused;
+    }
   }
   for (const planner::Refused& refused : plans_.refused) {
     json["refused"].push_back({{"ranks", refused.ranks},
@@ -272,11 +293,27 @@ Json PlanOutput::json() const {
 
 std::string PlanOutput::text() const {
   Rows rows{{"ranks", "stages", "schedule", "micro-batch", "storage", "recompute", "exchange",
-             "step, ms", "compute", "waiting", "reduction", "update", "samples/s", "memory"}};
+             "step, ms", "compute", "waiting", "reduction", "update", "samples/s", "memory",
+             "beside the best"}};
   for (const PlannedLayout& layout : plans_.found) {
-    rows.push_back(row_of(layout));
+    rows.push_back(row_of(layout, best_over(layout.step.ranks)));
   }
   std::string text = fmt::format("on {}, predicted\n{}", machine_.name, table(rows));
+  if (!plans_.by_stages.empty()) {
+    rows.erase(rows.begin() + 1, rows.end());
+    for (const planner::BestOfStages& one : plans_.by_stages) {
+      if (one.layout) {
+        rows.push_back(row_of(*one.layout, best_over(one.ranks)));
+      }
+    }
+    text += "the fastest with each number of stages\n" + table(rows);
+  }
+  for (const planner::BestOfStages& one : plans_.by_stages) {
+    if (!one.layout) {
+      text += fmt::format("{} stages over {} ranks have no layout: {}\n", one.stages, one.ranks,
+                          one.refused);
+    }
+  }
   for (const planner::Refused& refused : plans_.refused) {
     text += fmt::format("{} of {} layouts over {} ranks left out: {}\n", refused.layouts,
                         refused.tried, refused.ranks, refused.reason);

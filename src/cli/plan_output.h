@@ -18,10 +18,10 @@ class PlanOutput {
   PlanOutput(const planner::PlannedRun& run, const planner::Machine& machine, std::string assumed);
 
   /// First of all. Throws Failure if there is no layout.
-  void plan(std::span<const int> ranks, bool search);
+  void plan(std::span<const int> ranks, const std::optional<planner::SearchOptions>& search);
   void compare_with(const planner::MeasuredRun& measured);
   /// The curves of this run and of the same run without pruning; none for one number of ranks.
-  void add_scaling(std::span<const int> ranks, bool search);
+  void add_scaling(std::span<const int> ranks, const std::optional<planner::SearchOptions>& search);
 
   /// The fastest layout that fits; if none fits, the fastest.
   const planner::StepPrediction& best() const { return plans_.found[best_].step; }
@@ -34,6 +34,8 @@ class PlanOutput {
   std::vector<planner::PlannedRank> ranks_of_best() const;
   nlohmann::ordered_json best_json() const;
   std::vector<std::string> notes() const;
+  /// The best of the layouts over so many ranks.
+  const planner::StepPrediction& best_over(int ranks) const;
 
   const planner::PlannedRun& run_;
   const planner::Machine& machine_;

@@ -1,22 +1,32 @@
 #include "src/planner/plans.h"
 
 #include <algorithm>
+#include <array>
 
 #include "src/core/error.h"
 
 namespace espalier::planner {
 namespace {
 
-void add_layouts(const PlannedRun& run, const Machine& machine, int ranks, bool search,
-                 Plans& plans) {
+void add_layouts(const PlannedRun& run, const Machine& machine, int ranks,
+                 const std::optional<SearchOptions>& search, Plans& plans) {
   if (!search) {
     plans.found.push_back({.step = predict_step(run, machine, ranks), .config = run.config});
     return;
   }
-  SearchResult result = search_layouts(run, machine, ranks);
+  SearchResult result = search_layouts(run, machine, ranks, *search);
   for (Candidate& candidate : result.best) {
     plans.found.push_back(
         {.step = std::move(candidate.prediction), .config = std::move(candidate.config)});
+  }
+  for (auto& [stages, candidate] : result.by_stages) {
+    plans.by_stages.push_back({.ranks = ranks,
+                               .stages = stages,
+                               .layout = PlannedLayout{.step = std::move(candidate.prediction),
+                                                       .config = std::move(candidate.config)}});
+  }
+  for (const auto& [stages, reason] : result.impossible) {
+    plans.by_stages.push_back({.ranks = ranks, .stages = stages, .refused = reason});
   }
   for (const auto& [reason, layouts] : result.refused) {
     plans.refused.push_back(
@@ -44,12 +54,27 @@ ScalingPoint point_of(std::span<const PlannedLayout> found, const Machine& machi
 
 }  // namespace
 
+std::string beside(const StepPrediction& best, const StepPrediction& other) {
+  if (other.step <= best.step) {
+    return "best";
+  }
+  const std::array parts{std::pair{"compute", other.compute - best.compute},
+                         std::pair{"waiting", other.waiting - best.waiting},
+                         std::pair{"reduction", other.reduction - best.reduction},
+                         std::pair{"update", other.update - best.update}};
+  const auto most =
+      std::ranges::max_element(parts, {}, [](const auto& part) { return part.second; });
+  const double ms = most->second * 1e3;
+  return fmt::format("+{:.1f} %: {} +{:.{}f} ms", 100 * (other.step / best.step - 1), most->first,
+                     ms, ms < 10 ? 2 : 0);
+}
+
 bool fits(const StepPrediction& step, const Machine& machine, const TensorSplit& tensor) {
   return static_cast<double>(step.plan.fit.plan.needed()) <= machine.memory * tensor.ways;
 }
 
 Plans plan_layouts(const PlannedRun& run, const Machine& machine, std::span<const int> ranks,
-                   bool search) {
+                   const std::optional<SearchOptions>& search) {
   Plans plans;
   for (const int count : ranks) {
     add_layouts(run, machine, count, search, plans);
@@ -66,7 +91,8 @@ size_t best_of(std::span<const PlannedLayout> found, const Machine& machine,
 }
 
 std::vector<ScalingPoint> dense_scaling(const PlannedRun& run, const Machine& machine,
-                                        std::span<const int> ranks, bool search) {
+                                        std::span<const int> ranks,
+                                        const std::optional<SearchOptions>& search) {
   io::Config config = run.config;
   config.pruning = {};
   config.sparse.storage = {.fallback = "dense", .patterns = {}};

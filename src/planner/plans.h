@@ -21,18 +21,31 @@ struct PlannedLayout {
   io::Config config;  ///< that it was predicted for: the run's, perhaps with a search's choices
 };
 
+/// Of a search: the best layout with a number of stages, or why there is none.
+struct BestOfStages {
+  int ranks = 1;
+  int64_t stages = 1;
+  std::optional<PlannedLayout> layout{};
+  std::string refused{};
+};
+
 struct Plans {
   std::vector<PlannedLayout> found;  ///< by ascending ranks, the fastest first
   std::vector<Refused> refused;
+  std::vector<BestOfStages> by_stages;
 };
+
+/// How a layout compares with the best of its ranks: "+3.1 %: waiting +12 ms", with the part of the
+/// step that adds most; "best".
+std::string beside(const StepPrediction& best, const StepPrediction& other);
 
 /// Whether the devices have memory for the rank that needs most.
 bool fits(const StepPrediction& step, const Machine& machine, const TensorSplit& tensor);
 
-/// With `search`, the ten fastest layouts over each number of ranks (search.h); else the run's own.
+/// With `search` the ten fastest layouts over each number of ranks (search.h); else the run's own.
 /// Throws Failure for a number of ranks without a layout.
 Plans plan_layouts(const PlannedRun& run, const Machine& machine, std::span<const int> ranks,
-                   bool search);
+                   const std::optional<SearchOptions>& search);
 
 /// The fastest that fits; if none does, the fastest.
 size_t best_of(std::span<const PlannedLayout> found, const Machine& machine,
@@ -46,7 +59,8 @@ struct ScalingPoint {
 };
 /// Points of the same run without pruning, in dense storage.
 std::vector<ScalingPoint> dense_scaling(const PlannedRun& run, const Machine& machine,
-                                        std::span<const int> ranks, bool search);
+                                        std::span<const int> ranks,
+                                        const std::optional<SearchOptions>& search);
 /// Points of layouts that are planned already.
 std::vector<ScalingPoint> scaling_of(const Plans& plans, const Machine& machine,
                                      const TensorSplit& tensor, std::span<const int> ranks);

@@ -272,12 +272,12 @@ class Search {
         ++found_.slower;
         continue;
       }
-      plan(shape, layout, variant);
+      plan(shape, layout);
     }
   }
 
   /// With the memory that a run would plan.
-  void plan(const Shape& shape, const train::Layout& layout, const Variant& variant) {
+  void plan(const Shape& shape, const train::Layout& layout) {
     if (shape.stages > 1) {
       config_.parallel.partition = layout.partition();
     }
@@ -288,29 +288,17 @@ class Search {
         refuse(shape.stages, 1, too_large());
         return;
       }
-      std::string schedule = shape.stages == 1 ? "none" : std::string(shape.schedule->name);
-      if (shape.schedule != nullptr && shape.schedule->chunks == 0) {
-        schedule += fmt::format(" x {}", shape.chunks);
-      }
-      keep({.stages = shape.stages,
-            .schedule = std::move(schedule),
-            .storage = shape.storage,
-            .recompute = std::string(model::name_of(shape.recompute)),
-            .reduction = variant.reduction,
-            .codec = variant.codec,
-            .zero = variant.zero,
-            .config = config_,
-            .prediction = std::move(step)});
+      keep(shape.stages, {.config = config_, .prediction = std::move(step)});
     } catch (const Failure& failure) {
       refuse(shape.stages, 1, short_reason(failure.what()));
     }
   }
 
-  void keep(Candidate candidate) {
-    const auto known = found_.by_stages.find(candidate.stages);
+  void keep(int64_t stages, Candidate candidate) {
+    const auto known = found_.by_stages.find(stages);
     if (known == found_.by_stages.end() ||
         candidate.prediction.step < known->second.prediction.step) {
-      found_.by_stages[candidate.stages] = candidate;
+      found_.by_stages[stages] = candidate;
     }
     const auto place =
         std::ranges::upper_bound(found_.best, candidate.prediction.step, {},

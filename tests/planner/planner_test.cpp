@@ -452,7 +452,8 @@ TEST(Search, KeepsAScheduleThatTheConfigNames) {
   config.parallel.schedule = "gpipe";
   const Given given(config);
   for (const auto& [stages, found] : search_layouts(given.run(), machine, 4).by_stages) {
-    EXPECT_EQ(found.schedule, stages == 1 ? "none" : "gpipe");
+    EXPECT_EQ(found.config.parallel.pipeline, stages);
+    EXPECT_TRUE(stages == 1 || found.config.parallel.schedule == "gpipe");
   }
   config.parallel.schedule = "async";
   const Given free(config);
@@ -466,8 +467,8 @@ TEST(Search, TriesCodecsOnlyIfAsked) {
   Given given(gpt(0.9));
   const SearchResult exact = search_layouts(given.run(), machine, 4);
   const SearchResult coded = search_layouts(given.run(), machine, 4, {.codecs = true});
-  EXPECT_EQ(exact.best.front().codec, "fp32");
-  EXPECT_EQ(coded.best.front().codec, "maxmin:4");
+  EXPECT_EQ(exact.best.front().config.parallel.codec.fallback, "fp32");
+  EXPECT_EQ(coded.best.front().config.parallel.codec.fallback, "maxmin:4");
   EXPECT_LT(coded.best.front().prediction.step, exact.best.front().prediction.step);
 }
 

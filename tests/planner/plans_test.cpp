@@ -142,7 +142,8 @@ TEST(PlannedRanks, HaveTheLayersTimesAndMemoryOfThePlan) {
 TEST(PlannedRanks, OfASearchAreThoseOfItsChoices) {
   const Gpt gpt(0.9);
   const std::array<int, 1> ranks{4};
-  for (const auto& [step, config] : plan_layouts(gpt.run(), cluster(), ranks, true).found) {
+  for (const auto& [step, config] :
+       plan_layouts(gpt.run(), cluster(), ranks, SearchOptions{}).found) {
     size_t most = 0;
     for (const PlannedRank& rank : planned_ranks(gpt.run(), cluster(), config, step)) {
       most = std::max(most, rank.memory.needed());
@@ -176,7 +177,7 @@ TEST(Plans, TheBestIsTheFastestThatFits) {
   Machine machine = cluster();
   const std::array<int, 2> ranks{2, 4};
   const Gpt gpt(0.9);
-  const Plans plans = plan_layouts(gpt.run(), machine, ranks, true);
+  const Plans plans = plan_layouts(gpt.run(), machine, ranks, SearchOptions{});
   const size_t best = best_of(plans.found, machine, {});
   for (const auto& [step, config] : plans.found) {
     EXPECT_LE(plans.found[best].step.step, step.step);
@@ -201,16 +202,16 @@ TEST(Plans, ADenseRunScalesAsItself) {
   const std::array<int, 3> ranks{1, 2, 4};
   const Gpt gpt;
   const Machine machine = cluster();
-  const Plans plans = plan_layouts(gpt.run(), machine, ranks, false);
+  const Plans plans = plan_layouts(gpt.run(), machine, ranks, {});
   const auto own = scaling_of(plans, machine, {}, ranks);
-  const auto dense = dense_scaling(gpt.run(), machine, ranks, false);
-  const auto of_pruned = dense_scaling(Gpt(0.9).run(), machine, ranks, false);
+  const auto dense = dense_scaling(gpt.run(), machine, ranks, {});
+  const auto of_pruned = dense_scaling(Gpt(0.9).run(), machine, ranks, {});
   for (size_t i = 0; i < ranks.size(); ++i) {
     EXPECT_EQ(own[i].layout->step.step, dense[i].layout->step.step);
     EXPECT_EQ(own[i].layout->step.step, of_pruned[i].layout->step.step);
   }
   const std::array<int, 2> too_many{64, 128};
-  const auto refused = dense_scaling(gpt.run(), machine, too_many, false);
+  const auto refused = dense_scaling(gpt.run(), machine, too_many, {});
   EXPECT_NE(refused[1].refused.find("128 ranks need as many devices"), std::string::npos);
 }
 

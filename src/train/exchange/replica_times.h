@@ -3,8 +3,8 @@
 // encoded or not, and under ZeRO-1 the updated values.
 //
 //   reduction   in buckets that overlap with the last backward
-//               (communication_cost/exchange_model.h): the part that is exposed. Under ZeRO-1 only its first half: each rank gets the sums
-//               of its slices
+//               (communication_cost/exchange_model.h): the exposed part. Under ZeRO-1 only its
+//               first half, in which each rank gets the sums of its slices
 //   update      of all kept elements; under ZeRO-1 of a rank's slices, and then the gather of
 //               values, which overlaps with the update of the next bucket
 #include <functional>
