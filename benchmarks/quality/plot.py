@@ -27,23 +27,30 @@ def nice_steps(low, high, count=6):
     return [step * i for i in range(first, int(high / step + 1e-9) + 1)]
 
 
-def chart(title, x_label, y_label, series, x_ticks, logarithmic, y_low):
+def decade_steps(low, high):
+    """1, 2 and 5 times powers of ten."""
+    return [unit * 10.0 ** power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+            for unit in (1, 2, 5) if low <= unit * 10.0 ** power <= high]
+
+
+def chart(title, x_label, y_label, series, x_ticks, logarithmic, y_low, logarithmic_y=False):
     """series: name -> (points, dashed). Returns SVG text."""
     xs = [x for points, _ in series.values() for x, _ in points]
     ys = [y for points, _ in series.values() for _, y in points]
     scale = math.log if logarithmic else float
     x0, x1 = scale(min(xs)), scale(max(xs))
     y0, y1 = (min(ys) if y_low is None else y_low), max(ys) * (1.05 if y_low is not None else 1.0)
+    scale_y = math.log if logarithmic_y else float
 
     def place(x, y):
         return (LEFT + (scale(x) - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT),
-                HEIGHT - BOTTOM - (y - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM))
+                HEIGHT - BOTTOM - (scale_y(y) - scale_y(y0)) / (scale_y(y1) - scale_y(y0)) * (HEIGHT - TOP - BOTTOM))
 
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
            f'<text x="{LEFT}" y="22" font-size="15">{title}</text>']
     right = WIDTH - RIGHT
-    for y in nice_steps(y0, y1):
+    for y in (decade_steps if logarithmic_y else nice_steps)(y0, y1):
         _, py = place(min(xs), y)
         out += [f'<line x1="{LEFT}" x2="{right}" y1="{py:.1f}" y2="{py:.1f}" stroke="#e4e4e4"/>',
                 f'<text x="{LEFT - 6}" y="{py + 4:.1f}" text-anchor="end">{y:g}</text>']

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Predicted beside measured step times on this machine, of configurations that calibration does not
-contain: networks, widths, numbers of tokens, densities, ranks, stages and schedules.
+contain: networks, widths, numbers of tokens, densities, ranks, stages, schedules and codecs.
 
     benchmarks/steps/planner.py TEXT ONE.toml TWO.toml [SEED]
 
@@ -44,6 +44,8 @@ def draw(source):
     if stages == 2:
         settings |= {"parallel.pipeline": 2,
                      "parallel.schedule": source.choice(["gpipe", "1f1b", "zb-v"])}
+    elif ranks == 2:
+        settings["parallel.codec"] = source.choice(["fp32", "fp32", "maxmin:8", "maxmin:4"])
     return settings, ranks
 
 
