@@ -9,7 +9,8 @@ level is widened to the devices that are asked for. Batches are the paper's; 100
 
   dense       dense network, 1F1B, 32-bit states
   SAMO        90 % pruned, dense weights, compressed gradients and 32-bit states, 1F1B
-  Espalier    90 % pruned, 8-bit states, all schedules and storages, gradients in 16, 8 or 4 bits
+  Espalier    90 % pruned, states of 32 or 8 bits, all schedules and storages, gradients in 16, 8 or
+              4 bits
 """
 import argparse
 import json
@@ -25,10 +26,12 @@ import plot  # noqa: E402
 # layers, heads, width, batch
 MODELS = {"2.7B": (32, 32, 2560, 512), "13B": (40, 40, 5120, 2048), "100B": (96, 96, 9312, 2048)}
 PRUNED = ("pruning.method=random", "pruning.scope=layer", "pruning.sparsity=0.9", "pruning.at_step=0")
+# Searches of each system: settings, flags. The best of them counts.
 SYSTEMS = {
-    "dense": (("pruning.method=none", "sparse.storage=dense", "parallel.schedule=1f1b"), ()),
-    "SAMO": ((*PRUNED, "sparse.storage=expanded", "parallel.schedule=1f1b"), ()),
-    "Espalier": ((*PRUNED, "sparse.storage=auto", "optimizer.state_bits=8"), ("--codecs",)),
+    "dense": [(("pruning.method=none", "sparse.storage=dense", "parallel.schedule=1f1b"), ())],
+    "SAMO": [((*PRUNED, "sparse.storage=expanded", "parallel.schedule=1f1b"), ())],
+    "Espalier": [((*PRUNED, "sparse.storage=auto", f"optimizer.state_bits={bits}"), ("--codecs",))
+                 for bits in (32, 8)],
 }
 
 
@@ -84,11 +87,13 @@ def main():
         machine.write_text(text, encoding="utf-8")
         devices = options.first
         while devices <= options.last:
-            for name, (settings, flags) in SYSTEMS.items():
-                plan = best(options.program, str(machine), str(config), devices, settings, flags)
-                if isinstance(plan, str):
-                    print(f"| {devices:,} | {name} | – | – | – | – | – | {plan.splitlines()[0][:100]} |", flush=True)
+            for name, searches in SYSTEMS.items():
+                found = [best(options.program, str(machine), str(config), devices, *search) for search in searches]
+                plans = [plan for plan in found if not isinstance(plan, str)]
+                if not plans:
+                    print(f"| {devices:,} | {name} | – | – | – | – | – | {found[0].splitlines()[0][:100]} |", flush=True)
                     continue
+                plan = min(plans, key=lambda one: one["step_ms"])
                 series[name][0].append((devices, plan["step_ms"] / 1e3))
                 print(f"| {devices:,} | {name} | {plan['stages']} × {plan['replicas']} | {plan['schedule']} | "
                       f"{plan['micro_batches']} × {plan['micro_batch']} | {plan['storage']}, {plan['exchange']} | "

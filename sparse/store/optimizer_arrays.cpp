@@ -159,6 +159,18 @@ size_t OptimizerArrays::scale_bytes() const {
   return array(StatePart::moment1).scales.bytes() + array(StatePart::moment2).scales.bytes();
 }
 
+template <class Body>
+void OptimizerArrays::for_pieces(const Tensor& codes, const Tensor& scales,
+                                 const Body& body) const {
+  for (int64_t first = 0; first < codes.count(); first += kPiece) {
+    const int64_t count = std::min(kPiece, codes.count() - first);
+    body(
+        codes.elements(first, count),
+        scales.elements(first / kernels::kQuantizeBlock, divide_up(count, kernels::kQuantizeBlock)),
+        first);
+  }
+}
+
 std::vector<float> OptimizerArrays::read(const Array& array, StatePart part,
                                          const Place& place) const {
   std::vector<float> whole(static_cast<size_t>(place.kept));
@@ -168,13 +180,16 @@ std::vector<float> OptimizerArrays::read(const Array& array, StatePart part,
   }
   float* const owned = whole.data() + place.owned.first;
   if (stored.dtype == DType::uint8) {
-    const Mirror values =
-        Mirror::of_host(*stream_, Tensor(owned, DType::fp32, Shape{place.owned.count}));
-    kernels_->dequantize(*stream_, {.codes = stored,
-                                    .scales = scales(array, place),
-                                    .x = values.device(),
-                                    .map = map_of(part)});
-    values.read();
+    for_pieces(
+        stored, scales(array, place),
+        [&](const Tensor& codes, const Tensor& factors, int64_t first) {
+          const Mirror values =
+              Mirror::of_host(*stream_, Tensor(owned + first, DType::fp32, Shape{codes.count()}));
+          kernels_->dequantize(
+              *stream_,
+              {.codes = codes, .scales = factors, .x = values.device(), .map = map_of(part)});
+          values.read();
+        });
   } else if (const Mirror mirror(*stream_, stored); stored.dtype == DType::uint16) {
     std::ranges::copy(mirror.read().host().span<uint16_t>(), owned);
   } else {
@@ -196,13 +211,17 @@ void OptimizerArrays::write(const Array& array, StatePart part, const Place& pla
   }
   if (stored.dtype == DType::uint8) {
     // The kernel only reads; a Tensor has no const form.
-    const Mirror values = Mirror::of_host(
-        *stream_, Tensor(const_cast<float*>(owned.data()), DType::fp32, Shape{place.owned.count}));
-    values.write();
-    kernels_->quantize(*stream_, {.x = values.device(),
-                                  .codes = stored,
-                                  .scales = scales(array, place),
-                                  .map = map_of(part)});
+    auto* const numbers = const_cast<float*>(owned.data());
+    for_pieces(
+        stored, scales(array, place),
+        [&](const Tensor& codes, const Tensor& factors, int64_t first) {
+          const Mirror values =
+              Mirror::of_host(*stream_, Tensor(numbers + first, DType::fp32, Shape{codes.count()}));
+          values.write();
+          kernels_->quantize(
+              *stream_,
+              {.x = values.device(), .codes = codes, .scales = factors, .map = map_of(part)});
+        });
     return;
   }
   const Mirror mirror(*stream_, stored);

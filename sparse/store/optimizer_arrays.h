@@ -39,6 +39,10 @@ inline StatePart pruning_part(int which) {
 class OptimizerArrays {
  public:
   static constexpr int64_t kSmall = 4096;
+  /// Elements of 8-bit moments that are read or written at once: their fp32 numbers are copied to
+  /// and from a device in scratch of so many.
+  static constexpr int64_t kPiece = int64_t{8} << 20U;
+  static_assert(kPiece % kernels::kQuantizeBlock == 0);
 
   struct Options {
     std::vector<MasterCopy> copies{};  ///< by parameter
@@ -116,6 +120,9 @@ class OptimizerArrays {
   Array allocate(StatePart part, const Layout& layout) const;
   Tensor view(const Array& array, StatePart part, const Place& place) const;
   Tensor scales(const Array& array, const Place& place) const;
+  /// Calls body(codes, scales, number of the first element) for pieces of kPiece 8-bit moments.
+  template <class Body>
+  void for_pieces(const Tensor& codes, const Tensor& scales, const Body& body) const;
   std::vector<float> read(const Array& array, StatePart part, const Place& place) const;
   void write(const Array& array, StatePart part, const Place& place,
              std::span<const float> packed) const;

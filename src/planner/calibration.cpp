@@ -37,7 +37,7 @@ struct Probe {
 
 /// Blocks of a probe's network: several, so that weights come from memory, as in a run.
 constexpr int64_t kBlocks = 3;
-constexpr int64_t kMostWork = 512 * 2048;  ///< of a probe
+constexpr int64_t kMostWork = 512 * 1024;  ///< of a probe
 constexpr int64_t kLongWork = 128 * 1024;  ///< from here on one step is long enough to time
 
 std::vector<Probe> probes(bool quick) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "sparse/store/optimizer_arrays.h"
 #include "src/core/rng.h"
 #include "src/kernels/rules/master.h"
 #include "tests/kernels/kernel_memory.h"
@@ -335,6 +336,32 @@ float longest_step(const Kernels& table, bool coded) {
     }
   }
   return longest;
+}
+
+/// Moments are read and written in pieces, so that the fp32 numbers of a device take little memory.
+TEST(CodedMoments, have_the_same_codes_in_pieces) {
+  constexpr int64_t kLong = sparse::OptimizerArrays::kPiece + 3 * kQuantizeBlock + 77;
+  Arena arena;
+  Stream stream(arena, 1);
+  const Kernels& table = by_name("cpu");
+  const sparse::Extent extent{.offset = 0, .kept = kLong};
+  sparse::OptimizerArrays arrays(stream, table,
+                                 {.copies = {sparse::MasterCopy::same_as_value}, .state_bits = 8},
+                                 std::span(&extent, 1));
+  std::vector<float> numbers(static_cast<size_t>(kLong));
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::ranges::generate(numbers, [&] { return normal(random); });
+  arrays.set(sparse::StatePart::moment1, 0, numbers);
+
+  const State whole(kLong, DType::fp32, true);
+  const Tensor codes = whole.moment[0].tensor();
+  const Tensor x(numbers.data(), DType::fp32, Shape{kLong});
+  table.quantize(stream, {.x = x, .codes = codes, .scales = whole.scale[0].tensor()});
+  const Tensor found = arrays.view(sparse::StatePart::moment1, 0);
+  EXPECT_TRUE(std::ranges::equal(found.span<uint8_t>(), codes.span<uint8_t>()));
+  table.dequantize(stream, {.codes = codes, .scales = whole.scale[0].tensor(), .x = x});
+  EXPECT_EQ(arrays.whole(sparse::StatePart::moment1, 0), numbers);
 }
 
 TEST(CodedMoments, keep_steps_bounded) {

@@ -357,10 +357,10 @@ class DryRun {
   }
   size_t teacher_weights() { return teacher_parts().value + teacher_parts().copies; }
 
-  /// On a device: fp32 copy of the 8-bit moments of one parameter.
+  /// On a device: fp32 copy of a piece of the 8-bit moments of one parameter.
   size_t moment_numbers() {
     const bool coded = run_.place.device && stage_.store().options().state_bits == 8;
-    return coded ? 4 * largest(kept_) : 0;
+    return coded ? 4 * std::min<size_t>(largest(kept_), sparse::OptimizerArrays::kPiece) : 0;
   }
 
   bool on_device() const {
