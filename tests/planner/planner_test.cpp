@@ -104,6 +104,18 @@ TEST(MachineFile, IsReadAsWritten) {
   EXPECT_EQ(text_of(machine_of(text)), text);
 }
 
+TEST(MachineFile, ThoseOfTheProjectAreRead) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(ESPALIER_SOURCE_DIR) / "machines")) {
+    const Machine machine = read_machine(entry.path());
+    EXPECT_FALSE(machine.name.empty()) << entry.path();
+    EXPECT_FALSE(machine.source.empty()) << entry.path();
+    ++files;
+  }
+  EXPECT_GE(files, 6);
+}
+
 TEST(MachineFile, NamesWhatIsWrong) {
   const auto message = [](const std::string& from, const std::string& to) {
     return failure_of([&] { machine_of(replaced(kMachine, from, to)); });
