@@ -9,9 +9,9 @@
 //   BF16, F16 fp32 values, converted
 // Tensors have 16 MiB of fp32 values, so that values, not the disk, fit the caches. "disk": the
 // file's pages are dropped from memory before they are read; "memory": they are there.
-// Columns: GB of the file a second, median and best; median of the ratios to raw of the same repeat.
-#include <fcntl.h>
-#include <unistd.h>
+// Columns: GB of the file a second, median and best; median of the ratios to raw of the same repeat;
+// least CPU seconds a GB, which other programs on the machine change little.
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,26 @@ namespace fs = std::filesystem;
 constexpr int64_t kTensor = int64_t{4} << 20;  ///< elements
 constexpr size_t kPiece = size_t{16} << 20;
 
-double seconds_of(const std::function<void()>& work) {
+struct Cost {
+  double seconds = 0;
+  double cpu_seconds = 0;
+};
+
+double cpu_seconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+Cost cost_of(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
+  const double cpu = cpu_seconds();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
+          cpu_seconds() - cpu};
 }
 
 /// Writes and reads `bytes` bytes, in one type or without a format.
@@ -134,22 +151,26 @@ void run(const fs::path& folder, uint64_t bytes, int repeats) {
   const std::vector<Contender> contenders = Benchmark::contenders();
   const std::vector<std::string> ways{"write", "read, disk", "read, memory"};
   std::map<std::pair<std::string, std::string>, std::vector<double>> rates;
-  const auto note = [&](const std::string& way, const Contender& contender, double seconds) {
-    rates[{way, contender.name}].push_back(static_cast<double>(bytes) / seconds * 1e-9);
+  std::map<std::pair<std::string, std::string>, std::vector<double>> cpu;
+  const double gigabytes = static_cast<double>(bytes) * 1e-9;
+  const auto note = [&](const std::string& way, const Contender& contender, const Cost& cost) {
+    rates[{way, contender.name}].push_back(gigabytes / cost.seconds);
+    cpu[{way, contender.name}].push_back(cost.cpu_seconds / gigabytes);
   };
   for (int repeat = 0; repeat < repeats; ++repeat) {
     for (const Contender& contender : contenders) {
-      note(ways[0], contender, seconds_of([&] { benchmark.write(contender); }));
+      note(ways[0], contender, cost_of([&] { benchmark.write(contender); }));
     }
     for (const Contender& contender : contenders) {
       benchmark.drop_pages(contender);
-      note(ways[1], contender, seconds_of([&] { benchmark.read(contender); }));
+      note(ways[1], contender, cost_of([&] { benchmark.read(contender); }));
       benchmark.read(contender);  // pages that did not fit
-      note(ways[2], contender, seconds_of([&] { benchmark.read(contender); }));
+      note(ways[2], contender, cost_of([&] { benchmark.read(contender); }));
     }
   }
-  std::printf("%.1f MB, %d repeats\n%-14s %-5s %8s %8s %8s\n", static_cast<double>(bytes) * 1e-6,
-              repeats, "", "", "median", "best", "of raw");
+  std::printf("%.1f MB, %d repeats\n%-14s %-5s %8s %8s %8s %8s\n",
+              static_cast<double>(bytes) * 1e-6, repeats, "", "", "median", "best", "of raw",
+              "CPU s/GB");
   for (const std::string& way : ways) {
     const std::vector<double>& raw = rates[{way, "raw"}];
     for (const Contender& contender : contenders) {
@@ -158,8 +179,9 @@ void run(const fs::path& folder, uint64_t bytes, int repeats) {
       for (size_t i = 0; i < own.size(); ++i) {
         ratios.push_back(own[i] / raw[i]);
       }
-      std::printf("%-14s %-5s %8.3f %8.3f %8.2f\n", way.c_str(), contender.name.c_str(),
-                  median(own), *std::ranges::max_element(own), median(ratios));
+      std::printf("%-14s %-5s %8.3f %8.3f %8.2f %8.2f\n", way.c_str(), contender.name.c_str(),
+                  median(own), *std::ranges::max_element(own), median(ratios),
+                  *std::ranges::min_element(cpu[{way, contender.name}]));
     }
   }
 }

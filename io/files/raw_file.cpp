@@ -94,6 +94,11 @@ std::optional<size_t> RawFile::read_to_end(uint64_t offset, size_t bytes, void* 
   return done;
 }
 
+void RawFile::read_ahead(uint64_t offset, uint64_t bytes) const {
+  ::posix_fadvise(file_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                  POSIX_FADV_WILLNEED);
+}
+
 void RawFile::write(uint64_t offset, size_t bytes, const void* data) {
   size_ = std::max(size_, offset + bytes);
   const auto* from = static_cast<const std::byte*>(data);

@@ -34,6 +34,8 @@ class RawFile {
   bool read(uint64_t offset, size_t bytes, void* out);
   /// The same, without the zeros: bytes that were read before the end; empty on an error.
   std::optional<size_t> read_to_end(uint64_t offset, size_t bytes, void* out);
+  /// Starts reading a part into the system's memory, without waiting.
+  void read_ahead(uint64_t offset, uint64_t bytes) const;
   /// Also starts the transfer to the disk, so that `finish` has little left to wait for; of a long
   /// file it waits for what was written before the last 64 MiB, and frees its pages.
   void write(uint64_t offset, size_t bytes, const void* data);

@@ -94,7 +94,11 @@ class HeaderHandler : public JsonHandler {
     }
   }
 
-  void other(int64_t level, std::string_view value) override { refuse(level, value); }
+  void other(int64_t level, std::string_view value) override {
+    if (level != 1 || !in_metadata_ || value != "null") {
+      refuse(level, value);
+    }
+  }
 
  private:
   enum class Field : uint8_t { type, shape, offsets, none };

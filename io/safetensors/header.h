@@ -6,10 +6,11 @@
 //              "data_offsets": [BEGIN, END]}, …}, padded with spaces; offsets count from its end
 //   the rest   the data
 //
-// Files may come from anywhere. Accepted are those that the reference implementation accepts: the
-// tensors cover the data without holes and overlaps. Refused besides, because no known program
-// writes it: names that stand twice, a text that does not begin with "{", shapes of more than 64
-// extents. Members of a tensor other than the three are skipped.
+// Files may come from anywhere. The rules are those of the reference implementation, above all:
+// the tensors cover the data without holes and overlaps. Members of a tensor other than the three
+// are skipped. Refused although the reference implementation reads it, and no known program writes
+// it: names that stand twice, JSON that does not begin with "{", more than 64 extents, extents of
+// 2^63 or more, a tensor as a list of its three values.
 #include <cstdint>
 #include <map>
 #include <string>

@@ -49,6 +49,7 @@ TEST_F(HostileSafetensors, GoodOnesAreRead) {
             "");
   EXPECT_EQ(refusal("{}", 0), "");
   EXPECT_EQ(refusal(R"({"__metadata__":{}})", 0), "");
+  EXPECT_EQ(refusal(R"({"__metadata__":null})", 0), "");
 }
 
 TEST_F(HostileSafetensors, EachFaultOfATensorIsNamed) {

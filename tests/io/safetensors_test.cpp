@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
+#include <bit>
 #include <cmath>
 #include <csignal>
 #include <limits>
+#include <set>
 
 #include "io/files/file_system.h"
 #include "io/safetensors/sharded.h"
@@ -136,6 +138,36 @@ TEST_F(Safetensors, NumbersAreRoundedToNearestEven) {
   file.read("bf16", Tensor(same.data(), DType::bf16, Shape{3, n / 3}));
   EXPECT_EQ(narrow, same);
   EXPECT_THROW(file.read("f16", part, n - 2), Bug);
+}
+
+/// Vector code has the bits of the scalar functions.
+TEST_F(Safetensors, EveryHalfAndMoreAreConverted) {
+  std::vector<fp16> halves(1 << 16);
+  std::vector<float> values(halves.size());
+  for (size_t i = 0; i < halves.size(); ++i) {
+    halves[i].bits = static_cast<uint16_t>(i);
+    // All exponents and signs; mantissas of ties and of their neighbours among them.
+    const auto low = static_cast<uint32_t>((0x7fffU + i % 3) & 0xffffU);
+    values[i] = std::bit_cast<float>(static_cast<uint32_t>(i) << 16U | low);
+  }
+  const auto n = std::ssize(values);
+  SafetensorsWriter writer(path_, {{.name = "f16", .type = SafetensorsType::f16, .shape = {n}},
+                                   {.name = "x16", .type = SafetensorsType::f16, .shape = {n}},
+                                   {.name = "xb16", .type = SafetensorsType::bf16, .shape = {n}}});
+  writer.write("f16", Tensor(halves.data(), DType::fp16, Shape{n}));
+  writer.write("x16", values);
+  writer.write("xb16", values);
+  writer.commit();
+  const SafetensorsReader file(path_);
+  const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
+  const std::vector<float> from_half = file.read("f16");
+  const std::vector<float> as_half = file.read("x16");
+  const std::vector<float> as_bf16 = file.read("xb16");
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(bits(from_half[i]), bits(to_float(halves[i]))) << i;
+    ASSERT_EQ(bits(as_half[i]), bits(to_float(to_fp16(values[i])))) << i;
+    ASSERT_EQ(bits(as_bf16[i]), bits(to_float(to_bf16(values[i])))) << i;
+  }
 }
 
 TEST_F(Safetensors, PiecesJoin) {
