@@ -9,8 +9,8 @@
 //   BF16, F16 fp32 values, converted
 // Tensors have 16 MiB of fp32 values, so that values, not the disk, fit the caches. "disk": the
 // file's pages are dropped from memory before they are read; "memory": they are there.
-// Columns: GB of the file a second, median and best; median of the ratios to raw of the same repeat;
-// least CPU seconds a GB, which other programs on the machine change little.
+// Columns: GB of the file a second, median and best; median of the ratios to raw of the same
+// repeat; least CPU seconds a GB, which other programs on the machine change less.
 #include <sys/resource.h>
 
 #include <algorithm>

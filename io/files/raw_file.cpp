@@ -94,11 +94,6 @@ std::optional<size_t> RawFile::read_to_end(uint64_t offset, size_t bytes, void* 
   return done;
 }
 
-void RawFile::read_ahead(uint64_t offset, uint64_t bytes) const {
-  ::posix_fadvise(file_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
-                  POSIX_FADV_WILLNEED);
-}
-
 void RawFile::write(uint64_t offset, size_t bytes, const void* data) {
   size_ = std::max(size_, offset + bytes);
   const auto* from = static_cast<const std::byte*>(data);
@@ -109,12 +104,23 @@ void RawFile::write(uint64_t offset, size_t bytes, const void* data) {
       note(put < 0 ? errno : ENOSPC);
       return;
     }
-    if (constexpr ssize_t kLarge = 1 << 20; put >= kLarge) {
-      start_to_disk(offset, static_cast<size_t>(put));
-    }
+    collect(offset, static_cast<size_t>(put));
     from += put;
     offset += static_cast<uint64_t>(put);
     bytes -= static_cast<size_t>(put);
+  }
+}
+
+/// Starts writing to the disk when consecutive writes make a large piece.
+void RawFile::collect(uint64_t offset, size_t bytes) {
+  constexpr size_t kLarge = size_t{1} << 20;
+  if (offset != collected_.offset + collected_.bytes) {
+    collected_ = {offset, 0};
+  }
+  collected_.bytes += bytes;
+  if (collected_.bytes >= kLarge) {
+    start_to_disk(collected_.offset, collected_.bytes);
+    collected_ = {offset + bytes, 0};
   }
 }
 

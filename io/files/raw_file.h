@@ -34,8 +34,6 @@ class RawFile {
   bool read(uint64_t offset, size_t bytes, void* out);
   /// The same, without the zeros: bytes that were read before the end; empty on an error.
   std::optional<size_t> read_to_end(uint64_t offset, size_t bytes, void* out);
-  /// Starts reading a part into the system's memory, without waiting.
-  void read_ahead(uint64_t offset, uint64_t bytes) const;
   /// Also starts the transfer to the disk, so that `finish` has little left to wait for; of a long
   /// file it waits for what was written before the last 64 MiB, and frees its pages.
   void write(uint64_t offset, size_t bytes, const void* data);
@@ -57,6 +55,7 @@ class RawFile {
  private:
   RawFile(int file, uint64_t size) : file_(file), size_(size) {}
   static RawFile open_ordinary(const std::filesystem::path& path, int flags);
+  void collect(uint64_t offset, size_t bytes);
   void start_to_disk(uint64_t offset, size_t bytes);
 
   struct Piece {
@@ -66,6 +65,7 @@ class RawFile {
   int file_ = -1;
   uint64_t size_ = 0;
   int error_ = 0;
+  Piece collected_{};            ///< consecutive writes, too short to be worth a transfer
   std::deque<Piece> under_way_;  ///< large writes that may not be on the disk, in order
   size_t bytes_under_way_ = 0;
 };

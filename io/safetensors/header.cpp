@@ -193,7 +193,8 @@ void check_safetensors_names(const std::vector<SafetensorsTensor>& tensors, std:
   }
 }
 
-/// Why a tensor cannot be at its place, behind the one `before`, which ends at `end`; empty: it can.
+/// Why a tensor cannot be at its place, behind the one `before`, which ends at `end`; empty if it
+/// can.
 std::string misplaced(const SafetensorsTensor& tensor, const SafetensorsTensor* before,
                       uint64_t end, uint64_t data_bytes) {
   const auto offsets = [&] { return fmt::format("[{}, {}]", tensor.begin, tensor.end); };

@@ -25,7 +25,7 @@ class JsonHandler {
   virtual void other(int64_t level, std::string_view value) = 0;
 };
 
-/// False if `text` is no JSON; `place` is then the byte, from 1, at which it ends to be JSON. Levels
+/// False if `text` is no JSON; `place` is then the byte, counted from 1, where the error is. Levels
 /// are not limited: the parser takes a bit for each.
 bool read_json_events(std::string_view text, JsonHandler& handler, size_t& place);
 

@@ -9,6 +9,9 @@
 
 namespace espalier::io {
 
+/// Bytes of a file that are converted at once: they stay in the cache between disk and conversion.
+inline constexpr int64_t kSafetensorsPiece = int64_t{256} << 10;
+
 /// The element type of tensors whose bytes are those of `type`; empty if there is none.
 std::optional<DType> same_bits(SafetensorsType type);
 /// `bytes` of a convertible type, as the numbers of `out`, on the host.

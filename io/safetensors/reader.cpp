@@ -13,8 +13,7 @@
 namespace espalier::io {
 namespace {
 
-constexpr uint64_t kLengthBytes = 8;            ///< of the header's length
-constexpr uint64_t kAhead = uint64_t{8} << 20;  ///< the disk reads while values are converted
+constexpr uint64_t kLengthBytes = 8;  ///< of the header's length
 
 /// Files that are often taken for safetensors, by their first bytes.
 struct OtherFormat {
@@ -130,21 +129,13 @@ void SafetensorsReader::read(const std::string& name, const Tensor& out, int64_t
     load(from, begin, {static_cast<std::byte*>(out.data), out.bytes()});
     return;
   }
-  constexpr int64_t kPiece = int64_t{1} << 20;
-  const int64_t most = kPiece / static_cast<int64_t>(width);
+  const int64_t most = kSafetensorsPiece / static_cast<int64_t>(width);
   std::vector<std::byte> bytes(static_cast<size_t>(std::min(most, out.count())) * width);
   const Tensor flat = out.reshaped(Shape{out.count()});
-  const uint64_t end = begin + static_cast<uint64_t>(out.count()) * width;
-  uint64_t ahead = begin;  // requested from the disk up to here
   for (int64_t done = 0; done < out.count(); done += most) {
     const int64_t count = std::min(most, out.count() - done);
     const auto piece = std::span(bytes).first(static_cast<size_t>(count) * width);
-    const uint64_t at = begin + static_cast<uint64_t>(done) * width;
-    if (const uint64_t wanted = std::min(end, at + kAhead); wanted > ahead) {
-      file_.read_ahead(data_ + from.begin + ahead, wanted - ahead);
-      ahead = wanted;
-    }
-    load(from, at, piece);
+    load(from, begin + static_cast<uint64_t>(done) * width, piece);
     decode_numbers(from.type, piece, flat.elements(done, count));
   }
 }

@@ -7,9 +7,10 @@
 //   }                                           in this order, the file is read from front to end
 //
 // Nothing is mapped into memory: a file that loses its end, or whose disk fails, gives a Failure
-// instead of SIGBUS. Values are read in pieces of 1 MiB, or directly where the types are the same,
-// so that memory holds nothing but the caller's part of a tensor. Changes of content while a file
-// is read are not noticed. One thread at a time uses a reader; several readers may read one file.
+// instead of SIGBUS. Values are converted in pieces of 256 KiB, or read directly where the types
+// are the same, so that memory holds nothing but the caller's part of a tensor. Changes of content
+// while a file is read are not noticed. One thread at a time uses a reader; several readers may
+// read one file.
 #include <cstddef>
 #include <filesystem>
 #include <map>

@@ -160,8 +160,7 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& values) {
     write_bytes(name, {static_cast<const std::byte*>(values.data), values.bytes()});
     return;
   }
-  constexpr int64_t kPiece = int64_t{1} << 20;
-  const int64_t most = kPiece / static_cast<int64_t>(width);
+  const int64_t most = kSafetensorsPiece / static_cast<int64_t>(width);
   std::vector<std::byte> bytes(static_cast<size_t>(std::min(most, count)) * width);
   const Tensor flat = values.reshaped(Shape{count});
   for (int64_t done = 0; done < count; done += most) {

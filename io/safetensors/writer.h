@@ -6,7 +6,7 @@
 //   writer.commit();
 //
 // The bytes of a file are those that the reference implementation writes: tensors of wider types
-// first, then by name. Memory holds one piece of 1 MiB, whatever the sizes of tensors.
+// first, then by name. Memory holds one piece of 256 KiB, whatever the sizes of tensors.
 //
 // Files: those of a tensor list that does not fit `max_shard_bytes` are model-00001-of-00003.
 // safetensors …, filled in the order of the list, and model.safetensors.index.json (sharded.h).
