@@ -68,23 +68,30 @@ void RawFile::note(int error) {
 }
 
 bool RawFile::read(uint64_t offset, size_t bytes, void* out) {
-  auto* to = static_cast<std::byte*>(out);
-  while (bytes > 0) {
-    const ssize_t got = uninterrupted(
-        [&] { return file_system().read(file_, to, std::min(bytes, kMaxTransfer), offset); });
+  const std::optional<size_t> got = read_to_end(offset, bytes, out);
+  if (got) {
+    std::memset(static_cast<std::byte*>(out) + *got, 0, bytes - *got);
+  }
+  return got.has_value();
+}
+
+std::optional<size_t> RawFile::read_to_end(uint64_t offset, size_t bytes, void* out) {
+  size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = uninterrupted([&] {
+      return file_system().read(file_, static_cast<std::byte*>(out) + done,
+                                std::min(bytes - done, kMaxTransfer), offset + done);
+    });
     if (got < 0) {
       note(errno);
-      return false;
+      return {};
     }
     if (got == 0) {
-      std::memset(to, 0, bytes);
-      return true;
+      break;
     }
-    to += got;
-    offset += static_cast<uint64_t>(got);
-    bytes -= static_cast<size_t>(got);
+    done += static_cast<size_t>(got);
   }
-  return true;
+  return done;
 }
 
 void RawFile::write(uint64_t offset, size_t bytes, const void* data) {
@@ -97,12 +104,23 @@ void RawFile::write(uint64_t offset, size_t bytes, const void* data) {
       note(put < 0 ? errno : ENOSPC);
       return;
     }
-    if (constexpr ssize_t kLarge = 1 << 20; put >= kLarge) {
-      start_to_disk(offset, static_cast<size_t>(put));
-    }
+    collect(offset, static_cast<size_t>(put));
     from += put;
     offset += static_cast<uint64_t>(put);
     bytes -= static_cast<size_t>(put);
+  }
+}
+
+/// Starts writing to the disk when consecutive writes make a large piece.
+void RawFile::collect(uint64_t offset, size_t bytes) {
+  constexpr size_t kLarge = size_t{1} << 20;
+  if (offset != collected_.offset + collected_.bytes) {
+    collected_ = {offset, 0};
+  }
+  collected_.bytes += bytes;
+  if (collected_.bytes >= kLarge) {
+    start_to_disk(collected_.offset, collected_.bytes);
+    collected_ = {offset + bytes, 0};
   }
 }
 
@@ -187,13 +205,29 @@ void AtomicFile::append(std::string_view text) {
   file_.write(file_.size(), text.size(), text.data());
 }
 
+void AtomicFile::write(uint64_t offset, std::span<const std::byte> bytes) {
+  file_.write(offset, bytes.size(), bytes.data());
+  expect_written();
+}
+
+void AtomicFile::complete() {
+  if (!completed_) {
+    file_.finish();
+    expect_written();
+    completed_ = true;
+  }
+}
+
 void AtomicFile::commit() {
-  file_.finish();
+  complete();
+  publish(temporary_, path_);
+  committed_ = true;
+}
+
+void AtomicFile::expect_written() const {
   check_system(file_.error() == 0, file_.error(),
                "{} cannot be written: {}; free space or fix the cause, then repeat the command",
                path_.string(), cause_of(file_.error()));
-  publish(temporary_, path_);
-  committed_ = true;
 }
 
 void GrowingFile::append(std::string_view bytes) {

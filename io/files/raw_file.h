@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +32,8 @@ class RawFile {
   uint64_t size() const { return size_; }
   /// Past the end: zeros. False on an error.
   bool read(uint64_t offset, size_t bytes, void* out);
+  /// The same, without the zeros: bytes that were read before the end; empty on an error.
+  std::optional<size_t> read_to_end(uint64_t offset, size_t bytes, void* out);
   /// Also starts the transfer to the disk, so that `finish` has little left to wait for; of a long
   /// file it waits for what was written before the last 64 MiB, and frees its pages.
   void write(uint64_t offset, size_t bytes, const void* data);
@@ -51,6 +55,7 @@ class RawFile {
  private:
   RawFile(int file, uint64_t size) : file_(file), size_(size) {}
   static RawFile open_ordinary(const std::filesystem::path& path, int flags);
+  void collect(uint64_t offset, size_t bytes);
   void start_to_disk(uint64_t offset, size_t bytes);
 
   struct Piece {
@@ -60,6 +65,7 @@ class RawFile {
   int file_ = -1;
   uint64_t size_ = 0;
   int error_ = 0;
+  Piece collected_{};            ///< consecutive writes, too short to be worth a transfer
   std::deque<Piece> under_way_;  ///< large writes that may not be on the disk, in order
   size_t bytes_under_way_ = 0;
 };
@@ -73,8 +79,7 @@ inline constexpr uint64_t kMaxText = uint64_t{1} << 32;
 std::string read_text(const std::filesystem::path& path, std::string_view what,
                       uint64_t most = kMaxText);
 
-/// A text file that appears whole or not at all: written to a temporary name, then fsynced and
-/// renamed.
+/// A file that appears whole or not at all: written to a temporary name, then fsynced and renamed.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -82,12 +87,21 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  const std::filesystem::path& path() const { return path_; }
   void append(std::string_view text);
-  void commit();  ///< throws Failure with the cause of the first write that failed
+  /// Throws Failure with the cause of the first write that failed.
+  void write(uint64_t offset, std::span<const std::byte> bytes);
+  /// To the disk, still under the temporary name. Throws Failure likewise.
+  void complete();
+  /// Completes unless that is done, and renames.
+  void commit();
 
  private:
+  void expect_written() const;
+
   std::filesystem::path path_, temporary_;
   RawFile file_;
+  bool completed_ = false;
   bool committed_ = false;
 };
 

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "io/checkpoint/plain_hdf5.h"
+#include "io/safetensors/writer.h"
 #include "parallel/transport/thread_communicator.h"
 #include "parallel/wire/codec.h"
 #include "sparse/index/file_index.h"
@@ -199,6 +200,25 @@ void write_plain(const std::string& target) {
   writer.commit();
 }
 
+void write_safetensors() {
+  using io::SafetensorsType;
+  const std::vector<io::SafetensorsEntry> tensors{
+      {.name = "w", .type = SafetensorsType::bf16, .shape = {3, 2}},
+      {.name = "bias", .type = SafetensorsType::f32, .shape = {3}},
+      {.name = "half", .type = SafetensorsType::f16, .shape = {1, 1, 5}},
+      {.name = "double", .type = SafetensorsType::f64, .shape = {}},
+      {.name = "empty", .type = SafetensorsType::i64, .shape = {0, 7}},
+      {.name = "mask \"é\"", .type = SafetensorsType::boolean, .shape = {5}}};
+  const fs::path path = file_of("safetensors", "types.safetensors");
+  io::SafetensorsWriter writer(path, tensors, {.metadata = {{"format", "pt"}, {"a", "\n"}}});
+  for (const io::SafetensorsEntry& tensor : tensors) {
+    const Bytes bytes(*io::safetensors_bytes(tensor.type, tensor.shape), 0x3f);
+    writer.write_bytes(tensor.name, std::as_bytes(std::span(bytes)));
+  }
+  writer.commit();
+  fs::rename(path, path.parent_path() / "types");
+}
+
 }  // namespace
 }  // namespace espalier::fuzz
 
@@ -217,5 +237,6 @@ int main(int count, char** arguments) {
   write_checkpoint("bitmap", "bitmap");
   write_plain("plain_hdf5");
   write_plain("weights");
+  write_safetensors();
   return 0;
 }
