@@ -48,7 +48,8 @@ bool ends_with_word(std::string_view text) {
 
 }  // namespace
 
-void AddedTokenSet::add(const AddedToken& token, std::string_view text) {
+void AddedTokenSet::add(const AddedToken& token) {
+  const std::string& text = token.searched;
   if (text.empty()) {
     return;
   }

@@ -11,6 +11,7 @@ namespace espalier::io {
 
 struct AddedToken {
   std::string content;
+  std::string searched;  ///< the content; normalized if `normalized`
   int32_t id = 0;
   bool special = false;
   bool normalized = false;
@@ -28,8 +29,8 @@ class AddedTokenSet {
     int32_t token = -1;  ///< -1: other text
   };
 
-  /// `text`: as searched for; a later token of the same text counts.
-  void add(const AddedToken& token, std::string_view text);
+  /// Of two tokens that are searched as one text the later counts.
+  void add(const AddedToken& token);
 
   bool empty() const { return tokens_.empty(); }
   size_t longest() const { return longest_; }  ///< bytes

@@ -27,18 +27,37 @@ uint64_t mixed_bits(uint64_t key) {
   return key ^ key >> 32U;
 }
 
+/// Up to 8 bytes, padded with zeros: two loads that overlap.
+uint64_t padded_load(const char* from, size_t bytes) {
+  const auto load = [from]<class Number>(Number number, size_t at) {
+    std::memcpy(&number, from + at, sizeof(number));
+    return uint64_t{number};
+  };
+  if (bytes == 8) {
+    return load(uint64_t{}, 0);
+  }
+  if (bytes >= 4) {
+    return load(uint32_t{}, 0) | load(uint32_t{}, bytes - 4) << 8 * (bytes - 4);
+  }
+  if (bytes >= 2) {
+    return load(uint16_t{}, 0) | load(uint16_t{}, bytes - 2) << 8 * (bytes - 2);
+  }
+  return bytes == 1 ? load(uint8_t{}, 0) : 0;
+}
+
 /// Printable characters of Latin-1 stand for themselves, others for U+0100 and up, in order.
 struct ByteAlphabet {
   std::array<std::string, 256> characters;
-  std::unordered_map<char32_t, unsigned char> bytes;
+  std::array<int16_t, 0x144> bytes{};  ///< by code point; -1: none
 
   ByteAlphabet() {
+    bytes.fill(-1);
     char32_t next = 0x100;
     for (unsigned byte = 0; byte < 256; ++byte) {
       const bool printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
       const char32_t point = printable ? byte : next++;
       append_utf8(characters[byte], point);
-      bytes[point] = static_cast<unsigned char>(byte);
+      bytes[point] = static_cast<int16_t>(byte);
     }
   }
 };
@@ -53,13 +72,14 @@ const ByteAlphabet& byte_alphabet() {
 const std::string& byte_character(unsigned char byte) { return byte_alphabet().characters[byte]; }
 
 bool bytes_of_characters(std::string_view token, std::string& bytes) {
+  const ByteAlphabet& alphabet = byte_alphabet();
   bytes.clear();
   for (size_t at = 0; at < token.size(); at += utf8_bytes(token[at])) {
-    const auto found = byte_alphabet().bytes.find(code_point(token, at));
-    if (found == byte_alphabet().bytes.end()) {
+    const char32_t point = code_point(token, at);
+    if (point >= alphabet.bytes.size() || alphabet.bytes[point] < 0) {
       return false;
     }
-    bytes += static_cast<char>(found->second);
+    bytes += static_cast<char>(alphabet.bytes[point]);
   }
   return true;
 }
@@ -67,11 +87,13 @@ bool bytes_of_characters(std::string_view token, std::string& bytes) {
 WordCache::WordCache() : entries_(size_t{1} << kBits) {}
 
 WordCache::Entry& WordCache::entry_of(std::string_view word, std::array<uint64_t, 3>& key) {
-  std::memcpy(key.data(), word.data(), word.size());
-  uint64_t hash = word.size();
-  for (const uint64_t part : key) {
-    hash = mixed_bits(hash ^ part);
+  for (size_t i = 0; i < key.size(); ++i) {
+    const size_t at = std::min(8 * i, word.size());
+    key[i] = padded_load(word.data() + at, std::min<size_t>(word.size() - at, 8));
   }
+  const uint64_t hash = mixed_bits((key[0] + word.size()) ^ key[1] * 0xc2b2ae3d27d4eb4fU ^
+                                   key[2] * 0x165667b19e3779f9U) *
+                        0x9e3779b97f4a7c15U;
   return entries_[hash >> (64 - kBits)];
 }
 

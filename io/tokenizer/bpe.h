@@ -32,7 +32,7 @@ class WordCache {
   Entry& entry_of(std::string_view word, std::array<uint64_t, 3>& key);
 
  private:
-  static constexpr unsigned kBits = 15;
+  static constexpr unsigned kBits = 16;
   std::vector<Entry> entries_;
 };
 

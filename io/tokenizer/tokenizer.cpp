@@ -45,9 +45,14 @@ class WordEncoder final : public WordSink {
       : bpe_(bpe), work_(work), notes_cuts_(notes_cuts), out_(out) {}
 
   void cut(size_t rest) override {
-    if (notes_cuts_) {
-      work_.cuts.push_back({.rest = rest, .tokens = out_.size()});
+    if (!notes_cuts_) {
+      return;
     }
+    constexpr size_t kMost = 8192;  // the last ones are wanted
+    if (work_.cuts.size() == kMost) {
+      work_.cuts.erase(work_.cuts.begin(), work_.cuts.begin() + kMost / 2);
+    }
+    work_.cuts.push_back({.rest = rest, .tokens = out_.size()});
   }
 
   void word(std::string_view word, bool cuttable, size_t rest) override {
@@ -103,6 +108,7 @@ struct Tokenizer::State {
   size_t find_cut(const TextWindow& window, const AddedTokenSet::Part& part, Workspace& work,
                   size_t& tokens) const;
   size_t last_cut_by_normalizer(std::string_view text) const;
+  /// As `decode` sees it; null: there is none.
   const std::string* token_of(int32_t id) const;
 
   /// Calls work(workspace) with a workspace that no other thread uses.
@@ -144,7 +150,9 @@ void Tokenizer::State::read_added(const JsonField& field) {
                                    kMaxAddedToken);
     }
     const int32_t known = model.id_of(token.content);
-    const std::string* other = token_of(token.id);
+    const auto before = added.find(token.id);
+    const std::string* other =
+        before != added.end() ? &before->second.content : model.token_of(token.id);
     if ((known >= 0 && known != token.id) || (other != nullptr && *other != token.content)) {
       element.at("id").refuse(
           "is {}, but another place of the file gives {}; each token has one id", token.id,
@@ -152,11 +160,10 @@ void Tokenizer::State::read_added(const JsonField& field) {
               ? fmt::format("that id to \"{}\"", JsonField::printable(*other))
               : fmt::format("\"{}\" the id {}", JsonField::printable(token.content), known));
     }
-    if (token.normalized) {
-      added_normalized.add(token, normalizer.apply(token.content, false, memory, buffer));
-    } else {
-      added_raw.add(token, token.content);
-    }
+    token.searched = token.normalized
+                         ? std::string(normalizer.apply(token.content, false, memory, buffer))
+                         : token.content;
+    (token.normalized ? added_normalized : added_raw).add(token);
     vocabulary = std::max(vocabulary, int64_t{token.id} + 1);
     added[token.id] = std::move(token);
   }
@@ -164,7 +171,7 @@ void Tokenizer::State::read_added(const JsonField& field) {
 
 const std::string* Tokenizer::State::token_of(int32_t id) const {
   const auto found = added.find(id);
-  return found != added.end() ? &found->second.content : model.token_of(id);
+  return found != added.end() ? &found->second.searched : model.token_of(id);
 }
 
 /// Encodes the text of a part that is no added token. `all` becomes false if an added token was

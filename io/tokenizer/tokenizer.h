@@ -45,7 +45,7 @@ class Tokenizer {
 };
 
 /// Encodes a text that comes in parts, to the tokens of the whole: `encode(text, false)`. It keeps
-/// about 1 MiB of the text, or as much as has no place where a cut changes no token.
+/// about 256 KiB of the text, or as much as has no place where a cut changes no token.
 class TokenizerStream {
  public:
   explicit TokenizerStream(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
@@ -66,7 +66,7 @@ class TokenizerStream {
   std::string incomplete_;  ///< the beginning of a code point
   std::string repaired_;
   bool continues_ = false;  ///< tokens of an earlier part are given out
-  size_t window_ = size_t{1} << 20;
+  size_t window_ = size_t{1} << 18;
   size_t wanted_ = window_;  ///< bytes of pending_ for the next attempt
 };
 
