@@ -69,37 +69,27 @@ inline TokenizerJson metaspace_tokenizer() {
   for (const char* token : {"▁", "h", "i", "t", "e", "▁h", "▁hi", "he", "the", "▁the", "▁▁"}) {
     vocabulary[token] = next_id++;  // ▁ 259, h 260, i 261, t 262, e 263, ▁h 264, ▁hi 265, he 266,
   }                                 // the 267, ▁the 268, ▁▁ 269
-  return {
-      {"added_tokens",
-       {{{"id", 1}, {"content", "<s>"}, {"special", true}, {"normalized", false}},
-        {{"id", 2}, {"content", "</s>"}, {"special", true}, {"normalized", false}}}},
-      {"normalizer",
-       {{"type", "Sequence"},
-        {"normalizers",
-         {{{"type", "Prepend"}, {"prepend", "▁"}},
-          {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}}}}}},
-      {"pre_tokenizer", nullptr},
-      {"post_processor",
-       {{"type", "TemplateProcessing"},
-        {"single",
-         {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
-          {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
-        {"pair", TokenizerJson::array()},
-        {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {1}}, {"tokens", {"<s>"}}}}}}}},
-      {"decoder",
-       {{"type", "Sequence"},
-        {"decoders",
-         {{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
-          {{"type", "ByteFallback"}},
-          {{"type", "Fuse"}},
-          {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
-      {"model",
-       {{"type", "BPE"},
-        {"unk_token", "<unk>"},
-        {"fuse_unk", true},
-        {"byte_fallback", true},
-        {"vocab", std::move(vocabulary)},
-        {"merges", {{"▁", "h"}, {"▁h", "i"}, {"h", "e"}, {"t", "he"}, {"▁", "the"}, {"▁", "▁"}}}}}};
+  TokenizerJson json = TokenizerJson::parse(R"({
+    "added_tokens": [{"id": 1, "content": "<s>", "special": true, "normalized": false},
+                     {"id": 2, "content": "</s>", "special": true, "normalized": false}],
+    "normalizer": {"type": "Sequence", "normalizers": [
+      {"type": "Prepend", "prepend": "▁"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+    "pre_tokenizer": null,
+    "post_processor": {
+      "type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                 {"Sequence": {"id": "A", "type_id": 0}}],
+      "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
+    "decoder": {"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+      {"type": "ByteFallback"}, {"type": "Fuse"},
+      {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+    "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+              "merges": [["▁", "h"], ["▁h", "i"], ["h", "e"], ["t", "he"], ["▁", "the"],
+                         ["▁", "▁"]]}})");
+  json["model"]["vocab"] = std::move(vocabulary);
+  return json;
 }
 
 }  // namespace espalier::io
