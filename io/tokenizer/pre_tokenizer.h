@@ -1,5 +1,5 @@
 #pragma once
-// The pre-tokenizer of a tokenizer.json: cuts a text into words, which the model encodes one by one.
+// The pre-tokenizer of a tokenizer.json: cuts a text into words. The model encodes each by itself.
 #include <cstddef>
 #include <string>
 #include <string_view>
