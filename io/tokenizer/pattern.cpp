@@ -1,6 +1,7 @@
 #include "io/tokenizer/pattern.h"
 
-#include <cctype>
+#include <algorithm>
+#include <limits>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -11,7 +12,9 @@ namespace espalier::io {
 namespace {
 
 constexpr size_t kMaxPattern = size_t{1} << 14;  ///< bytes of a regular expression
-constexpr uint32_t kMaxMatchSteps = 2'000'000;   ///< PCRE2's count of backtracking points
+/// Backtracking points of a match, and as many more for each byte of the text.
+constexpr uint64_t kMaxMatchSteps = 2'000'000;
+constexpr uint64_t kMaxStepsPerByte = 8;
 constexpr size_t kMaxJitStack = size_t{1} << 20;
 /// What \w is to Oniguruma.
 constexpr std::string_view kWordMembers = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
@@ -168,10 +171,7 @@ struct PatternMemory::Parts {
   pcre2_match_data* match = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
   pcre2_jit_stack* stack = pcre2_jit_stack_create(size_t{1} << 15, kMaxJitStack, nullptr);
-  Parts() {
-    pcre2_set_match_limit(context, kMaxMatchSteps);
-    pcre2_jit_stack_assign(context, nullptr, stack);
-  }
+  Parts() { pcre2_jit_stack_assign(context, nullptr, stack); }
   ~Parts() {
     pcre2_jit_stack_free(stack);
     pcre2_match_context_free(context);
@@ -239,6 +239,9 @@ Pattern::Found Pattern::find(std::string_view text, size_t from, bool open, Patt
   }
   PatternMemory::Parts& parts = *memory.parts_;
   const auto* const subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  pcre2_set_match_limit(parts.context, static_cast<uint32_t>(std::min<uint64_t>(
+                                           kMaxMatchSteps + kMaxStepsPerByte * text.size(),
+                                           std::numeric_limits<uint32_t>::max())));
   const uint32_t options = open ? PCRE2_PARTIAL_HARD : 0;
   const int code = code_->compiled_to_machine_code
                        ? pcre2_jit_match(code_->code, subject, text.size(), from, options,
