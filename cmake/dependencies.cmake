@@ -19,3 +19,5 @@ if(NOT tomlplusplus_FOUND)  # its builds by CMake, such as Spack's, have no file
   endif()
 endif()
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.40)  # properties such as White_Space
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)

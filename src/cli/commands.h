@@ -17,7 +17,8 @@ void register_inspect(CLI::App& app, Action& chosen);
 void register_eval(CLI::App& app, Action& chosen);
 void register_sample(CLI::App& app, Action& chosen);
 void register_data(CLI::App& app, Action& chosen);
-void register_convert(CLI::App& app, Action& chosen);  ///< import and export
+void register_tokenize(CLI::App& data, Action& chosen);  ///< of data
+void register_convert(CLI::App& app, Action& chosen);    ///< import and export
 void register_report(CLI::App& app, Action& chosen);
 void register_schedule(CLI::App& app, Action& chosen);
 void register_plan_communication(CLI::App& app, Action& chosen);  ///< plan-communication

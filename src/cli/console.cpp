@@ -58,6 +58,17 @@ void say(const std::string& text) {
   std::clearerr(stderr);
 }
 
+/// 24 columns, of which a share is filled; and the share.
+std::string bar_text(double share) {
+  constexpr int kWidth = 24;
+  const int filled = static_cast<int>(share * kWidth);
+  std::string bar;
+  for (int i = 0; i < kWidth; ++i) {
+    bar += i < filled ? "█" : "░";
+  }
+  return fmt::format("{} {:3.0f} %", bar, 100 * share);
+}
+
 }  // namespace
 
 void keep_standard_files() {
@@ -185,15 +196,9 @@ std::string Progress::line(const train::StepReport& report) const {
 }
 
 void Progress::draw(const train::StepReport& report) {
-  constexpr int kWidth = 24;
   const double share =
       static_cast<double>(report.step) / static_cast<double>(std::max<int64_t>(total_, 1));
-  const int filled = static_cast<int>(share * kWidth);
-  std::string bar;
-  for (int i = 0; i < kWidth; ++i) {
-    bar += i < filled ? "█" : "░";
-  }
-  say(fmt::format("\r\033[K{} {:3.0f} %  {}", bar, 100 * share, line(report)));
+  say(fmt::format("\r\033[K{}  {}", bar_text(share), line(report)));
   bar_open_ = true;
   if (report.val_loss) {
     finish();  // evaluations stay on the screen
@@ -216,6 +221,31 @@ void Progress::finish() {
     say("\n");
     bar_open_ = false;
   }
+}
+
+ByteProgress::ByteProgress(int64_t total)
+    : total_(std::max<int64_t>(total, 1)),
+      terminal_(on_terminal()),
+      started_(now_seconds()),
+      last_shown_(started_) {}
+
+ByteProgress::~ByteProgress() {
+  if (terminal_ && last_shown_ != started_) {
+    say("\r\033[K");
+  }
+}
+
+void ByteProgress::show(int64_t done) {
+  const double now = now_seconds();
+  if (!terminal_ || now - last_shown_ < kTerminalInterval) {
+    return;
+  }
+  last_shown_ = now;
+  const double rate = static_cast<double>(done) / (now - started_);
+  say(fmt::format("\r\033[K{}  {} of {}  {}/s  {} left",
+                  bar_text(static_cast<double>(done) / static_cast<double>(total_)),
+                  bytes_text(static_cast<double>(done)), bytes_text(static_cast<double>(total_)),
+                  bytes_text(rate), duration_text(static_cast<double>(total_ - done) / rate)));
 }
 
 }  // namespace espalier::cli

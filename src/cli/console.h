@@ -69,4 +69,20 @@ class Progress {
   bool bar_open_ = false;
 };
 
+/// Shows on a terminal how far the reading of a text is.
+class ByteProgress {
+ public:
+  explicit ByteProgress(int64_t total);
+  ~ByteProgress();  ///< removes the line
+  ByteProgress(const ByteProgress&) = delete;
+  ByteProgress& operator=(const ByteProgress&) = delete;
+  void show(int64_t done);
+
+ private:
+  int64_t total_;
+  bool terminal_;
+  double started_;  ///< seconds
+  double last_shown_;
+};
+
 }  // namespace espalier::cli

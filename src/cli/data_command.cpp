@@ -1,14 +1,12 @@
-// espalier data tokenize and inspect: writes token files; shows the samples of data files as a run
-// reads them.
+// espalier data inspect: shows the samples of data files as a run reads them. data tokenize:
+// tokenize_command.cpp.
 #include <fmt/ranges.h>
 
 #include "io/data/image_format.h"
 #include "io/data/images.h"
 #include "io/data/tokens.h"
-#include "io/files/raw_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/weights_file.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {
@@ -17,22 +15,8 @@ namespace {
 struct DataArguments {
   io::DataConfig data{.validation_fraction = 0};
   int64_t context = 64;
-  std::string out;
-  std::string dtype = "uint16";
   bool json = false;
 };
-
-/// Little-endian integers of `width` bytes.
-std::string packed(std::span<const int32_t> tokens, size_t width) {
-  std::string bytes;
-  bytes.reserve(tokens.size() * width);
-  for (const int32_t token : tokens) {
-    for (size_t byte = 0; byte < width; ++byte) {
-      bytes += static_cast<char>(static_cast<uint32_t>(token) >> (8 * byte) & 0xffU);
-    }
-  }
-  return bytes;
-}
 
 /// Printable bytes as they are, others as \xNN.
 std::string shown(const std::string& bytes) {
@@ -42,41 +26,6 @@ std::string shown(const std::string& bytes) {
     text += byte >= 0x20 && byte < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
   }
   return text;
-}
-
-int tokenize(const DataArguments& arguments) {
-  const std::string note_file = arguments.out + ".json";
-  check_output(arguments.out, arguments.data.train);
-  check_output(note_file, arguments.data.train);
-  const auto data =
-      io::TokenDataset::open(arguments.data, io::Split::train, {.context = 0, .vocabulary = 0});
-  io::AtomicFile tokens(arguments.out);
-  const size_t width = arguments.dtype == "uint16" ? 2 : 4;
-  std::vector<int32_t> buffer;
-  for (int64_t at = 0; at < data.size(); at += static_cast<int64_t>(buffer.size())) {
-    buffer.resize(static_cast<size_t>(std::min<int64_t>(data.size() - at, int64_t{1} << 20U)));
-    data.read(at, buffer);
-    tokens.append(packed(buffer, width));
-  }
-  tokens.commit();
-  // The note allows decoding to text: token t stands for byte bytes[t].
-  nlohmann::ordered_json note{{"kind", arguments.data.kind},
-                              {"token_type", arguments.dtype},
-                              {"tokens", data.size()},
-                              {"vocabulary", data.vocabulary()},
-                              {"bytes", data.characters().text()}};
-  io::AtomicFile file(note_file);
-  file.append(note.dump(2) + "\n");
-  file.commit();
-  Progress(true, 0, false)
-      .note(fmt::format(
-          "wrote {}: {} tokens, {}; vocabulary: {}", arguments.out, grouped(data.size()),
-          bytes_text(static_cast<double>(width) * static_cast<double>(data.size())), note_file));
-  print(
-      fmt::format("[model]\nvocabulary = {}\n\n[data]\nkind = \"tokens\"\ntrain = [\"{}\"]\n"
-                  "token_type = \"{}\"\n",
-                  data.vocabulary(), arguments.out, arguments.dtype));
-  return 0;
 }
 
 nlohmann::ordered_json split_of(const DataArguments& arguments, io::Split split) {
@@ -151,25 +100,6 @@ int inspect(const DataArguments& arguments) {
       "{}vocabulary {}{}\n", table(rows), train.vocabulary(),
       json.contains("characters") ? ": " + json["characters"].get<std::string>() : std::string()));
   return 0;
-}
-
-void register_tokenize(CLI::App& data, Action& chosen) {
-  auto arguments = std::make_shared<DataArguments>();
-  CLI::App* command = data.add_subcommand(
-      "tokenize", "Write bytes or characters of files as a token binary, with a note beside it");
-  command->add_option("files", arguments->data.train, "any files; several count as one")
-      ->required();
-  command->add_option("-o,--out", arguments->out, "the token file; the note is OUT.json")
-      ->required();
-  command
-      ->add_option("--kind", arguments->data.kind, "bytes (256 tokens) or chars (those that occur)")
-      ->check(CLI::IsMember({"bytes", "chars"}))
-      ->capture_default_str();
-  command->add_option("--dtype", arguments->dtype, "of a token")
-      ->check(CLI::IsMember({"uint16", "uint32"}))
-      ->capture_default_str();
-  command->callback(
-      [arguments, &chosen] { chosen = [arguments] { return tokenize(*arguments); }; });
 }
 
 void register_inspect_data(CLI::App& data, Action& chosen) {

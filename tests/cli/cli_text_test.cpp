@@ -1,8 +1,10 @@
 // The real program on text: samples, token files, and listings of a run's requirements.
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <regex>
 
+#include "tests/io/tokenizer_examples.h"
 #include "tests/support/program.h"
 
 namespace espalier::cli_text_test {
@@ -90,6 +92,46 @@ TEST(CliText, TokenizedCharactersComeWithTheirVocabulary) {
   here.write("empty.txt", "");
   expect_error(here.run("data tokenize empty.txt -o t2.bin"), 1, "empty");
   EXPECT_FALSE(std::filesystem::exists(here / "t2.bin"));
+}
+
+TEST(CliText, ATokenizerMakesTokenFiles) {
+  const Workplace here;
+  io::TokenizerJson json = io::byte_level_tokenizer();
+  here.write("tokenizer.json", json.dump());
+  here.write("a.txt", "low the");
+  here.write("b.txt", "the\xff");
+  const std::string tokenize = "data tokenize a.txt b.txt -o t.bin --tokenizer tokenizer.json";
+  const Ran ran = here.run(tokenize + " --dtype uint32 --document-separator '<|end|>'");
+  expect_code(ran, 0);
+  EXPECT_NE(ran.out.find("vocabulary = 301"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.err.find("wrote t.bin: 9 tokens, 36 B"), std::string::npos) << ran.err;
+  const std::string bytes = here.read("t.bin");
+  std::vector<uint32_t> tokens(bytes.size() / 4);
+  std::memcpy(tokens.data(), bytes.data(), bytes.size());
+  EXPECT_EQ(tokens, (std::vector<uint32_t>{257, 262, 300, 't', 261, 0xef, 0xbf, 0xbd, 300}));
+  const Json note = Json::parse(here.read("t.bin.json"));
+  EXPECT_EQ(note["kind"], "tokenizer");
+  EXPECT_EQ(note["tokens"], 9);
+  EXPECT_EQ(note["document_separator"], 300);
+  expect_code(here.run(tokenize), 0);
+  EXPECT_EQ(here.read("t.bin").size(), 2U * 7U);
+  expect_code(here.run("data inspect t.bin --kind tokens --context 2 --validation-fraction 0"), 0);
+
+  expect_error(here.run(tokenize + " --document-separator 301"), 1, "vocabulary of 301");
+  expect_error(here.run(tokenize + " --document-separator none2"), 1, "none2 is no token");
+  expect_error(here.run(tokenize + " --kind bytes"), 2, "--kind");
+  expect_error(here.run("data tokenize a.txt -o tokenizer.json --tokenizer tokenizer.json"), 1,
+               "tokenizer.json is the input");
+  expect_error(here.run("data tokenize a.txt -o a.txt --tokenizer tokenizer.json"), 1,
+               "a.txt is the input");
+  expect_error(here.run("data tokenize none.txt -o t2.bin --tokenizer tokenizer.json"), 1,
+               "none.txt");
+  json["model"]["vocab"]["far"] = 65536;
+  here.write("tokenizer.json", json.dump());
+  expect_error(here.run(tokenize), 1, "add --dtype uint32");
+  json["decoder"]["type"] = "CTC";
+  here.write("tokenizer.json", json.dump());
+  expect_error(here.run(tokenize), 1, "tokenizer.json: decoder.type \"CTC\" is not supported");
 }
 
 TEST(CliText, DataInspectShowsTheSplit) {

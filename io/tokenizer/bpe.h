@@ -1,0 +1,128 @@
+#pragma once
+// Byte-pair encoding: a word begins as its characters (or bytes), and the adjacent pair of lowest
+// rank is merged until no pair has a rank (Sennrich et al., ACL 2016).
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "io/tokenizer/json_field.h"
+
+namespace espalier::io {
+
+/// Tokens of words that were encoded before: of fixed size, a new word takes the place of an old
+/// one. For one thread.
+class WordCache {
+ public:
+  static constexpr size_t kMaxBytes = 24;  ///< of a cached word
+  static constexpr size_t kMaxTokens = 8;
+
+  struct Entry {
+    std::array<uint64_t, 3> word{};  ///< padded with zeros
+    std::array<int32_t, kMaxTokens> tokens{};
+    uint8_t bytes = 0;
+    uint8_t count = 0;
+  };
+
+  WordCache();
+  /// The only place for a word, which another one may hold; `key` becomes the word's.
+  Entry& entry_of(std::string_view word, std::array<uint64_t, 3>& key);
+
+ private:
+  static constexpr unsigned kBits = 16;
+  std::vector<Entry> entries_;
+};
+
+class Bpe {
+ public:
+  /// Memory of an encoding; one per thread.
+  struct Scratch {
+    WordCache cache;
+    struct Symbol {
+      int32_t id = 0;
+      int32_t rank = 0;    ///< of the pair with the next symbol
+      int32_t merged = 0;  ///< what that pair becomes
+      int32_t before = -1;
+      int32_t after = -1;
+    };
+    std::vector<Symbol> symbols;
+    struct Candidate {
+      int32_t rank = 0;
+      int32_t left = 0;
+      int32_t merged = 0;
+    };
+    std::vector<Candidate> heap;
+  };
+
+  Bpe() = default;
+  Bpe(Bpe&&) = default;  // a copy's views would be of the original
+  Bpe& operator=(Bpe&&) = default;
+
+  /// `bytes`: words are bytes, each of which the vocabulary writes as a character (ByteLevel).
+  static Bpe read(const JsonField& model, bool bytes);
+
+  /// Appends the tokens of a word.
+  void encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
+
+  /// Beginning at `from` > 0: the first place before a "▁" at which the word can be cut without a
+  /// change of its tokens, because no token of the model holds the characters beside the cut;
+  /// word.size(): there is none.
+  size_t cut_after(std::string_view word, size_t from) const;
+
+  /// -1: no such token.
+  int32_t id_of(std::string_view token) const;
+  /// Null: no such token.
+  const std::string* token_of(int32_t id) const;
+  int64_t tokens() const { return static_cast<int64_t>(tokens_.size()); }
+  int32_t largest_id() const { return largest_id_; }
+
+ private:
+  struct Merge {
+    uint64_t pair = 0;
+    int32_t rank = 0;
+    int32_t merged = 0;
+  };
+  void read_vocabulary(const JsonField& vocabulary);
+  void read_merges(const JsonField& merges);
+  void find_symbols();
+  void find_cuts(const std::vector<int32_t>& merged);
+  const Merge* merge_of(int32_t left, int32_t right) const;
+  int32_t character_id(std::string_view character) const;
+  void encode_uncached(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
+  void begin_symbols(std::string_view word, Scratch& scratch) const;
+  void pair_up(Scratch& scratch, size_t left, size_t right) const;
+  void merge_few(Scratch& scratch, std::vector<int32_t>& out) const;
+  void merge_many(Scratch& scratch, std::vector<int32_t>& out) const;
+
+  bool bytes_ = false;
+  bool ignore_merges_ = false;
+  bool byte_fallback_ = false;
+  bool fuse_unknown_ = false;
+  std::string unknown_;  ///< empty: characters without token are left out
+  int32_t unknown_id_ = -1;
+  std::string file_;
+
+  std::vector<std::string> tokens_;
+  std::unordered_map<std::string_view, int32_t> id_of_;   ///< views of tokens_
+  std::unordered_map<int32_t, uint32_t> index_of_;        ///< id: place in tokens_
+  std::unordered_map<std::string, int32_t> id_of_bytes_;  ///< of words, for ignore_merges
+  std::array<int32_t, 256> byte_ids_{};                   ///< of a byte's character; -1: none
+  std::array<int32_t, 256> fallback_ids_{};               ///< of "<0x00>" to "<0xFF>"
+  std::array<int32_t, 128> ascii_ids_{};
+  std::unordered_map<char32_t, int32_t> character_ids_;
+  bool has_separator_ = false;                ///< "▁" is a token
+  std::array<bool, 128> cuts_after_ascii_{};  ///< "x▁" is in no token
+  std::unordered_map<char32_t, bool> cuts_after_;
+  std::vector<Merge> merges_;  ///< open addressing; its size is a power of two
+  int32_t largest_id_ = -1;
+};
+
+/// The character that stands for a byte in ByteLevel vocabularies (GPT-2's), as UTF-8.
+const std::string& byte_character(unsigned char byte);
+/// The bytes of a token of such a vocabulary; false: it has other characters.
+bool bytes_of_characters(std::string_view token, std::string& bytes);
+
+}  // namespace espalier::io
