@@ -5,7 +5,7 @@ Bhatele (IPDPS 2023) as a dense pipeline, as SAMO, and as Espalier today would d
   paper_scale.py PROGRAM MACHINE.toml [--model 2.7B|13B|100B] [--first N] [--last N] [--svg FILE]
 
 Each point is the fastest layout that `espalier plan --search` finds. The machine file's outermost
-level is widened to the devices that are asked for. Batches are the paper's; 100B has 2,048 sequences.
+level gets as many devices as the last point needs. Batches are the paper's; 100B has 2,048 sequences.
 
   dense       dense network, 1F1B, 32-bit states
   SAMO        90 % pruned, dense weights, compressed gradients and 32-bit states, 1F1B

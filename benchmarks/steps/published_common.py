@@ -66,7 +66,7 @@ def read_machine(path):
 
 
 def with_values(text, values):
-    """A machine file with other numbers of some keys, each of which it must have."""
+    """The text of a machine file with these numbers. Ends with a message if it lacks one of the keys."""
     for key, value in values.items():
         text, count = re.subn(rf"^{key} = [^ #\n]*", f"{key} = {value:g}", text, flags=re.M)
         if count != 1:

@@ -464,7 +464,7 @@ void Bpe::merge_few(Scratch& scratch, std::vector<int32_t>& out) const {
   }
 }
 
-/// Time n log n: a heap of pairs, of which those that have changed since are dropped.
+/// Time n log n: pairs wait in a heap; one that has changed since it was added is dropped.
 void Bpe::merge_many(Scratch& scratch, std::vector<int32_t>& out) const {
   std::vector<Scratch::Symbol>& symbols = scratch.symbols;
   std::vector<Scratch::Candidate>& heap = scratch.heap;

@@ -61,7 +61,7 @@ class Bpe {
   Bpe(Bpe&&) = default;  // a copy's views would be of the original
   Bpe& operator=(Bpe&&) = default;
 
-  /// `bytes`: words are bytes, each of which the vocabulary writes as a character (ByteLevel).
+  /// `bytes`: words are bytes, and the vocabulary writes a byte as a character (ByteLevel).
   static Bpe read(const JsonField& model, bool bytes);
 
   /// Appends the tokens of a word.

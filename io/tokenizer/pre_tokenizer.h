@@ -26,7 +26,7 @@ class PreTokenizer {
     PatternMemory pattern;
     std::vector<std::string> texts;  ///< one per stage
   };
-  /// What is known of the text that is cut into words.
+  /// Facts about the text that is cut into words.
   struct Place {
     bool first = true;       ///< it begins where the whole text begins
     bool continues = false;  ///< it begins at a cut: nothing is put before it

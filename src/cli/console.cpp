@@ -58,7 +58,7 @@ void say(const std::string& text) {
   std::clearerr(stderr);
 }
 
-/// 24 columns, of which a share is filled; and the share.
+/// A bar of 24 columns, filled up to a share; and the share in percent.
 std::string bar_text(double share) {
   constexpr int kWidth = 24;
   const int filled = static_cast<int>(share * kWidth);

@@ -27,7 +27,7 @@ std::string schedule_of(const StepPrediction& step) {
   return layout.schedule.name + (chosen ? fmt::format(" x {}", layout.schedule.chunks) : "");
 }
 
-/// What replicas exchange: "sra zero maxmin:4"; "none" without replicas.
+/// The exchange between replicas: "sra zero maxmin:4"; "none" without replicas.
 std::string exchange_of(const PlannedLayout& layout) {
   if (layout.step.plan.layout.grid.data == 1) {
     return "none";

@@ -201,7 +201,7 @@ std::vector<Compared> compare(const StepPrediction& step, const PlannedRank& fir
   if (run.operations.empty()) {
     return rows;
   }
-  // What computing holds besides operations: the host's work.
+  // The host's work: computing less the operations.
   std::map<std::string, double> measured = run.operations;
   if (run.compute && run.update) {
     double other = *run.compute + *run.update;

@@ -23,27 +23,6 @@ io::Config chosen(io::Config config, const train::Plan& plan) {
   return config;
 }
 
-/// Of the layers of `found`.
-void add_operations(const PlannedRun& run, const Machine& machine,
-                    const std::vector<LayerOperations>& layers, double passes, PlannedRank& found) {
-  const DType dtype = dtype_by_name(run.config.train.dtype);
-  const auto add = [&](const Operations& operations, double times) {
-    for (const kernels::OperationRow& row : operations) {
-      found.by_operation[row.name] +=
-          static_cast<double>(row.calls) * times * seconds_of(machine, run.tensor, row, dtype);
-    }
-  };
-  for (const train::PartShape& part : found.parts) {
-    for (size_t i = part.first; i < part.end; ++i) {
-      add(layers[i].forward, passes);
-      add(layers[i].backward_input, passes);
-      add(layers[i].backward_weight, passes);
-      add({layers[i].other}, passes);
-      add(layers[i].update, 1);
-    }
-  }
-}
-
 }  // namespace
 
 std::vector<PlannedRank> planned_ranks(const PlannedRun& run, const Machine& machine,
@@ -60,11 +39,9 @@ std::vector<PlannedRank> planned_ranks(const PlannedRun& run, const Machine& mac
                          .threads = static_cast<int>(machine.threads),
                          .place = kernels::planning(config.run.backend),
                          .carrier = train::planned_carrier(config, config.run.backend == "cuda")};
-  const std::vector<train::PartShape> first = layout.parts(0);
-  const bool deferred =
-      std::ranges::any_of(first, [](const train::PartShape& part) { return part.deferred > 0; });
   StepPredictor predictor(run, machine, step.ranks);
-  const NetworkTimes& network = predictor.network(config, step.plan.fit.choice, deferred);
+  const NetworkTimes& network =
+      predictor.network(config, step.plan.fit.choice, defers_weights(layout.schedule));
   const double steps = steps_in_timeline(step);
   std::vector<PlannedRank> ranks;
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
@@ -74,8 +51,10 @@ std::vector<PlannedRank> planned_ranks(const PlannedRun& run, const Machine& mac
       found.seconds[std::string(name_of(action.kind))] += (end - begin) / steps;
     }
     found.waiting = step.timeline.idle(static_cast<size_t>(rank)) / steps;
-    add_operations(run, machine, network.operations, static_cast<double>(step.micro_batches),
-                   found);
+    for (const train::PartShape& part : found.parts) {
+      predictor.add_operations(network, part.first, part.end,
+                               static_cast<double>(step.micro_batches), found.by_operation);
+    }
     input.rank = layout.grid.rank_of({.stage = rank, .replica = 0});
     found.memory =
         layout.pipelined() ? train::plan_with_storages(input, step.plan, {}) : step.plan.fit.plan;
@@ -85,10 +64,7 @@ std::vector<PlannedRank> planned_ranks(const PlannedRun& run, const Machine& mac
 
 Elements elements_of(const PlannedRun& run) {
   const std::vector<sparse::ParameterSpec> specs = model::parameters_of(run.layers);
-  const std::vector<int64_t> steps = train::pruning_steps(run.config.pruning);
-  const std::vector<int64_t> kept =
-      steps.empty() ? run.start.kept
-                    : train::kept_after(run.config.pruning, specs, steps.back(), run.start.kept);
+  const std::vector<int64_t> kept = kept_at_last(run);
   Elements sum{.kept = std::accumulate(kept.begin(), kept.end(), int64_t{0})};
   for (const sparse::ParameterSpec& spec : specs) {
     sum.all += spec.shape.count();

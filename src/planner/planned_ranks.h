@@ -1,5 +1,5 @@
 #pragma once
-// What each rank of a predicted layout computes and holds.
+// The layers, times and memory of each rank of a predicted layout.
 #include <map>
 #include <string>
 #include <vector>

@@ -26,7 +26,7 @@ std::string short_reason(const std::string& message) {
   return std::regex_replace(message.substr(0, message.find_first_of(":;\n")), kNumber, "N");
 }
 
-/// What decides the pipeline of a layout.
+/// The choices that decide the pipeline of a layout.
 struct Shape {
   std::string storage;
   model::Recompute recompute = model::Recompute::none;
@@ -84,7 +84,7 @@ class Search {
     for (const Shape& shape : shapes) {
       try_shape(shape);
     }
-    explain_impossible(shapes);
+    explain_impossible();
     return std::move(found_);
   }
 
@@ -114,18 +114,13 @@ class Search {
           wanted);
     return all;
   }
-  static bool defers(const parallel::Schedule& schedule) {
-    return std::ranges::any_of(schedule.programs.front(), [](const parallel::Action& action) {
-      return action.kind == parallel::ActionKind::backward_weight;
-    });
-  }
 
   std::vector<Shape> all_shapes() {
     const auto layers = static_cast<int>(run_.layers.size());
     const auto of_stages = schedules();
     std::map<const parallel::ScheduleEntry*, bool> deferred;
     for (const auto& [entry, chunks] : of_stages) {
-      deferred[entry] = defers(parallel::make_schedule(
+      deferred[entry] = defers_weights(parallel::make_schedule(
           entry->name, {.ranks = 2, .micro_batches = 4, .chunks = static_cast<int>(chunks)}));
     }
     std::vector<Shape> shapes;
@@ -135,8 +130,9 @@ class Search {
         continue;
       }
       if (config_.train.global_batch % replicas != 0) {
-        refuse(stages, variants(replicas).size(),
-               fmt::format("{} replicas do not divide the global batch", replicas));
+        const size_t count = variants(replicas).size();
+        found_.tried += count;
+        refuse(stages, count, "replicas do not divide the global batch");
         continue;
       }
       const int64_t share = config_.train.global_batch / replicas;
@@ -181,7 +177,7 @@ class Search {
     return static_cast<double>(share / shape.micro_batch) * std::max(sum / shape.stages, most);
   }
 
-  /// What replicas may do differently within one shape: ZeRO-1, reduction, codec.
+  /// The choices that layouts of one shape differ in.
   struct Variant {
     int64_t zero;
     std::string reduction, codec;
@@ -246,7 +242,7 @@ class Search {
     }
     train::Layout& layout = *known;
     const NetworkTimes& network =
-        network_of(shape, shape.schedule != nullptr && defers(layout.schedule));
+        network_of(shape, shape.schedule != nullptr && defers_weights(layout.schedule));
     if (shape.stages > 1) {
       std::vector<double> costs;
       for (const parallel::StageTimes& layer : network.passes) {
@@ -324,7 +320,7 @@ class Search {
     config_.parallel.codec.fallback = variant.codec;
   }
 
-  /// What decides the memory of a shape beside its micro-batch.
+  /// The choices that decide the memory of a shape; the last is its micro-batch.
   using MemoryKey =
       std::tuple<std::string, std::string, int64_t, int, std::string, int64_t, int64_t>;
   MemoryKey memory_key(const Shape& shape) const {
@@ -351,14 +347,12 @@ class Search {
     by_stages_[stages][why] += count;
   }
 
-  void explain_impossible(const std::vector<Shape>& shapes) {
-    for (const Shape& shape : shapes) {
-      if (!found_.by_stages.contains(shape.stages) && !by_stages_[shape.stages].empty()) {
-        const auto& reasons = by_stages_[shape.stages];
-        found_.impossible[shape.stages] =
-            std::ranges::max_element(reasons, {}, [](const auto& one) {
-              return one.second;
-            })->first;
+  void explain_impossible() {
+    for (const auto& [stages, reasons] : by_stages_) {
+      if (!found_.by_stages.contains(stages)) {
+        found_.impossible[stages] = std::ranges::max_element(reasons, {}, [](const auto& one) {
+                                      return one.second;
+                                    })->first;
       }
     }
   }

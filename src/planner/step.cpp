@@ -22,19 +22,6 @@ void for_layers(const train::Layout& layout, int stage, const Visit& visit) {
 
 train::PassChoice choice_of(const train::Plan& plan) { return plan.fit.choice; }
 
-bool defers(const train::Layout& layout) {
-  const std::vector<train::PartShape> parts = layout.parts(0);
-  return std::ranges::any_of(parts, [](const train::PartShape& part) { return part.deferred > 0; });
-}
-
-/// Kept elements of each parameter once all pruning is done.
-std::vector<int64_t> kept_at_last(const PlannedRun& run) {
-  const std::vector<int64_t> steps = train::pruning_steps(run.config.pruning);
-  return steps.empty() ? run.start.kept
-                       : train::kept_after(run.config.pruning, model::parameters_of(run.layers),
-                                           steps.back(), run.start.kept);
-}
-
 double busiest(const parallel::Timeline& timeline) {
   double most = 0;
   for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
@@ -44,6 +31,22 @@ double busiest(const parallel::Timeline& timeline) {
 }
 
 }  // namespace
+
+std::vector<int64_t> kept_at_last(const PlannedRun& run) {
+  const std::vector<int64_t> steps = train::pruning_steps(run.config.pruning);
+  return steps.empty() ? run.start.kept
+                       : train::kept_after(run.config.pruning, model::parameters_of(run.layers),
+                                           steps.back(), run.start.kept);
+}
+
+bool defers_weights(const parallel::Schedule& schedule) {
+  const auto defers = [](const parallel::Action& action) {
+    return action.kind == parallel::ActionKind::backward_weight;
+  };
+  return std::ranges::any_of(schedule.programs, [&](const std::vector<parallel::Action>& program) {
+    return std::ranges::any_of(program, defers);
+  });
+}
 
 StepPredictor::StepPredictor(const PlannedRun& run, const Machine& machine, int devices)
     : run_(run),
@@ -64,17 +67,20 @@ StepPrediction StepPredictor::predict(const io::Config& config) {
   // The micro-batch decides the times, and the times balance the stages.
   train::LayerTimes times = train::estimated_times(config, run_.problem);
   train::Plan plan = plan_with(config, times);
-  const NetworkTimes* counted = &network(config, choice_of(plan), defers(plan.layout));
+  const NetworkTimes* counted =
+      &network(config, choice_of(plan), defers_weights(plan.layout.schedule));
   if (plan.layout.pipelined() && config.parallel.partition.empty()) {
     times.layers = counted->passes;
     plan = plan_with(config, times);
-    counted = &network(config, choice_of(plan), defers(plan.layout));
+    counted = &network(config, choice_of(plan), defers_weights(plan.layout.schedule));
   }
   StepPrediction found{.ranks = devices_, .micro_batch = plan.fit.choice.micro_batch};
   PipelineTimes pipes = pipeline(config, plan.layout, *counted);
   found.micro_batches = train::share_of(config, plan.layout.grid.data) / found.micro_batch;
   add_step(config, plan.layout, *counted, pipes, found);
-  sum_operations(plan.layout, *counted, found);
+  const auto passes = static_cast<double>(found.micro_batches);
+  add_operations(*counted, 0, counted->operations.size(), passes, found.by_operation);
+  found.flops = flops_of(*counted, passes) * plan.layout.grid.data;
   found.timeline = std::move(pipes.timeline);
   found.plan = std::move(plan);
   return found;
@@ -292,22 +298,37 @@ double StepPredictor::least_memory(const io::Config& config, const train::Layout
   return most;
 }
 
-void StepPredictor::sum_operations(const train::Layout& layout, const NetworkTimes& network,
-                                   StepPrediction& found) const {
-  const auto passes = static_cast<double>(found.micro_batches);
+void StepPredictor::add_operations(const NetworkTimes& network, size_t first, size_t end,
+                                   double passes, std::map<std::string, double>& sums) const {
   const auto add = [&](const Operations& operations, double times) {
     for (const kernels::OperationRow& row : operations) {
-      found.by_operation[row.name] += seconds(row) * times;
-      found.flops += static_cast<double>(row.calls) * times * row.cost.flops * layout.grid.data;
+      sums[row.name] += seconds(row) * times;
     }
   };
-  for (const LayerOperations& layer : network.operations) {
+  for (size_t i = first; i < end; ++i) {
+    const LayerOperations& layer = network.operations[i];
     add(layer.forward, passes);
     add(layer.backward_input, passes);
     add(layer.backward_weight, passes);
     add({layer.other}, passes);
     add(layer.update, 1);
   }
+}
+
+double StepPredictor::flops_of(const NetworkTimes& network, double passes) {
+  double sum = 0;
+  const auto add = [&](const Operations& operations, double times) {
+    for (const kernels::OperationRow& row : operations) {
+      sum += static_cast<double>(row.calls) * times * row.cost.flops;
+    }
+  };
+  for (const LayerOperations& layer : network.operations) {
+    add(layer.forward, passes);
+    add(layer.backward_input, passes);
+    add(layer.backward_weight, passes);
+    add(layer.update, 1);
+  }
+  return sum;
 }
 
 StepPrediction predict_step(const PlannedRun& run, const Machine& machine, int devices) {

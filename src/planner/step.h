@@ -36,6 +36,12 @@ struct PlannedRun {
   TensorSplit tensor{};
 };
 
+/// Kept elements of each parameter of the network once all pruning is done.
+std::vector<int64_t> kept_at_last(const PlannedRun& run);
+
+/// Whether weight gradients are actions of their own, whose operands are then copied.
+bool defers_weights(const parallel::Schedule& schedule);
+
 struct StepPrediction {
   train::Plan plan;
   int ranks = 1;  ///< devices
@@ -88,6 +94,9 @@ class StepPredictor {
   /// Fills the times of `found`.
   void add_step(const io::Config& config, const train::Layout& layout, const NetworkTimes& network,
                 const PipelineTimes& pipeline, StepPrediction& found) const;
+  /// Adds the computing seconds of layers [first, end) in a step of `passes` micro-batches, by name.
+  void add_operations(const NetworkTimes& network, size_t first, size_t end, double passes,
+                      std::map<std::string, double>& sums) const;
   /// Bytes of the rank that needs most: its parameters and tapes, without buffers and scratch. So
   /// it is less than the plan's.
   double least_memory(const io::Config& config, const train::Layout& layout,
@@ -95,7 +104,6 @@ class StepPredictor {
 
  private:
   train::Plan plan_with(const io::Config& config, const train::LayerTimes& times) const;
-  std::vector<int64_t> kept() const;
   double seconds(const kernels::OperationRow& row) const;
   double seconds_of_all(const Operations& operations) const;
   const Level& level_between(int64_t rank, int64_t other) const;
@@ -106,8 +114,7 @@ class StepPredictor {
                            const NetworkTimes& network) const;
   PipelineTimes asynchronous(const io::Config& config, const train::Layout& layout,
                              const NetworkTimes& network, parallel::Costs costs) const;
-  void sum_operations(const train::Layout& layout, const NetworkTimes& network,
-                      StepPrediction& found) const;
+  static double flops_of(const NetworkTimes& network, double passes);
 
   const PlannedRun& run_;
   const Machine& machine_;
