@@ -94,7 +94,7 @@ class StepPredictor {
   /// Fills the times of `found`.
   void add_step(const io::Config& config, const train::Layout& layout, const NetworkTimes& network,
                 const PipelineTimes& pipeline, StepPrediction& found) const;
-  /// Adds the computing seconds of layers [first, end) in a step of `passes` micro-batches, by name.
+  /// Adds the seconds of layers [first, end) in a step of `passes` micro-batches, by operation.
   void add_operations(const NetworkTimes& network, size_t first, size_t end, double passes,
                       std::map<std::string, double>& sums) const;
   /// Bytes of the rank that needs most: its parameters and tapes, without buffers and scratch. So
