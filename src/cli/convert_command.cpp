@@ -55,31 +55,17 @@ bool is_hdf5_name(const std::string& path) {
   return path.ends_with(".h5") || path.ends_with(".hdf5");
 }
 
-/// [model] and [data] of a config that trains on from the checkpoint.
-void print_model_config(const io::Config& config) {
-  const auto note = [](std::string_view section, std::string_view keys) {
-    return fmt::format("[{}]\n{}", section, keys);
-  };
-  std::string model, data;
-  for (const config::Field& field : config::fields()) {
-    const std::string line =
-        fmt::format("{} = {}\n", field.name, config::toml_value(field, config));
-    if (field.section == "model" &&
-        config::toml_value(field, config) != config::toml_value(field, io::Config())) {
-      model += line;
-    }
-    if (field.section == "data" && (field.name == "kind" || field.name == "token_type")) {
-      data += line;
-    }
-  }
-  print(note("model", model) + "\n" + note("data", data));
+/// The beginning of a config that trains on from the checkpoint, which holds the network.
+void print_data_config(const io::Config& config) {
+  print(fmt::format("[data]\nkind = \"{}\"\ntoken_type = \"{}\"\n", config.data.kind,
+                    config.data.token_type));
 }
 
 int import_hub(const ConvertArguments& arguments) {
   if (!arguments.config.file.empty() || !arguments.config.overrides.empty()) {
     throw Usage("--config and --set describe plain HDF5 files; a model's config.json describes it");
   }
-  check_output(arguments.out, {});
+  check_output(arguments.out, std::span<const std::string>());
   const double started = now_seconds();
   const hub::ImportReport report =
       hub::import_model({.from = arguments.in,
@@ -93,10 +79,10 @@ int import_hub(const ConvertArguments& arguments) {
     notes.note(note);
   }
   notes.note(fmt::format(
-      "wrote {}: {}, {} of {} parameters kept, {}; a config to train it begins with these lines:",
+      "wrote {}: {}, {} of {} parameters kept, {}; a config for `train --init` begins with:",
       arguments.out, report.architecture, grouped(report.kept), grouped(report.parameters),
       rate_text(report.bytes, now_seconds() - started)));
-  print_model_config(report.config);
+  print_data_config(report.config);
   return 0;
 }
 

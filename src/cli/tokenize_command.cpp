@@ -22,7 +22,7 @@ struct TokenizeArguments {
   std::string tokenizer;
   std::string separator = "none";
   std::string out;
-  std::string dtype = "uint16";
+  std::string dtype{};  ///< empty: uint16 if it holds all tokens
 };
 
 /// Tokens in a file that appears whole or not at all: little-endian integers.
@@ -75,7 +75,8 @@ void print_config(const TokenizeArguments& arguments, int64_t vocabulary) {
                   vocabulary, arguments.out, arguments.dtype));
 }
 
-int tokenize_bytes(const TokenizeArguments& arguments) {
+int tokenize_bytes(TokenizeArguments arguments) {
+  arguments.dtype = arguments.dtype.empty() ? "uint16" : arguments.dtype;
   const auto data =
       io::TokenDataset::open(arguments.data, io::Split::train, {.context = 0, .vocabulary = 0});
   TokenFile tokens(arguments.out, arguments.dtype);
@@ -141,11 +142,15 @@ void tokenize_file(const io::MappedFile& file, const io::Tokenizer& tokenizer, i
   out.append(tokens);
 }
 
-int tokenize_by_file(const TokenizeArguments& arguments) {
+int tokenize_by_file(TokenizeArguments arguments) {
   check_output(arguments.out, std::array{arguments.tokenizer});
   check_output(note_file_of(arguments), std::array{arguments.tokenizer});
   const io::Tokenizer tokenizer = open_tokenizer(arguments.tokenizer);
-  check(arguments.dtype != "uint16" || tokenizer.vocabulary() <= 65536,
+  constexpr int64_t kMost16 = 65536;
+  if (arguments.dtype.empty()) {
+    arguments.dtype = tokenizer.vocabulary() <= kMost16 ? "uint16" : "uint32";
+  }
+  check(arguments.dtype != "uint16" || tokenizer.vocabulary() <= kMost16,
         "the vocabulary of {} has {} tokens, and uint16 holds 65536; add --dtype uint32",
         arguments.tokenizer, tokenizer.vocabulary());
   const int32_t separator = separator_of(arguments, tokenizer);
@@ -224,9 +229,10 @@ void register_tokenize(CLI::App& data, Action& chosen) {
                    "token after each file: its number or text, or none")
       ->needs(tokenizer)
       ->capture_default_str();
-  command->add_option("--dtype", arguments->dtype, "of a token")
-      ->check(CLI::IsMember({"uint16", "uint32"}))
-      ->capture_default_str();
+  command
+      ->add_option("--dtype", arguments->dtype,
+                   "of a token: uint16 (default, if it holds all tokens) or uint32")
+      ->check(CLI::IsMember({"uint16", "uint32"}));
   command->callback(
       [arguments, &chosen] { chosen = [arguments] { return tokenize(*arguments); }; });
 }

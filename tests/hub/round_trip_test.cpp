@@ -9,7 +9,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/files/raw_file.h"
 #include "io/safetensors/sharded.h"
-#include "src/config/parse.h"
+#include "src/config/dump.h"
 #include "src/hub/export.h"
 #include "src/hub/import.h"
 #include "src/hub/layout.h"
@@ -166,7 +166,7 @@ TEST_P(FamilyTest, TypesAreConverted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamilyTest, ::testing::ValuesIn(example_models()),
-                         [](const auto& info) { return info.param.architecture; });
+                         [](const auto& row) { return row.param.architecture; });
 
 TEST(HubRoundTrip, GptTwoIsTransposed) {
   const TempDir dir;

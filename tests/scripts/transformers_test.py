@@ -174,7 +174,7 @@ class Transformers(unittest.TestCase):
                 print(f"{name}: loss {theirs:.6f}, espalier {mine - theirs:+.1e}")
                 self.assertAlmostEqual(mine, theirs, delta=1e-4)
                 self.assertGreater(abs(theirs - 5.35), 0.02, "the weights matter")
-                run(self.dir, "export", folder / "dense.h5", "-o", folder / "back", "--shard-size", "100KB")
+                run(self.dir, "export", folder / "dense.h5", "-o", folder / "back", "--shard-size", "100kB")
                 back = self.loaded(folder / "back")
                 self.assertEqual(differences(model.state_dict(), back.state_dict()), [])
                 self.assertEqual((folder / "back" / "config.json").read_text(), (folder / "hub" /
@@ -217,7 +217,7 @@ class Transformers(unittest.TestCase):
                 self.assertAlmostEqual(mine, theirs, delta=1e-4)
                 # transformers' zeros become masks again.
                 run(self.dir, "import", folder / "back", "-o", folder / "again.h5", "--zeros-are-pruned")
-                facts = [json.loads(run(self.dir, "inspect", folder / file, "--json").stdout)["kept"]
+                facts = [json.loads(run(self.dir, "inspect", folder / file, "--json").stdout)["kept_parameters"]
                          for file in ("pruned.h5", "again.h5")]
                 self.assertEqual(*facts)
 
