@@ -1,6 +1,7 @@
 #include "src/hub/tensor_source.h"
 
-#include <cstring>
+#include <functional>
+#include <numeric>
 
 #include "io/safetensors/numbers.h"
 #include "src/core/error.h"
@@ -20,7 +21,7 @@ DType dtype_for(io::SafetensorsType type) { return io::same_bits(type).value_or(
 }  // namespace
 
 int64_t SourceTensor::count() const {
-  return io::SafetensorsTensor{.name = name, .type = type, .shape = shape}.count();
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 std::string SourceTensor::shape_text() const {

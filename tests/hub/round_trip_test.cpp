@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <fstream>
-#include <sstream>
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/files/raw_file.h"
