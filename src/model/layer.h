@@ -64,6 +64,7 @@ struct Pass {
   DType dtype = DType::fp32;              ///< compute type
   int64_t samples = 0;                    ///< B
   Tensor inputs;                          ///< int32 [B, T] tokens, or fp32 [B, features]
+  Tensor positions{};                     ///< int32 [B T], of tokens; empty: 0 … T - 1
   Tensor targets;                         ///< int32 [rows] of the last layer
   Tensor losses;                          ///< fp32 [rows]: written by the last layer
   Tensor target_ranks;                    ///< likewise (kernels::CrossEntropyArgs); empty: none

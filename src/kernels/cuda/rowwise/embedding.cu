@@ -19,6 +19,8 @@ struct Lookup {
   const int32_t* tokens;
   Elements token, position;
   float* x;
+  float scale;
+  bool positions;
   int64_t cols, context, vocabulary, token_stride, position_stride;
 };
 
@@ -31,9 +33,9 @@ __global__ void __launch_bounds__(1024) embed_row(Lookup args) {
   for (int64_t i = 4 * int64_t{threadIdx.x}; i < args.cols; i += 4 * int64_t{blockDim.x}) {
     const int64_t count = args.cols - i;
     Quad sum = load_quad(args.token, from + i, count);
-    const Quad position = load_quad(args.position, place + i, count);
+    const Quad position = args.positions ? load_quad(args.position, place + i, count) : Quad{};
     for (int k = 0; k < 4; ++k) {
-      sum.x[k] = known ? sum.x[k] + position.x[k] : __uint_as_float(0x7fc00000U);
+      sum.x[k] = known ? args.scale * sum.x[k] + position.x[k] : __uint_as_float(0x7fc00000U);
     }
     store_quad(args.x, row * args.cols + i, count, sum);
   }
@@ -43,11 +45,16 @@ struct Gradient {
   SortedRows sorted;
   const float* dx;
   Elements out;
+  float scale;
   int64_t rows, cols, vocabulary, stride;
 };
 
-/// out[at] += sum
-__device__ __forceinline__ void add_to(const Elements& out, int64_t at, int64_t count, Quad sum) {
+/// out[at] += scale sum
+__device__ __forceinline__ void add_to(const Elements& out, int64_t at, int64_t count, Quad sum,
+                                       float scale = 1) {
+  for (int k = 0; k < 4; ++k) {
+    sum.x[k] *= scale;
+  }
   add(sum, load_quad(out, at, count));
   store_quad(out, at, count, sum);
 }
@@ -68,7 +75,7 @@ __global__ void __launch_bounds__(1024) add_few(Gradient args) {
     for (int64_t j = first; j < args.rows && ids[j] == id; ++j) {
       add(sum, load_quad(args.dx, args.sorted.rows[j] * args.cols + i, args.cols - i));
     }
-    add_to(args.out, id * args.stride + i, args.cols - i, sum);
+    add_to(args.out, id * args.stride + i, args.cols - i, sum, args.scale);
   }
 }
 
@@ -115,7 +122,7 @@ __global__ void __launch_bounds__(32 * kSide) add_many(Gradient args) {
         total.x[k] += sums[side][4 * threadIdx.x + k];
       }
     }
-    add_to(args.out, id * args.stride + column, args.cols - column, total);
+    add_to(args.out, id * args.stride + column, args.cols - column, total, args.scale);
   }
 }
 
@@ -140,6 +147,8 @@ void embedding(Stream& stream, const EmbeddingArgs& args) {
                       .token = elements(args.token),
                       .position = elements(args.position),
                       .x = static_cast<float*>(args.x.data),
+                      .scale = args.scale,
+                      .positions = static_cast<bool>(args.position),
                       .cols = cols,
                       .context = args.x.shape[1],
                       .vocabulary = args.token.rows(),
@@ -165,6 +174,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
   const Gradient gradient{.sorted = sorted,
                           .dx = dx,
                           .out = elements(args.dtoken),
+                          .scale = args.scale,
                           .rows = rows,
                           .cols = cols,
                           .vocabulary = vocabulary,
@@ -177,6 +187,9 @@ void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
           .grid = dim3(blocks_for(rows, kMany), blocks_for(cols, kTileColumns)),
           .block = dim3(32, kSide)},
          stream, gradient);
+  if (!args.dposition) {
+    return;
+  }
   launch(add_positions,
          {.name = "embedding_backward_positions",
           .grid = blocks_for(args.dx.shape[1], 1),
