@@ -53,7 +53,8 @@ CONFIGS = {
         **COMMON, intermediate_size=HIDDEN, max_position_embeddings=CONTEXT, rotary_pct=0.25, hidden_act="gelu",
         hidden_dropout=0.0, layer_norm_eps=1e-5),
     "opt": transformers.OPTConfig(
-        **COMMON, ffn_dim=HIDDEN, max_position_embeddings=CONTEXT, word_embed_proj_dim=WIDTH, dropout=0.0),
+        **COMMON, ffn_dim=HIDDEN, max_position_embeddings=CONTEXT, word_embed_proj_dim=WIDTH, dropout=0.0,
+        pad_token_id=None),
     "gemma": transformers.GemmaConfig(**dict(ROTARY, tie_word_embeddings=True), rms_norm_eps=1e-6),
 }
 
