@@ -5,9 +5,10 @@
 #       build/src/cli/espalier, and benchmarks/peers/setup.sh or PEERS_PYTHON
 #
 # Cases: A = 4 layers/4 heads/128 wide/context 64/batch 12, B = 6/6/384/256/8, C = 12/12/768/512/4, and
-# L: the shape of B as a Llama with 2 heads of keys and values and an MLP of 1,024; in fp32 and bf16; as one process with 2 threads and as two ranks with 1 thread. Espalier dense, and at
-# 90 % and 95 % random sparsity (STORAGE, default sparse); PyTorch eager and compiled. CASES, DTYPES
-# and RANKS choose among them.
+# L: the shape of B as a Llama with 2 heads of keys and values and an MLP of 1,024; in fp32
+# and bf16; as one process with 2 threads and as two ranks with 1 thread. Espalier dense, and at 90 %
+# and 95 % random sparsity (STORAGE, default sparse); PyTorch eager and compiled (L: also with joined
+# products). CASES, DTYPES and RANKS choose among them.
 # shellcheck source=benchmarks/training.sh
 . "$(dirname "$0")/../training.sh"
 rounds=${2:-3}
