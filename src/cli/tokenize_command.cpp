@@ -1,4 +1,5 @@
-// espalier data tokenize: writes token files, of bytes, of characters, or by a tokenizer.json.
+// espalier data tokenize: writes token files, of bytes, of characters, or by a tokenizer.json, also
+// that of a checkpoint.
 #include <charconv>
 #include <cstring>
 
@@ -6,9 +7,9 @@
 #include "io/data/tokens.h"
 #include "io/files/mapped_file.h"
 #include "io/files/raw_file.h"
-#include "io/tokenizer/tokenizer.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/tokenizer_file.h"
 #include "src/cli/weights_file.h"
 #include "src/core/error.h"
 #include "src/core/trace.h"
@@ -143,7 +144,7 @@ void tokenize_file(const io::MappedFile& file, const io::Tokenizer& tokenizer, i
 int tokenize_by_file(const TokenizeArguments& arguments) {
   check_output(arguments.out, std::array{arguments.tokenizer});
   check_output(note_file_of(arguments), std::array{arguments.tokenizer});
-  const auto tokenizer = io::Tokenizer::from_file(arguments.tokenizer);
+  const io::Tokenizer tokenizer = open_tokenizer(arguments.tokenizer);
   check(arguments.dtype != "uint16" || tokenizer.vocabulary() <= 65536,
         "the vocabulary of {} has {} tokens, and uint16 holds 65536; add --dtype uint32",
         arguments.tokenizer, tokenizer.vocabulary());
@@ -168,15 +169,14 @@ int tokenize_by_file(const TokenizeArguments& arguments) {
   }
   tokens.commit();
   const double seconds = std::max(now_seconds() - started, 1e-9);
-  nlohmann::ordered_json note{
-      {"kind", "tokenizer"},
-      {"token_type", arguments.dtype},
-      {"tokens", tokens.count()},
-      {"vocabulary", tokenizer.vocabulary()},
-      {"text_bytes", total},
-      {"tokenizer", arguments.tokenizer},
-      {"tokenizer_content", io::fingerprint(std::array{arguments.tokenizer}, "tokenizer")},
-      {"document_separator", nullptr}};
+  nlohmann::ordered_json note{{"kind", "tokenizer"},
+                              {"token_type", arguments.dtype},
+                              {"tokens", tokens.count()},
+                              {"vocabulary", tokenizer.vocabulary()},
+                              {"text_bytes", total},
+                              {"tokenizer", arguments.tokenizer},
+                              {"tokenizer_content", io::fingerprint_of(tokenizer.text())},
+                              {"document_separator", nullptr}};
   if (separator >= 0) {
     note["document_separator"] = separator;
   }
@@ -216,7 +216,8 @@ void register_tokenize(CLI::App& data, Action& chosen) {
                           ->capture_default_str();
   CLI::Option* tokenizer =
       command->add_option("--tokenizer", arguments->tokenizer,
-                          "tokenizer.json of a model of Hugging Face (docs/tokenizers.md)");
+                          "tokenizer.json of a Hugging Face model, or a checkpoint that holds one "
+                          "(docs/tokenizers.md)");
   tokenizer->excludes(kind);
   command
       ->add_option("--document-separator", arguments->separator,

@@ -173,9 +173,10 @@ void check_output(const fs::path& out, std::span<const std::string> inputs) {
 }
 
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,
-                   const io::Vocabulary& characters) {
+                   const io::Vocabulary& characters,
+                   const std::map<std::string, std::string>& texts) {
   io::CheckpointWriter writer(path);
-  io::CheckpointMeta meta{.config = config};
+  io::CheckpointMeta meta{.config = config, .extra = texts};
   if (characters.size() > 0) {
     meta.extra["vocabulary"] = characters.text();
   }
