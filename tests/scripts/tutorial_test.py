@@ -14,34 +14,9 @@ import subprocess
 import sys
 import tempfile
 
+from python_with import restart_with
+
 ROOT, PROGRAM, VENV = (pathlib.Path(path).absolute() for path in sys.argv[1:4])
-
-
-def works(python):
-    return os.access(python, os.X_OK) and not subprocess.run([python, "-c", "import torch, transformers"],
-                                                             capture_output=True).returncode
-
-
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(77)
-
-
-def prepare():
-    """A Python with `torch` and `transformers`."""
-    if chosen := os.environ.get("TRANSFORMERS_PYTHON"):
-        return chosen if works(chosen) else sys.exit(f"TRANSFORMERS_PYTHON={chosen} has no torch and transformers")
-    python = str(VENV / "bin" / "python")
-    if works(python):
-        return python
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "20"]
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=False)
-    subprocess.run([*pip, "--index-url", "https://download.pytorch.org/whl/cpu", "torch"], capture_output=True)
-    done = subprocess.run([*pip, "torch", "transformers==4.57.6", "numpy"], capture_output=True, text=True)
-    if done.returncode or not works(python):
-        skip(f"pip cannot install torch and transformers: {(done.stderr or done.stdout).strip().splitlines()[-1:]}; set "
-             "TRANSFORMERS_PYTHON to a Python that has them")
-    return python
 
 
 def make_model(folder, text):
@@ -70,9 +45,7 @@ def blocks(page):
 
 
 def main():
-    if "--inside" not in sys.argv:
-        python = prepare()
-        os.execv(python, [python, __file__, *sys.argv[1:], "--inside"])
+    restart_with("import torch, transformers", ["torch", "transformers<5", "numpy"], VENV, "TRANSFORMERS_PYTHON")
     text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/*.md")))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
