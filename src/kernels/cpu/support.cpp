@@ -13,4 +13,9 @@ void require_ids_below(const char* what, const Tensor& ids, int64_t limit) {
   }
 }
 
+void require_length(int64_t length, int64_t capacity) {
+  require(length >= 1 && length <= capacity, "a sequence has valid slots of its cache", length,
+          capacity);
+}
+
 }  // namespace espalier::kernels::cpu

@@ -18,6 +18,9 @@ void is_embedding(const Tensor& x, const Tensor& tokens, const Tensor& token,
   is_flat("x", x, x.count());
   is_matrix("token", token, token.rows(), x.cols());
   is_matrix("position", position, position.rows(), x.cols());
+}
+
+void covers_context(const Tensor& x, const Tensor& position) {
   require(position.rows() >= x.shape[1], "positions must cover the context", position.rows(),
           x.shape[1]);
 }
@@ -33,6 +36,12 @@ double rows_traffic(const Tensor& x, const Tensor& token) {
 void verify(const EmbeddingArgs& args) {
   is_embedding(args.x, args.tokens, args.token, args.position);
   is_same_type("position", args.position, args.token);
+  if (args.positions) {
+    is_int32("positions", args.positions);
+    is_flat("positions", args.positions, args.x.rows());
+  } else {
+    covers_context(args.x, args.position);
+  }
 }
 
 DryCount cost(const EmbeddingArgs& args) {
@@ -41,6 +50,7 @@ DryCount cost(const EmbeddingArgs& args) {
 
 void verify(const EmbeddingBackwardArgs& args) {
   is_embedding(args.dx, args.tokens, args.dtoken, args.dposition);
+  covers_context(args.dx, args.dposition);
 }
 
 DryCount cost(const EmbeddingBackwardArgs& args) {

@@ -5,8 +5,10 @@
 namespace espalier::kernels {
 
 /// fp32 x [B, T, C] = token[int32 tokens] + position[0..T). token, position: any [V, C], [>= T, C].
+/// With `positions`, int32 [B T], row (b, t) adds position[positions[b T + t]] instead.
 struct EmbeddingArgs {
   Tensor tokens, token, position, x;
+  Tensor positions{};
 };
 
 /// dtoken[tokens] += dx, dposition[t] += sum over b of dx. dx fp32; dtoken, dposition any: the

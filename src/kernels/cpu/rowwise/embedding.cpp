@@ -17,7 +17,9 @@ template <class T>
 void embed_row(const EmbeddingArgs& args, int64_t row) {
   const int32_t id = elements<int32_t>(args.tokens)[row];
   const T* token = row_of<T>(args.token, id);
-  const T* position = row_of<T>(args.position, row % args.x.shape[1]);
+  const int64_t place =
+      args.positions ? elements<int32_t>(args.positions)[row] : row % args.x.shape[1];
+  const T* position = row_of<T>(args.position, place);
   float* x = row_of<float>(args.x, row);
   const int64_t cols = args.x.cols();
 #pragma omp simd
@@ -102,6 +104,9 @@ void add_columns(const EmbeddingBackwardArgs& args, const RowsById& sorted, int6
 
 void embedding(Stream& stream, const EmbeddingArgs& args) {
   cpu::require_ids_below("token", args.tokens, args.token.rows());
+  if (args.positions) {
+    cpu::require_ids_below("position", args.positions, args.position.rows());
+  }
   with_type(args.token.dtype, [&](auto type) {
     for_rows(stream.threads(), args.x.rows(), args.x.cols(),
              [&](int64_t row) { embed_row<decltype(type)>(args, row); });
