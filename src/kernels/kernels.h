@@ -35,6 +35,7 @@
 #include "src/kernels/operations/low_rank.h"
 #include "src/kernels/operations/norm.h"
 #include "src/kernels/operations/optimizer.h"
+#include "src/kernels/operations/rotary.h"
 #include "src/kernels/operations/sparse.h"
 #include "src/kernels/operations/vocabulary.h"
 #include "src/kernels/operations/window.h"

@@ -10,6 +10,7 @@
 #include "tests/kernels/kernel_cases_sparse.h"
 #include "tests/kernels/kernel_cases_sparse_convolution.h"
 #include "tests/kernels/kernel_cases_states.h"
+#include "tests/kernels/kernel_cases_transformer.h"
 #include "tests/kernels/kernel_cases_window.h"
 
 namespace espalier::kernels {
