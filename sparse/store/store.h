@@ -25,6 +25,7 @@
 // section III.
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,6 +72,12 @@ struct Flow {
   int64_t parts = 1;     ///< of the output, along its rows: the next matrix reads their sum
   int64_t channels = 0;  ///< column c reads channel c % channels; 0: as many as columns
   int64_t group = 0, groups = 1;  ///< matrices side by side
+  /// Reads the inputs of the matrix before it, and the next one reads the sum (or product) of both
+  /// outputs: queries, keys, values; gates. Each run of `repeated_rows` outputs is read `repeats`
+  /// times (heads that share keys).
+  bool beside = false;
+  int64_t repeats = 1;
+  int64_t repeated_rows = 1;
 };
 
 /// A parameter as a network declares it.
@@ -240,6 +247,11 @@ class Store {
   bool decodes_positions(const Parameter& parameter) const {  ///< whether into that scratch
     return !parameter.device_index && parameter.index.scratch_bytes() > 0;
   }
+  /// fp32 numbers in kernels' memory that layers read and no step changes, such as tables of rotary
+  /// positions. The first call for a name allocates them, category `activation`, and `make` returns
+  /// them; later calls return the same memory. Dry stores hold no numbers.
+  Tensor constant(const std::string& name, const Shape& shape,
+                  const std::function<std::vector<float>()>& make);
   /// Scratch for dense gradients of pruned parameters.
   GradientPanels& panels() { return panels_; }
   /// The dense matrix in scratch, compute type: valid until the next call.
@@ -361,6 +373,7 @@ class Store {
   OptimizerArrays optimizer_;
   Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
   const Parameter* decoded_for_ = nullptr;
+  std::map<std::string, Buffer> constants_;
   kernels::Positions decoded_positions_;
   GradientPanels panels_;
   Expander expander_;

@@ -161,7 +161,7 @@ inline Case cached_attention_case(const CacheCase& s, DType dtype, float scale) 
   const int64_t cols = s.heads * s.width;
   made.operands = {input(dtype, {s.sequences, s.row()}, -2, 2), input(dtype, s.cache(), -2, 2),
                    input(dtype, s.cache(), -2, 2),
-                   input(DType::int32, {s.sequences}, 1, static_cast<double>(s.capacity) + 0.99),
+                   input(DType::int32, {s.sequences}, 1, 1.3 * static_cast<double>(s.capacity) + 0.99),
                    output(dtype, {s.sequences, cols}, {1e-5, 1e-5})};
   made.operands[3].values[0] = static_cast<double>(s.capacity);
   made.run = [cols, scale](const Kernels& kernels, Stream& stream, const Tensors& t) {
@@ -175,7 +175,7 @@ inline Case cached_attention_case(const CacheCase& s, DType dtype, float scale) 
   made.reference = [s, cols, scale](std::vector<Values>& v) {
     const double factor = scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(s.width));
     for (int64_t b = 0; b < s.sequences; ++b) {
-      const auto length = static_cast<int64_t>(v[3][static_cast<size_t>(b)]);
+      const auto length = std::min(s.capacity, static_cast<int64_t>(v[3][static_cast<size_t>(b)]));
       for (int64_t h = 0; h < s.heads; ++h) {
         const int64_t head = b * s.kv_heads + h / (s.heads / s.kv_heads);
         const auto at = [&](int64_t slot, int64_t d) {

@@ -13,8 +13,8 @@ std::byte* workspace(Stream& stream, size_t bytes);
 /// Throws Bug unless all of `ids` (int32) are in [0, limit); `what` names them.
 void require_ids_below(const char* what, const Tensor& ids, int64_t limit);
 
-/// Throws Bug unless a cache of `capacity` slots has this number of valid ones, at least one.
-void require_length(int64_t length, int64_t capacity);
+/// Throws Bug unless all of `lengths` (int32) are positive.
+void require_cached(const Tensor& lengths);
 
 /// True if the call only plans: it must not touch its memory.
 bool is_dry(Stream& stream);

@@ -201,10 +201,10 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
     return;
   }
   const auto* const lengths = elements<int32_t>(args.lengths);
-  for (int64_t b = 0; b < args.lengths.count(); ++b) {
-    cpu::require_length(lengths[b], args.keys.shape[2]);
-  }
-  const CacheShape s = shape_of(args, longest_of(args.lengths));
+  cpu::require_cached(args.lengths);
+  const int64_t capacity = args.keys.shape[2];
+  const auto length_of = [&](int64_t sequence) { return least(lengths[sequence], capacity); };
+  const CacheShape s = shape_of(args, least(longest_of(args.lengths), capacity));
   const int64_t units = s.sequences * s.kv_heads * s.slices;
   const int64_t work = 2 * units * least(kSlice, s.capacity) * s.width;
   with_type(args.q.dtype, [&](auto type) {
@@ -216,7 +216,7 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
       const int64_t kv_head = unit / s.slices % s.kv_heads;
       const int64_t sequence = unit / s.slices / s.kv_heads;
       const int64_t first = slice * kSlice;
-      const int64_t n = least(kSlice, lengths[sequence] - first);
+      const int64_t n = least(kSlice, length_of(sequence) - first);
       const int64_t at = s.keys_of(sequence, kv_head) + first * s.width;
       for (int64_t g = 0; n > 0 && g < s.group(); ++g) {
         const int64_t head = kv_head * s.group() + g;
@@ -227,7 +227,7 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
     for_blocks(stream.threads(), s.sequences * s.heads, floats(s), [&](int64_t number) {
       const int64_t sequence = number / s.heads;
       const int64_t head = number % s.heads;
-      combine(s, s.result(partials, sequence, head, 0), divide_up(lengths[sequence], kSlice),
+      combine(s, s.result(partials, sequence, head, 0), divide_up(length_of(sequence), kSlice),
               row_of<T>(args.out, sequence) + head * s.width);
     });
   });
