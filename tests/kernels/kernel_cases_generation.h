@@ -159,10 +159,11 @@ inline Case cached_attention_case(const CacheCase& s, DType dtype, float scale) 
   Case made;
   made.name = fmt::format("cached_attention_{}_{}_scale{}", s.name(), text(dtype), scale);
   const int64_t cols = s.heads * s.width;
-  made.operands = {input(dtype, {s.sequences, s.row()}, -2, 2), input(dtype, s.cache(), -2, 2),
-                   input(dtype, s.cache(), -2, 2),
-                   input(DType::int32, {s.sequences}, 1, 1.3 * static_cast<double>(s.capacity) + 0.99),
-                   output(dtype, {s.sequences, cols}, {1e-5, 1e-5})};
+  made.operands = {
+      input(dtype, {s.sequences, s.row()}, -2, 2), input(dtype, s.cache(), -2, 2),
+      input(dtype, s.cache(), -2, 2),
+      input(DType::int32, {s.sequences}, 1, 1.3 * static_cast<double>(s.capacity) + 0.99),
+      output(dtype, {s.sequences, cols}, {1e-5, 1e-5})};
   made.operands[3].values[0] = static_cast<double>(s.capacity);
   made.run = [cols, scale](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.cached_attention(stream, {.q = t[0].column_range(0, cols),

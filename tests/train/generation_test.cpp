@@ -27,6 +27,8 @@ using Tokens = std::vector<int32_t>;
 struct Setting {
   std::string storage = "dense";  ///< of pruned weights; empty: nothing is pruned
   std::string dtype = "fp32";
+  std::string family{};  ///< of a decoder; empty: the GPT
+  int64_t window = 0;
   bool generation = true;
   int threads = 2;
 };
@@ -38,6 +40,15 @@ io::Config config_of(const Setting& setting) {
   config.model.heads = 2;
   config.model.width = 48;
   config.model.context = kContext;
+  if (!setting.family.empty()) {
+    config.model.kind = "decoder";
+    config.model.width = 64;
+    config.model.family = setting.family;
+    config.model.heads = 4;
+    config.model.kv_heads = setting.family == "gpt2" || setting.family == "opt" ? 0 : 2;
+    config.model.head_width = setting.family == "gemma" ? 16 : 0;
+    config.model.window = setting.window;
+  }
   config.train.dtype = setting.dtype;
   config.sparse.storage.fallback = setting.storage.empty() ? "dense" : setting.storage;
   config.sparse.block = setting.storage == "block" ? 8 : 0;

@@ -163,8 +163,7 @@ void Attention::rotate(Pass& pass, const Tensor& qkv, bool inverse) const {
 bool Attention::attend_cached(Pass& pass, const Saved& saved) const {
   const CachedPass& cached = *pass.cached;
   const KeyValueCache::Tensors cache = cached.cache.of(
-      this,
-      {.count = options_.kv_heads, .width = options_.head_width, .window = options_.window},
+      this, {.count = options_.kv_heads, .width = options_.head_width, .window = options_.window},
       cached.first_sequence, saved.qkv.shape[0]);
   pass.kernels.cache_tokens(pass.stream, {.qkv = saved.qkv,
                                           .keys = cache.keys,
@@ -175,12 +174,11 @@ bool Attention::attend_cached(Pass& pass, const Saved& saved) const {
     return false;
   }
   pass.kernels.cached_attention(
-      pass.stream,
-      {.q = saved.qkv.column_range(0, options_.heads * options_.head_width),
-       .keys = cache.keys,
-       .values = cache.values,
-       .lengths = cached.lengths,
-       .out = saved.out});
+      pass.stream, {.q = saved.qkv.column_range(0, options_.heads * options_.head_width),
+                    .keys = cache.keys,
+                    .values = cache.values,
+                    .lengths = cached.lengths,
+                    .out = saved.out});
   return true;
 }
 

@@ -45,26 +45,21 @@ CacheShape shape_of(const CachedAttentionArgs& args, int64_t longest) {
           .scale = args.scale > 0 ? args.scale : 1.0F / __builtin_sqrtf(static_cast<float>(width))};
 }
 
-/// The scores of kLanes keys. Keys from `n` on repeat the last one.
-template <class T>
-[[gnu::always_inline]] inline Vector scores_of(const T* q, const T* keys, int64_t width,
-                                               int64_t n) {
-  const T* key[kLanes];
-  for (int64_t i = 0; i < kLanes; ++i) {
-    key[i] = keys + (i < n ? i : n - 1) * width;
-  }
+/// The scores of kLanes keys, `key(i)` each.
+template <class T, class Key>
+[[gnu::always_inline]] inline Vector scores_of(const T* q, int64_t width, const Key& key) {
   Vector sum[kLanes] = {};
   int64_t d = 0;
   for (; d + kLanes <= width; d += kLanes) {
     const Vector query = read_vector(q + d);
     for (int64_t i = 0; i < kLanes; ++i) {
-      sum[i] += query * read_vector(key[i] + d);
+      sum[i] += query * read_vector(key(i) + d);
     }
   }
   if (d < width) {
     const Vector query = read_vector(q + d, width - d);
     for (int64_t i = 0; i < kLanes; ++i) {
-      sum[i] += query * read_vector(key[i] + d, width - d);
+      sum[i] += query * read_vector(key(i) + d, width - d);
     }
   }
   Vector quarters[kLanes / 4];
@@ -98,22 +93,34 @@ template <class T>
   }
 }
 
-/// One query over n <= kSlice keys.
-template <class T>
+/// One query over n <= kSlice keys. Width: that of a head, known to the compiler, or 0.
+template <int64_t Width, class T>
 void attend_slice(const CacheShape& s, const T* q, const T* keys, const T* values, int64_t n,
                   float* result) {
+  const int64_t width = Width > 0 ? Width : s.width;
   alignas(64) float scores[kSlice + kLanes];
-  for (int64_t j = 0; j < n; j += kLanes) {
-    write_vector(scores + j, s.scale * scores_of(q, keys + j * s.width, s.width, n - j));
+  int64_t j = 0;
+  for (; j + kLanes <= n; j += kLanes) {
+    const T* const block = keys + j * width;
+    write_vector(scores + j, s.scale * scores_of(
+                                           q, width, [&](int64_t i) __attribute__((always_inline)) {
+                                             return block + i * width;
+                                           }));
+  }
+  if (j < n) {  // keys that do not exist repeat the last one
+    write_vector(scores + j, s.scale * scores_of(
+                                           q, width, [&](int64_t i) __attribute__((always_inline)) {
+                                             return keys + least(j + i, n - 1) * width;
+                                           }));
   }
   const float top = maximum_over(scores, n, -3.40282347e38F);
 #pragma omp simd
-  for (int64_t j = 0; j < n; ++j) {
-    scores[j] = exp_below(scores[j] - top);
+  for (int64_t i = 0; i < n; ++i) {
+    scores[i] = exp_below(scores[i] - top);
   }
   constexpr int64_t kColumns = kValueVectors * kLanes;
-  for (int64_t d = 0; d < s.width; d += kColumns) {
-    weigh_values(scores, n, values + d, s.width, least(kColumns, s.width - d), result + d);
+  for (int64_t d = 0; d < width; d += kColumns) {
+    weigh_values(scores, n, values + d, width, least(kColumns, width - d), result + d);
   }
   float* const numbers = result + s.partial - 16;
   numbers[0] = top;
@@ -220,8 +227,11 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
       const int64_t at = s.keys_of(sequence, kv_head) + first * s.width;
       for (int64_t g = 0; n > 0 && g < s.group(); ++g) {
         const int64_t head = kv_head * s.group() + g;
-        attend_slice(s, row_of<const T>(args.q, sequence) + head * s.width, keys + at, values + at,
-                     n, s.result(partials, sequence, head, slice));
+        const auto attend = s.width == 64    ? attend_slice<64, T>
+                            : s.width == 128 ? attend_slice<128, T>
+                                             : attend_slice<0, T>;
+        attend(s, row_of<const T>(args.q, sequence) + head * s.width, keys + at, values + at, n,
+               s.result(partials, sequence, head, slice));
       }
     });
     for_blocks(stream.threads(), s.sequences * s.heads, floats(s), [&](int64_t number) {

@@ -25,12 +25,22 @@ int64_t unit_of(const Tensor& weight, int threads) {
   return most(kLeastUnit, most_rows / kLeastUnit * kLeastUnit);
 }
 
+/// Whole groups of rows, at least kAheadBytes.
+int64_t prefetch_distance(const Tensor& weight, int64_t rows) {
+  constexpr int64_t kAheadBytes = 12 * 1024;
+  const int64_t together = rows <= 2 ? 4 : rows <= 4 ? 2 : 1;  // as in dots_of_rows
+  const int64_t group = together * weight.stride;
+  const int64_t bytes = most(1, group * (weight.dtype == DType::fp32 ? 4 : 2));
+  return divide_up(kAheadBytes, bytes) * group;
+}
+
 /// Dot products of Weights rows of W with Rows rows of x; sums[r * sums_row + w].
 struct DotShape {
   int64_t cols;
   int64_t weight_row;  ///< elements between rows of W
   int64_t packed_row;  ///< floats between rows of packed x
   int64_t sums_row;
+  int64_t ahead;  ///< elements from the rows in use to those that are prefetched
 };
 
 template <int Weights, int Rows, class T>
@@ -51,12 +61,28 @@ template <int Weights, int Rows, class T>
   };
   int64_t k = 0;
   WeightBlock blocks[Weights];
-  for (; k + kWeightBlock <= s.cols; k += kWeightBlock) {
+  const auto step = [&](int64_t at) __attribute__((always_inline)) {
 #pragma GCC unroll 4
     for (int i = 0; i < Weights; ++i) {
-      blocks[i] = read_block(w + i * s.weight_row + k);
+      blocks[i] = read_block(w + i * s.weight_row + at);
     }
-    add(blocks, k);
+    add(blocks, at);
+  };
+  // Rows to come, in the order of memory, one request a cache line: hardware prefetchers alone reach
+  // two thirds of the memory's rate (AMD EPYC 7551).
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (; k + kLine <= s.cols; k += kLine) {
+#pragma GCC unroll 4
+    for (int i = 0; i < Weights; ++i) {
+      __builtin_prefetch(w + s.ahead + Weights * k + i * kLine);
+    }
+#pragma GCC unroll 2
+    for (int64_t part = 0; part < kLine; part += kWeightBlock) {
+      step(k + part);
+    }
+  }
+  for (; k + kWeightBlock <= s.cols; k += kWeightBlock) {
+    step(k);
   }
   if (k < s.cols) {
     for (int i = 0; i < Weights; ++i) {
@@ -146,7 +172,8 @@ void few_rows(Stream& stream, const FewRowsArgs& args) {
     const DotShape shape{.cols = weight.cols(),
                          .weight_row = weight.stride,
                          .packed_row = packed_row,
-                         .sums_row = sums_row};
+                         .sums_row = sums_row,
+                         .ahead = prefetch_distance(weight, rows)};
     for_blocks(threads, divide_up(weight.rows(), unit), weight.count(), [&](int64_t block) {
       const int64_t first = block * unit;
       const int64_t n = least(unit, weight.rows() - first);

@@ -110,11 +110,8 @@ template <class T, class Column>
     high += v.high * gather_four(x, w.columns + j + 4);
     j += kSums;
   };
-  while (j + 2 * kSums <= w.count) {
-    step();
-    step();
-  }
-  if (j + kSums <= w.count) {
+  // The last step is always a masked one: a branch less that depends on the count.
+  while (j + kSums < w.count) {
     step();
   }
   if (j < w.count) {
