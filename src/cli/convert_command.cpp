@@ -68,7 +68,7 @@ void print_model_config(const io::Config& config) {
         config::toml_value(field, config) != config::toml_value(field, io::Config())) {
       model += line;
     }
-    if (field.section == "data" && (field.name == "kind" || field.name == "token_type")) {
+    if (field.section == "data" && field.name == "kind") {
       data += line;
     }
   }
