@@ -6,7 +6,8 @@
 // `in`: flow into the matrix from inputs of one; `out`: flow from its output to the network's.
 // Between matrices everything counts as the identity; a branch of a residual network is added to
 // its stream, and a matrix on the shortcut reads the stream; parts of an output (queries, keys,
-// values) are added up (sparse::Flow). Images count as equal in all pixels, so flows are vectors of
+// values) are added up, also those of matrices beside each other (sparse::Flow). Branches that read
+// the same stream (parallel blocks) count as one after the other. Images count as equal in all pixels, so flows are vectors of
 // channels: an element of a convolution multiplies the same channel at each place of the window.
 // Along the stream the scores of the matrices of each branch have equal sums, so a layer cannot
 // lose its last elements while thinner ones than it keep theirs, if each round prunes a little:
@@ -69,7 +70,8 @@ std::vector<Layer> layers_of(std::span<const Paths::Matrix> matrices) {
   std::vector<Layer> layers;
   for (size_t m = 0; m < matrices.size(); m = layers.back().end) {
     layers.push_back({.first = m, .end = m + 1});
-    while (layers.back().end < matrices.size() && matrices[layers.back().end].flow.group > 0) {
+    const auto joins = [](const sparse::Flow& flow) { return flow.group > 0 || flow.beside; };
+    while (layers.back().end < matrices.size() && joins(matrices[layers.back().end].flow)) {
       ++layers.back().end;
     }
   }
@@ -131,15 +133,28 @@ class Synflow {
     });
   }
 
-  /// Calls fn(output, input, |w|, score or null) for the elements of a layer that are left.
+  /// The matrices before this one whose inputs and outputs are other parts of the layer's.
+  int64_t group_of(size_t m, const Layer& layer) const {
+    return matrices_[m].flow.beside ? 0 : static_cast<int64_t>(m - layer.first);
+  }
+
+  /// Calls fn(row, output of the layer) for the outputs that read each row of a matrix's output.
   template <class Fn>
-  void for_each(const Layer& layer, Fn&& fn) {
-    for (size_t m = layer.first; m < layer.end; ++m) {
-      for_each_of(m, layer, fn);
+  void for_each_output(size_t m, const Layer& layer, Fn&& fn) const {
+    const sparse::Flow& flow = matrices_[m].flow;
+    const int64_t rows = outputs_of(matrices_[m]);
+    const int64_t run = flow.repeated_rows;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t first = group_of(m, layer) * rows + row / run * run * flow.repeats + row % run;
+      for (int64_t i = 0; i < flow.repeats; ++i) {
+        fn(static_cast<size_t>(row), static_cast<size_t>(first + i * run));
+      }
     }
   }
+
+  /// Calls fn(row, input of the layer, |w|, score or null) for the elements that are left.
   template <class Fn>
-  void for_each_of(size_t m, const Layer& layer, Fn&& fn) {
+  void for_each(size_t m, const Layer& layer, Fn&& fn) {
     const Paths::Matrix& matrix = matrices_[m];
     if (matrix.here == nullptr) {
       return;
@@ -151,10 +166,10 @@ class Synflow {
     const int64_t columns = matrix.shape.cols();
     const int64_t inputs = inputs_of(matrix);
     const int64_t outputs = outputs_of(matrix);
-    const auto group = static_cast<int64_t>(m - layer.first);
+    const int64_t group = group_of(m, layer);
     sparse::for_each_one(masks_[m].words(), [&](int64_t position) {
       if (score == nullptr || *score != kPruned) {
-        fn(static_cast<size_t>(group * outputs + position / columns % outputs),
+        fn(static_cast<size_t>(position / columns % outputs),
            static_cast<size_t>(group * inputs + position % columns % inputs),
            std::fabs(static_cast<double>(*value)), score);
       }
@@ -179,7 +194,7 @@ class Synflow {
   int64_t width_of(const Layer& layer, int64_t (*of)(const Paths::Matrix&)) const {
     int64_t width = 0;
     for (size_t m = layer.first; m < layer.end; ++m) {
-      width += of(matrices_[m]);
+      width += matrices_[m].flow.beside ? 0 : of(matrices_[m]);
     }
     return width;
   }
@@ -209,9 +224,13 @@ class Synflow {
       const Scaled& from = place.shortcut ? streams.back() : flow;
       Scaled next{std::vector<double>(static_cast<size_t>(width_of(layer, outputs_of))),
                   from.exponent};
-      for_each(layer, [&](size_t output, size_t input, double w, float*) {
-        next.x[output] += w * from.x[input];
-      });
+      for (size_t m = layer.first; m < layer.end; ++m) {
+        std::vector<double> rows(static_cast<size_t>(outputs_of(matrices_[m])));
+        for_each(m, layer, [&](size_t row, size_t input, double w, float*) {
+          rows[row] += w * from.x[input];
+        });
+        for_each_output(m, layer, [&](size_t row, size_t output) { next.x[output] += rows[row]; });
+      }
       share(next.x);
       into.push_back(from);
       if (place.shortcut) {
@@ -253,13 +272,16 @@ class Synflow {
           std::ldexp(1 / total, static_cast<int>(std::clamp<int64_t>(exponent, -1000, 1000)));
       Scaled next{std::vector<double>(static_cast<size_t>(width_of(layer, inputs_of))),
                   flow.exponent};
-      for_each(layer, [&](size_t output, size_t input, double w, float* score) {
-        const double out = flow.x[output];
-        next.x[input] += w * out;
-        if (score != nullptr) {
-          *score = static_cast<float>(w * into[l].x[input] * out * factor);
-        }
-      });
+      for (size_t m = layer.first; m < layer.end; ++m) {
+        std::vector<double> out(static_cast<size_t>(outputs_of(matrices_[m])));
+        for_each_output(m, layer, [&](size_t row, size_t output) { out[row] += flow.x[output]; });
+        for_each(m, layer, [&](size_t row, size_t input, double w, float* score) {
+          next.x[input] += w * out[row];
+          if (score != nullptr) {
+            *score = static_cast<float>(w * into[l].x[input] * out[row] * factor);
+          }
+        });
+      }
       share(next.x);
       if (place.shortcut) {  // the branch has the same gradient
         next.normalise();

@@ -26,7 +26,7 @@ set(allow_src/cli ${layers})
 set(largest_file 800)
 
 # The folders of src/train: each may include itself and those before it.
-set(train_folders masks stage exchange codec_choice memory run)
+set(train_folders masks stage generation exchange codec_choice memory run)
 
 set(mistakes "")
 set(edges 0)

@@ -27,6 +27,22 @@ struct ModelConfig {
   std::vector<int64_t> image{28, 28, 1};  ///< of "vision": height, width, channels
   int64_t classes = 0;                    ///< of images; 0: from the data
   int64_t vocabulary = 0;                 ///< 0: from the data
+  // Of "decoder" (src/model/networks/families.h); 0 or "auto": the family's.
+  std::string family = "llama";
+  int64_t kv_heads = 0;    ///< heads of keys and values; 0: heads
+  int64_t head_width = 0;  ///< features of a head; 0: width / heads
+  int64_t mlp_width = 0;   ///< hidden width of a block's MLP; 0: mlp_ratio * width
+  std::string activation = "auto";
+  double norm_epsilon = 0;
+  int64_t window = 0;       ///< tokens that a token attends to, itself included; 0: all before it
+  double rotary_base = 0;   ///< rotary positions: src/model/layers/rotary.h
+  double rotary_share = 0;  ///< of the features of a head
+  std::string rotary_scaling = "none";
+  double rotary_factor = 1;
+  int64_t rotary_context = 0;  ///< before scaling; 0: context
+  double rotary_low = 1;
+  double rotary_high = 0;  ///< 0: the scaling's
+  double rotary_gain = 0;  ///< likewise
 };
 
 struct DataConfig {
@@ -34,7 +50,7 @@ struct DataConfig {
   std::vector<std::string> train{};
   std::vector<std::string> validation{};  ///< empty: the last `validation_fraction` of `train`
   double validation_fraction = 0.1;
-  std::string token_type = "uint16";  ///< of headerless files of kind "tokens"
+  std::string token_type = "auto";  ///< of headerless files of kind "tokens"
   // Of kind "images":
   std::string format = "idx";
   std::vector<double> mean{};       ///< one, or one per channel; empty: 0

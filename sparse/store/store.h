@@ -25,6 +25,7 @@
 // section III.
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,6 +72,12 @@ struct Flow {
   int64_t parts = 1;     ///< of the output, along its rows: the next matrix reads their sum
   int64_t channels = 0;  ///< column c reads channel c % channels; 0: as many as columns
   int64_t group = 0, groups = 1;  ///< matrices side by side
+  /// Reads the inputs of the matrix before it, and the next one reads the sum (or product) of both
+  /// outputs: queries, keys, values; gates. Each run of `repeated_rows` outputs is read `repeats`
+  /// times (heads that share keys).
+  bool beside = false;
+  int64_t repeats = 1;
+  int64_t repeated_rows = 1;
 };
 
 /// A parameter as a network declares it.
@@ -106,7 +113,8 @@ struct Pattern {
   DeviceIndex device_index;  ///< with a device, where the index is not full
   BlockList blocks;          ///< of pruned weights with storage block, unless blocks are thin
   CsrList csr;               ///< on a device, of pruned weights multiplied element by element
-  /// With StoreOptions::keep_tiles, on the CPU, of pruned weights multiplied element by element.
+  /// With StoreOptions::keep_tiles or keep_rows, on the CPU, of pruned weights multiplied element by
+  /// element (keep_rows: of all without a dense copy).
   std::unique_ptr<KeptTiles> tiles;
 };
 
@@ -148,6 +156,7 @@ struct StoreOptions {
   IndexShape index_shape;
   BlockOptions block;               ///< of storage block
   bool keep_tiles = false;          ///< of sparse products, between calls (kept_tiles.h)
+  bool keep_rows = false;           ///< likewise, of products with few rows alone
   std::string file_index = "auto";  ///< encoding of indices in checkpoints: file_index.h
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
@@ -238,6 +247,11 @@ class Store {
   bool decodes_positions(const Parameter& parameter) const {  ///< whether into that scratch
     return !parameter.device_index && parameter.index.scratch_bytes() > 0;
   }
+  /// fp32 numbers in kernels' memory that layers read and no step changes, such as tables of rotary
+  /// positions. The first call for a name allocates them, category `activation`, and `make` returns
+  /// them; later calls return the same memory. Dry stores hold no numbers.
+  Tensor constant(const std::string& name, const Shape& shape,
+                  const std::function<std::vector<float>()>& make);
   /// Scratch for dense gradients of pruned parameters.
   GradientPanels& panels() { return panels_; }
   /// The dense matrix in scratch, compute type: valid until the next call.
@@ -359,6 +373,7 @@ class Store {
   OptimizerArrays optimizer_;
   Buffer decoded_;  ///< one index as kernels read it: bitmap words and ranks
   const Parameter* decoded_for_ = nullptr;
+  std::map<std::string, Buffer> constants_;
   kernels::Positions decoded_positions_;
   GradientPanels panels_;
   Expander expander_;

@@ -72,6 +72,21 @@ std::vector<float> initial_values(const ParameterSpec& spec, const Index& index,
   return values;
 }
 
+Tensor Store::constant(const std::string& name, const Shape& shape,
+                       const std::function<std::vector<float>()>& make) {
+  Buffer& buffer = constants_[name];
+  if (!buffer.tensor()) {
+    buffer = arena().allocate(Memory::activation, name, DType::fp32, shape);
+    if (!arena().dry()) {
+      const Mirror numbers(stream_, buffer.tensor());
+      std::ranges::copy(make(), numbers.host().get<float>());
+      numbers.write();
+    }
+  }
+  require(buffer.tensor().shape == shape, "a constant has one shape", name, shape.text());
+  return buffer.tensor();
+}
+
 void Store::initialise(uint64_t seed, const std::function<double(const Parameter&)>& factor) {
   for (Parameter& parameter : parameters_) {
     std::vector<float> values =

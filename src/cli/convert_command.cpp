@@ -55,12 +55,6 @@ bool is_hdf5_name(const std::string& path) {
   return path.ends_with(".h5") || path.ends_with(".hdf5");
 }
 
-/// The beginning of a config that trains on from the checkpoint, which holds the network.
-void print_data_config(const io::Config& config) {
-  print(fmt::format("[data]\nkind = \"{}\"\ntoken_type = \"{}\"\n", config.data.kind,
-                    config.data.token_type));
-}
-
 int import_hub(const ConvertArguments& arguments) {
   if (!arguments.config.file.empty() || !arguments.config.overrides.empty()) {
     throw Usage("--config and --set describe plain HDF5 files; a model's config.json describes it");
@@ -79,10 +73,9 @@ int import_hub(const ConvertArguments& arguments) {
     notes.note(note);
   }
   notes.note(fmt::format(
-      "wrote {}: {}, {} of {} parameters kept, {}; a config for `train --init` begins with:",
+      "wrote {}: {}, {} of {} parameters kept, {}; the network for `train --init` is in it",
       arguments.out, report.architecture, grouped(report.kept), grouped(report.parameters),
       rate_text(report.bytes, now_seconds() - started)));
-  print_data_config(report.config);
   return 0;
 }
 

@@ -22,7 +22,13 @@ struct TokenizeArguments {
   std::string tokenizer;
   std::string separator = "none";
   std::string out;
-  std::string dtype{};  ///< empty: uint16 if it holds all tokens
+  std::string dtype = "auto";
+
+  /// The type of tokens below `vocabulary`.
+  std::string type_for(int64_t vocabulary) const {
+    return dtype != "auto" ? dtype : vocabulary > kMost16 ? "uint32" : "uint16";
+  }
+  static constexpr int64_t kMost16 = 65536;
 };
 
 /// Tokens in a file that appears whole or not at all: little-endian integers.
@@ -69,17 +75,15 @@ void write_note(const TokenizeArguments& arguments, const nlohmann::ordered_json
 
 /// The lines of a config that reads the tokens.
 void print_config(const TokenizeArguments& arguments, int64_t vocabulary) {
-  print(
-      fmt::format("[model]\nvocabulary = {}\n\n[data]\nkind = \"tokens\"\ntrain = [\"{}\"]\n"
-                  "token_type = \"{}\"\n",
-                  vocabulary, arguments.out, arguments.dtype));
+  print(fmt::format("[model]\nvocabulary = {}\n\n[data]\nkind = \"tokens\"\ntrain = [\"{}\"]\n",
+                    vocabulary, arguments.out));
 }
 
-int tokenize_bytes(TokenizeArguments arguments) {
-  arguments.dtype = arguments.dtype.empty() ? "uint16" : arguments.dtype;
+int tokenize_bytes(const TokenizeArguments& arguments) {
   const auto data =
       io::TokenDataset::open(arguments.data, io::Split::train, {.context = 0, .vocabulary = 0});
-  TokenFile tokens(arguments.out, arguments.dtype);
+  const std::string type = arguments.type_for(data.vocabulary());
+  TokenFile tokens(arguments.out, type);
   std::vector<int32_t> buffer;
   for (int64_t at = 0; at < data.size(); at += static_cast<int64_t>(buffer.size())) {
     buffer.resize(static_cast<size_t>(std::min<int64_t>(data.size() - at, int64_t{1} << 20U)));
@@ -89,7 +93,7 @@ int tokenize_bytes(TokenizeArguments arguments) {
   tokens.commit();
   // The note allows decoding to text: token t stands for byte bytes[t].
   write_note(arguments, {{"kind", arguments.data.kind},
-                         {"token_type", arguments.dtype},
+                         {"token_type", type},
                          {"tokens", data.size()},
                          {"vocabulary", data.vocabulary()},
                          {"bytes", data.characters().text()}});
@@ -142,17 +146,15 @@ void tokenize_file(const io::MappedFile& file, const io::Tokenizer& tokenizer, i
   out.append(tokens);
 }
 
-int tokenize_by_file(TokenizeArguments arguments) {
+int tokenize_by_file(const TokenizeArguments& arguments) {
   check_output(arguments.out, std::array{arguments.tokenizer});
   check_output(note_file_of(arguments), std::array{arguments.tokenizer});
   const io::Tokenizer tokenizer = open_tokenizer(arguments.tokenizer);
-  constexpr int64_t kMost16 = 65536;
-  if (arguments.dtype.empty()) {
-    arguments.dtype = tokenizer.vocabulary() <= kMost16 ? "uint16" : "uint32";
-  }
-  check(arguments.dtype != "uint16" || tokenizer.vocabulary() <= kMost16,
-        "the vocabulary of {} has {} tokens, and uint16 holds 65536; add --dtype uint32",
-        arguments.tokenizer, tokenizer.vocabulary());
+  const std::string type = arguments.type_for(tokenizer.vocabulary());
+  check(type != "uint16" || tokenizer.vocabulary() <= TokenizeArguments::kMost16,
+        "the vocabulary of {} has {} tokens, and uint16 holds {}; leave out --dtype, or use "
+        "--dtype uint32",
+        arguments.tokenizer, tokenizer.vocabulary(), TokenizeArguments::kMost16);
   const int32_t separator = separator_of(arguments, tokenizer);
   std::vector<io::MappedFile> files;
   int64_t total = 0;
@@ -161,7 +163,7 @@ int tokenize_by_file(TokenizeArguments arguments) {
     total += static_cast<int64_t>(files.back().bytes().size());
   }
   const double started = now_seconds();
-  TokenFile tokens(arguments.out, arguments.dtype);
+  TokenFile tokens(arguments.out, type);
   int64_t done = 0;
   {
     ByteProgress progress(total);
@@ -175,7 +177,7 @@ int tokenize_by_file(TokenizeArguments arguments) {
   tokens.commit();
   const double seconds = std::max(now_seconds() - started, 1e-9);
   nlohmann::ordered_json note{{"kind", "tokenizer"},
-                              {"token_type", arguments.dtype},
+                              {"token_type", type},
                               {"tokens", tokens.count()},
                               {"vocabulary", tokenizer.vocabulary()},
                               {"text_bytes", total},
@@ -229,10 +231,9 @@ void register_tokenize(CLI::App& data, Action& chosen) {
                    "token after each file: its number or text, or none")
       ->needs(tokenizer)
       ->capture_default_str();
-  command
-      ->add_option("--dtype", arguments->dtype,
-                   "of a token: uint16 (default, if it holds all tokens) or uint32")
-      ->check(CLI::IsMember({"uint16", "uint32"}));
+  command->add_option("--dtype", arguments->dtype, "of a token; auto: by the vocabulary")
+      ->check(CLI::IsMember({"auto", "uint16", "uint32"}))
+      ->capture_default_str();
   command->callback(
       [arguments, &chosen] { chosen = [arguments] { return tokenize(*arguments); }; });
 }

@@ -56,7 +56,9 @@ struct Inference {
   kernels::Backend backend;
   train::Stage stage;
 
-  Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch);
+  /// `generation`: for train::Generator.
+  Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch,
+            bool generation = false);
 };
 
 /// Called before the work: throws Failure if `out` is no place for a file, is one of the files that

@@ -13,6 +13,7 @@
 #include "sparse/store/store.h"
 #include "sparse/weight/registry.h"
 #include "src/model/layers/norm.h"
+#include "src/model/networks/families.h"
 #include "src/model/networks/registry.h"
 #include "src/optim/parametrization.h"
 #include "src/optim/prediction.h"
@@ -73,20 +74,55 @@ const Choices kFastest{
 Limits value_codecs() { return {.choices = choices(kernels::wire_codecs()), .codec = true}; }
 Limits gradient_codecs() { return {.choices = choices(parallel::codecs()), .codec = true}; }
 
+void add_decoder(Rows<io::ModelConfig>& rows) {
+  using M = io::ModelConfig;
+  rows.add("family", &M::family, one_of(choices(model::families())),
+           "of decoder: the choices that zeros and \"auto\" in the keys below stand for");
+  rows.add("kv_heads", &M::kv_heads, range(0, 1 << 16),
+           "of decoder: heads of keys and values, which queries share; divides heads; 0: heads");
+  rows.add("head_width", &M::head_width, range(0, 1 << 16),
+           "of decoder: features of a head; 0: width / heads");
+  rows.add("mlp_width", &M::mlp_width, range(0, 1 << 24),
+           "of decoder: hidden width of a block's MLP; 0: mlp_ratio * width");
+  rows.add("activation", &M::activation, one_of(kAuto + choices(model::activations())),
+           "of decoder: in the MLP; gated ones multiply it by another product");
+  rows.add("norm_epsilon", &M::norm_epsilon, range(0, 1),
+           "of decoder: added to mean squares in norms; 0: the family's");
+  rows.add("window", &M::window, range(0, 1 << 24),
+           "of decoder: tokens that a token attends to, itself included; 0: all before it");
+  rows.add("rotary_base", &M::rotary_base, at_least(0),
+           "of decoder: longest wavelength of rotary positions / 2 pi; 0: the family's");
+  rows.add("rotary_share", &M::rotary_share, range(0, 1),
+           "of decoder: features of a head that are rotated / all; 0: the family's");
+  rows.add("rotary_scaling", &M::rotary_scaling, one_of(choices(model::rotary_scalings())),
+           "of decoder: how rotary frequencies change for a longer context than before");
+  rows.add("rotary_factor", &M::rotary_factor, {.at_most = 1e6, .above = 0},
+           "of a rotary_scaling: new / old context");
+  rows.add("rotary_context", &M::rotary_context, range(0, 1 << 24),
+           "of a rotary_scaling: old context; 0: context");
+  rows.add("rotary_low", &M::rotary_low, above(0),
+           "of llama3, yarn: frequencies with fewer turns within rotary_context are divided by "
+           "rotary_factor");
+  rows.add("rotary_high", &M::rotary_high, at_least(0),
+           "of llama3, yarn: frequencies with more turns stay; 0: 4 of llama3, 32 of yarn");
+  rows.add("rotary_gain", &M::rotary_gain, at_least(0),
+           "factor of cosines and sines; 0: of yarn 0.1 ln(rotary_factor) + 1, else 1");
+}
+
 void add_model(std::vector<Field>& out) {
   using M = io::ModelConfig;
   Rows<M> rows{out, "model", &Config::model};
   rows.add("kind", &M::kind, one_of(choices(model::networks())), "network");
   rows.add("layers", &M::layers, range(1, 10'000), "blocks");
-  rows.add("heads", &M::heads, at_least(1), "attention heads; must divide width");
+  rows.add("heads", &M::heads, range(1, 1 << 16), "attention heads; of gpt: must divide width");
   rows.add("width", &M::width, range(1, 1 << 20), "features of a token");
   rows.add("context", &M::context, range(1, 1 << 24), "tokens of a sequence");
   rows.add("tie_embeddings", &M::tie_embeddings, {},
-           "of gpt: the output head is the token embedding");
+           "of gpt, decoder: the output head is the token embedding");
   rows.add("dropout", &M::dropout, fraction(), "probability that an activation is dropped");
   rows.add("mlp_ratio", &M::mlp_ratio, range(1, 64), "hidden width of a block's MLP / width");
   rows.add("norm", &M::norm, one_of(choices(model::norms())),
-           "normalisation in blocks and before the head");
+           "of gpt, vision: normalisation in blocks and before the head");
   rows.add("hidden", &M::hidden, range(1, 1 << 24), "of mlp: widths of the hidden layers");
   rows.add("network", &M::network, {},
            "of vision: the layers, such as \"conv 64 3 stride 2\", \"max 2\", \"linear 256\"");
@@ -95,6 +131,7 @@ void add_model(std::vector<Field>& out) {
   rows.add("classes", &M::classes, range(0, 1 << 20),
            "number of classes of images; 0: from the data");
   rows.add("vocabulary", &M::vocabulary, range(0, 1 << 24), "number of tokens; 0: from the data");
+  add_decoder(rows);
 }
 
 void add_data(std::vector<Field>& out) {
@@ -110,7 +147,10 @@ void add_data(std::vector<Field>& out) {
   rows.add("validation", &D::validation, {}, "files; empty: the last part of train");
   rows.add("validation_fraction", &D::validation_fraction, fraction(),
            "size of that part / size of train");
-  rows.add("token_type", &D::token_type, words({"uint16", "uint32"}),
+  rows.add("token_type", &D::token_type,
+           one_of({{"auto", "by the note FILE.json of `espalier data tokenize`, else uint16"},
+                   {"uint16", "unsigned, 2 bytes"},
+                   {"uint32", "unsigned, 4 bytes"}}),
            "type of token files without a header");
   rows.add("format", &D::format, one_of(choices(io::image_formats())), "of images: their files");
   rows.add(

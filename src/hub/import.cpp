@@ -377,9 +377,7 @@ ImportReport import_model(const ImportOptions& options) {
   }
   texts[std::string(kLayoutText)] = text_of(facts_of(source, layout, options));
 
-  constexpr int64_t kMost16 = 65536;
   config.data.kind = "tokens";
-  config.data.token_type = config.model.vocabulary > kMost16 ? "uint32" : "uint16";
   config.train.dtype = name_of(tensor_dtype(source, layout, options, 0));
   config::validate(config);
   Importer(source, layout, options, report)

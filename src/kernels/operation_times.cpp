@@ -43,7 +43,7 @@ template <class Args>
 OperationRow attention_row(const char* name, const Args& args) {
   return {.name = name,
           .extents = {args.qkv.shape[0], args.qkv.shape[1], args.heads,
-                      args.qkv.shape[2] / 3 / args.heads},
+                      args.out.count() / (args.lse.count() > 0 ? args.lse.count() : 1)},
           .cost = {}};
 }
 OperationRow row_of(const char* name, const AttentionArgs& args) {

@@ -106,6 +106,33 @@ inline NamedOperands operands(ActivationArgs& a) {
 inline NamedOperands operands(ActivationBackwardArgs& a) {
   return {{"dy", Use::in, a.dy}, {"x", Use::in, a.x}, {"dx", Use::out, a.dx}};
 }
+inline NamedOperands operands(GatedActivationArgs& a) {
+  return {{"gate", Use::in, a.gate}, {"up", Use::in, a.up}, {"y", Use::out, a.y}};
+}
+inline NamedOperands operands(GatedActivationBackwardArgs& a) {
+  return {{"dy", Use::in, a.dy},
+          {"gate", Use::in, a.gate},
+          {"up", Use::in, a.up},
+          {"dgate", Use::out, a.dgate},
+          {"dup", Use::out, a.dup}};
+}
+inline NamedOperands operands(RotaryArgs& a) {
+  return {{"x", Use::both, a.x},
+          {"cosines", Use::in, a.cosines},
+          {"sines", Use::in, a.sines},
+          {"positions", Use::in, a.positions}};
+}
+inline NamedOperands operands(HeadNormArgs& a) {
+  return {{"x", Use::in, a.x},
+          {"weight", Use::in, a.weight},
+          {"y", Use::out, a.y},
+          {"rstd", Use::out, a.rstd}};
+}
+inline NamedOperands operands(HeadNormBackwardArgs& a) {
+  return {{"dy", Use::in, a.dy},         {"x", Use::in, a.x},
+          {"weight", Use::in, a.weight}, {"rstd", Use::in, a.rstd},
+          {"dx", Use::out, a.dx},        {"dweight", sum_of(a.accumulate), a.dweight}};
+}
 inline NamedOperands operands(AttentionArgs& a) {
   return {{"qkv", Use::in, a.qkv}, {"out", Use::out, a.out}, {"lse", Use::out, a.lse}};
 }
@@ -116,11 +143,26 @@ inline NamedOperands operands(AttentionBackwardArgs& a) {
           {"dout", Use::in, a.dout},
           {"dqkv", Use::out, a.dqkv}};
 }
+inline NamedOperands operands(CacheTokensArgs& a) {
+  return {{"qkv", Use::in, a.qkv},
+          {"keys", Use::both, a.keys},
+          {"values", Use::both, a.values},
+          {"first", Use::in, a.first},
+          {"counts", Use::in, a.counts}};
+}
+inline NamedOperands operands(CachedAttentionArgs& a) {
+  return {{"q", Use::in, a.q},
+          {"keys", Use::in, a.keys},
+          {"values", Use::in, a.values},
+          {"lengths", Use::in, a.lengths},
+          {"out", Use::out, a.out}};
+}
 inline NamedOperands operands(EmbeddingArgs& a) {
   return {{"tokens", Use::in, a.tokens},
           {"token", Use::in, a.token},
           {"position", Use::in, a.position},
-          {"x", Use::out, a.x}};
+          {"x", Use::out, a.x},
+          {"positions", Use::in, a.positions}};
 }
 inline NamedOperands operands(EmbeddingBackwardArgs& a) {
   return {{"tokens", Use::in, a.tokens},

@@ -3,12 +3,14 @@
 #include "tests/kernels/kernel_cases_batch_norm.h"
 #include "tests/kernels/kernel_cases_block.h"
 #include "tests/kernels/kernel_cases_fp8.h"
+#include "tests/kernels/kernel_cases_generation.h"
 #include "tests/kernels/kernel_cases_local_norm.h"
 #include "tests/kernels/kernel_cases_low_rank.h"
 #include "tests/kernels/kernel_cases_memory.h"
 #include "tests/kernels/kernel_cases_sparse.h"
 #include "tests/kernels/kernel_cases_sparse_convolution.h"
 #include "tests/kernels/kernel_cases_states.h"
+#include "tests/kernels/kernel_cases_transformer.h"
 #include "tests/kernels/kernel_cases_window.h"
 
 namespace espalier::kernels {
@@ -132,6 +134,7 @@ inline void add_memory_cases(Cases& cases) {
     }
     cases.push_back(embedding_case({2, 3, 5}, 7, dtype));
     cases.push_back(embedding_case({3, 50, 260}, 300, dtype));
+    cases.push_back(embedding_case({3, 5, 36}, 30, dtype, EmbeddingForm::scaled));
     for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
              {1, 1}, {5, 3}, {9, 65}, {33, 256}, {9, 5001}, {200, 256}}) {
       for (const Gradient gradient : {Gradient::absent, Gradient::beside, Gradient::in_place}) {
@@ -177,6 +180,7 @@ inline void add_memory_cases(Cases& cases) {
   for (const DType dtype : kNumbers) {
     cases.push_back(embedding_backward_case({2, 3, 5}, 4, dtype));
     cases.push_back(embedding_backward_case({4, 70, 260}, 30, dtype));
+    cases.push_back(embedding_backward_case({4, 70, 36}, 3, dtype, EmbeddingForm::scaled));
     // More columns than a block has threads, and more tokens than half a 16-bit number.
     cases.push_back(embedding_backward_case({2, 20, 1100}, 300, dtype));
     cases.push_back(embedding_backward_case({2, 20, 5}, 50257, dtype));

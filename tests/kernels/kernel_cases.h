@@ -25,20 +25,22 @@ inline Case column_sum_case(int64_t rows, int64_t cols, DType dtype, bool accumu
   return made;
 }
 
-inline Case layernorm_case(int64_t rows, int64_t cols, DType dtype, DType weight) {
+inline Case layernorm_case(int64_t rows, int64_t cols, DType dtype, DType weight,
+                           float epsilon = kNormEpsilon) {
   Case made;
-  made.name = fmt::format("layernorm_{}x{}_{}_{}", rows, cols, text(dtype), text(weight));
+  made.name = fmt::format("layernorm_{}x{}_{}_{}_epsilon{}", rows, cols, text(dtype), text(weight),
+                          epsilon);
   made.operands = {input(kFp32, {rows, cols}, -1, 3),
                    input(weight, {cols}),
                    input(weight, {cols}),
                    output(dtype, {rows, cols}, {2e-5, 1e-5}),
                    output(kFp32, {rows}, {1e-6, 1e-6}),
                    output(kFp32, {rows}, {1e-6, 1e-5})};
-  made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.norm(stream, {t[0], t[1], t[2], t[3], t[4], t[5]});
+  made.run = [epsilon](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.norm(stream, {t[0], t[1], t[2], t[3], t[4], t[5], epsilon});
   };
-  made.reference = [](std::vector<Values>& v) {
-    reference::layernorm(v[0], v[1], v[2], v[3], v[4], v[5]);
+  made.reference = [epsilon](std::vector<Values>& v) {
+    reference::layernorm(v[0], v[1], v[2], v[3], v[4], v[5], epsilon);
   };
   return made;
 }
@@ -91,15 +93,19 @@ inline Case layernorm_backward_over_dy_case(int64_t rows, int64_t cols, DType dt
   return made;
 }
 
-inline Case rmsnorm_case(int64_t rows, int64_t cols, DType dtype, DType weight) {
+inline Case rmsnorm_case(int64_t rows, int64_t cols, DType dtype, DType weight,
+                         float epsilon = kNormEpsilon) {
   Case made;
-  made.name = fmt::format("rmsnorm_{}x{}_{}_{}", rows, cols, text(dtype), text(weight));
+  made.name =
+      fmt::format("rmsnorm_{}x{}_{}_{}_epsilon{}", rows, cols, text(dtype), text(weight), epsilon);
   made.operands = {input(kFp32, {rows, cols}, -1, 3), input(weight, {cols}),
                    output(dtype, {rows, cols}, {2e-5, 1e-5}), output(kFp32, {rows}, {1e-6, 1e-5})};
-  made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.norm(stream, {.x = t[0], .weight = t[1], .y = t[2], .rstd = t[3]});
+  made.run = [epsilon](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.norm(stream, {.x = t[0], .weight = t[1], .y = t[2], .rstd = t[3], .epsilon = epsilon});
   };
-  made.reference = [](std::vector<Values>& v) { reference::rmsnorm(v[0], v[1], v[2], v[3]); };
+  made.reference = [epsilon](std::vector<Values>& v) {
+    reference::rmsnorm(v[0], v[1], v[2], v[3], epsilon);
+  };
   return made;
 }
 
@@ -137,6 +143,9 @@ inline Case rmsnorm_backward_case(int64_t rows, int64_t cols, DType dtype, bool 
   };
   return made;
 }
+
+inline constexpr Activation kActivations[] = {Activation::none, Activation::gelu, Activation::relu,
+                                              Activation::silu, Activation::gelu_erf};
 
 /// Inputs in [-reach, reach). For large |x| the exponentials of GELU overflow; its values do not.
 inline Case activation_case(Activation kind, int64_t n, DType dtype, double reach) {
@@ -182,16 +191,26 @@ inline Case activation_backward_case(Activation kind, int64_t n, DType dtype, do
 
 inline Case attention_case(const reference::Attention& s, DType dtype) {
   Case made;
-  made.name = fmt::format("attention_{}x{}_{}x{}{}_{}", s.sequences, s.tokens, s.heads, s.width,
-                          s.causal ? "" : "_all", text(dtype));
+  made.name =
+      fmt::format("attention_{}x{}_{}x{}{}{}{}{}_{}", s.sequences, s.tokens, s.heads, s.width,
+                  s.causal ? "" : "_all", s.kv_heads > 0 ? fmt::format("_kv{}", s.kv_heads) : "",
+                  s.window > 0 ? fmt::format("_window{}", s.window) : "",
+                  s.scale > 0 ? fmt::format("_scale{}", s.scale) : "", text(dtype));
   // Tables with products of pairs round each probability to the pair's type. Values are up to 2,
   // and probabilities sum to 1.
   const Tolerance rounded_terms{std::max(1e-5, 2 * rounding_of(dtype)), 1e-5};
-  made.operands = {input(dtype, {s.sequences, s.tokens, 3 * s.columns()}, -2, 2),
+  made.operands = {input(dtype, {s.sequences, s.tokens, s.qkv_columns()}, -2, 2),
                    output(dtype, {s.sequences, s.tokens, s.columns()}, rounded_terms),
                    output(kFp32, {s.sequences, s.heads, s.tokens}, {1e-5, 1e-5})};
   made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.attention(stream, {t[0], t[1], t[2], static_cast<int>(s.heads), s.causal});
+    kernels.attention(stream, {.qkv = t[0],
+                               .out = t[1],
+                               .lse = t[2],
+                               .heads = static_cast<int>(s.heads),
+                               .kv_heads = static_cast<int>(s.kv_heads),
+                               .causal = s.causal,
+                               .window = s.window,
+                               .scale = s.scale});
   };
   made.reference = [s](std::vector<Values>& v) { reference::attention(s, v[0], v[1], v[2]); };
   return made;
@@ -223,8 +242,16 @@ inline Case attention_backward_case(const reference::Attention& s, DType dtype) 
                                                    : 5e-5,
                                   1e-4}));
   made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.attention_backward(stream,
-                               {t[0], t[1], t[2], t[3], t[4], static_cast<int>(s.heads), s.causal});
+    kernels.attention_backward(stream, {.qkv = t[0],
+                                        .out = t[1],
+                                        .lse = t[2],
+                                        .dout = t[3],
+                                        .dqkv = t[4],
+                                        .heads = static_cast<int>(s.heads),
+                                        .kv_heads = static_cast<int>(s.kv_heads),
+                                        .causal = s.causal,
+                                        .window = s.window,
+                                        .scale = s.scale});
   };
   made.reference = [s](std::vector<Values>& v) {
     reference::attention_backward(s, v[0], v[3], v[4]);
@@ -256,7 +283,18 @@ inline void add_attention_cases(Cases& cases, DType dtype) {
            {1, 64, 1, 64, false},
            {1, 65, 1, 80, false},
            {1, 70, 2, 96, false},
-           {1, 150, 1, 128, false}}) {
+           {1, 150, 1, 128, false},
+           // Shared keys and values; windows within, across and beyond tiles; scales.
+           {2, 1, 6, 20, true, 2},
+           {2, 131, 6, 20, true, 2},
+           {1, 131, 4, 64, true, 1, 1},
+           {2, 70, 4, 32, false, 2, 0, 0.3F},
+           {1, 131, 3, 64, true, 3, 5},
+           {1, 300, 2, 20, true, 1, 37, 0.5F},
+           {1, 300, 2, 64, true, 2, 128},
+           {1, 290, 2, 40, true, 1, 129},
+           {2, 131, 4, 128, true, 2, 1000},
+           {1, 261, 2, 96, true, 0, 17}}) {
     cases.push_back(attention_case(s, dtype));
     cases.push_back(attention_backward_case(s, dtype));
   }
@@ -278,11 +316,13 @@ inline void add_math_cases(Cases& cases) {
       cases.push_back(rmsnorm_backward_case(rows, cols, dtype, false, kFp32, true));
       for (const DType weight : {kFp32, dtype}) {
         cases.push_back(rmsnorm_case(rows, cols, dtype, weight));
+        cases.push_back(rmsnorm_case(rows, cols, dtype, weight, 1e-2F));
       }
       cases.push_back(layernorm_case(rows, cols, dtype, kFp32));
       cases.push_back(layernorm_case(rows, cols, dtype, dtype));
+      cases.push_back(layernorm_case(rows, cols, dtype, dtype, 0.5F));
     }
-    for (const Activation kind : {Activation::none, Activation::gelu, Activation::relu}) {
+    for (const Activation kind : kActivations) {
       for (const int64_t n : {1, 15, 100, 50001}) {
         for (const double reach : {8.0, 100.0}) {
           if (dtype == kFp16 && reach > 8 && n > 100) {

@@ -9,47 +9,62 @@
 
 namespace espalier::kernels {
 
-inline Case embedding_case(const Shape& shape, int64_t vocabulary, DType dtype) {
+/// With learned positions; or without, times a factor.
+enum class EmbeddingForm : uint8_t { learned, scaled };
+inline constexpr float kEmbeddingScale = 2.5F;
+inline std::string suffix_of(EmbeddingForm form) {
+  return form == EmbeddingForm::learned ? "" : "_scaled";
+}
+
+inline Case embedding_case(const Shape& shape, int64_t vocabulary, DType dtype,
+                           EmbeddingForm form = EmbeddingForm::learned) {
   Case made;
-  made.name = fmt::format("embedding_{}x{}x{}_{}_{}", shape[0], shape[1], shape[2], vocabulary,
-                          text(dtype));
+  made.name = fmt::format("embedding_{}x{}x{}_{}_{}{}", shape[0], shape[1], shape[2], vocabulary,
+                          text(dtype), suffix_of(form));
+  const bool learned = form == EmbeddingForm::learned;
   const int64_t cols = shape[2];
   made.operands = {ids({shape[0], shape[1]}, vocabulary), input(dtype, {vocabulary, cols}),
                    input(dtype, {shape[1] + 2, cols}), output(kFp32, shape, {1e-7, 1e-7})};
   made.operands[1].nan_at = static_cast<int64_t>(made.operands[0].values[0]) * cols;
-  made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.embedding(stream, {t[0], t[1], t[2], t[3]});
+  made.run = [learned](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.embedding(
+        stream, {t[0], t[1], learned ? t[2] : Tensor(), t[3], learned ? 1.0F : kEmbeddingScale});
   };
-  made.reference = [shape](std::vector<Values>& v) {
+  made.reference = [shape, learned](std::vector<Values>& v) {
     const int64_t columns = shape[2];
     for (int64_t i = 0; i < shape.count(); ++i) {
       const int64_t row = i / columns;
       const auto token = static_cast<int64_t>(v[0][row]);
-      v[3][i] =
-          v[1][token * columns + i % columns] + v[2][(row % shape[1]) * columns + i % columns];
+      const double value = v[1][token * columns + i % columns];
+      v[3][i] = learned ? value + v[2][(row % shape[1]) * columns + i % columns]
+                        : static_cast<double>(kEmbeddingScale) * value;
     }
   };
   return made;
 }
 
-inline Case embedding_backward_case(const Shape& shape, int64_t vocabulary, DType out = kFp32) {
+inline Case embedding_backward_case(const Shape& shape, int64_t vocabulary, DType out = kFp32,
+                                    EmbeddingForm form = EmbeddingForm::learned) {
   Case made;
-  made.name = fmt::format("embedding_backward_{}x{}x{}_{}_{}", shape[0], shape[1], shape[2],
-                          vocabulary, text(out));
+  made.name = fmt::format("embedding_backward_{}x{}x{}_{}_{}{}", shape[0], shape[1], shape[2],
+                          vocabulary, text(out), suffix_of(form));
+  const bool learned = form == EmbeddingForm::learned;
   const int64_t cols = shape[2];
   made.operands = {ids({shape[0], shape[1]}, vocabulary), input(kFp32, shape),
                    in_out(out, {vocabulary, cols}, {2e-5, 2e-6}),
                    in_out(out, {shape[1] + 2, cols}, {1e-5, 1e-6})};
-  made.run = [](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.embedding_backward(stream, {t[0], t[1], t[2], t[3]});
+  made.run = [learned](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.embedding_backward(
+        stream, {t[0], t[1], t[2], learned ? t[3] : Tensor(), learned ? 1.0F : kEmbeddingScale});
   };
-  made.reference = [shape](std::vector<Values>& v) {
+  made.reference = [shape, learned](std::vector<Values>& v) {
     const int64_t columns = shape[2];
     for (int64_t i = 0; i < shape.count(); ++i) {
       const int64_t row = i / columns;
       const auto token = static_cast<int64_t>(v[0][row]);
-      v[2][token * columns + i % columns] += v[1][i];
-      v[3][(row % shape[1]) * columns + i % columns] += v[1][i];
+      const double scale = learned ? 1 : static_cast<double>(kEmbeddingScale);
+      v[2][token * columns + i % columns] += scale * v[1][i];
+      v[3][(row % shape[1]) * columns + i % columns] += learned ? v[1][i] : 0;
     }
   };
   return made;

@@ -20,7 +20,11 @@ using Cases = std::vector<Case>;
 
 inline std::string text(DType dtype) { return std::string(name_of(dtype)); }
 inline std::string name_of(Activation kind) {
-  return kind == Activation::gelu ? "gelu" : kind == Activation::relu ? "relu" : "none";
+  return kind == Activation::gelu       ? "gelu"
+         : kind == Activation::relu     ? "relu"
+         : kind == Activation::silu     ? "silu"
+         : kind == Activation::gelu_erf ? "gelu_erf"
+                                        : "none";
 }
 
 /// Of a sum of `terms` products of numbers up to 1. `added`: with a bias, c or another matrix. A

@@ -6,6 +6,7 @@
 #include "tests/kernels/kernel_cases_batch_norm.h"
 #include "tests/kernels/kernel_cases_local_norm.h"
 #include "tests/kernels/kernel_cases_memory.h"
+#include "tests/kernels/kernel_cases_transformer.h"
 
 namespace espalier::kernels::kernel_gradients_test {
 namespace {
@@ -112,7 +113,7 @@ TEST(Gradients, local_norm) {
 }
 
 TEST(Gradients, activation) {
-  for (const Activation kind : {Activation::none, Activation::gelu, Activation::relu}) {
+  for (const Activation kind : kActivations) {
     const Case forward = activation_case(kind, 101, kFp32, 8);
     const std::vector<Values> b = backward_of(activation_backward_case(kind, 101, kFp32, 8),
                                               {{0, forward.operands[0].values}});
@@ -121,14 +122,57 @@ TEST(Gradients, activation) {
 }
 
 TEST(Gradients, attention) {
-  for (const bool causal : {true, false}) {
-    const reference::Attention shape{2, 17, 2, 6, causal};
+  for (const reference::Attention& shape : {reference::Attention{2, 17, 2, 6},
+                                            {2, 17, 2, 6, false},
+                                            {2, 9, 4, 6, true, 2},
+                                            {1, 9, 4, 6, false, 1},
+                                            {1, 17, 3, 6, true, 1, 4, 0.7F}}) {
     const Case forward = attention_case(shape, kFp32);
     const std::vector<Values> f = expected(forward);
     const std::vector<Values> b =
         backward_of(attention_backward_case(shape, kFp32), {{0, f[0]}, {1, f[1]}, {2, f[2]}});
-    expect_close(b[4], differences(forward, 0, 1, b[3]), causal ? "dqkv" : "dqkv of all tokens");
+    expect_close(b[4], differences(forward, 0, 1, b[3]), forward.name);
   }
+}
+
+/// The inverse rotation of the result's gradient.
+TEST(Gradients, rotary) {
+  const RotaryCase shape{2, 3, 2, 10, 6, false, true, 3, 1};
+  RotaryCase inverse = shape;
+  inverse.inverse = true;
+  const Case forward = rotary_case(shape, kFp32);
+  Case backward = rotary_case(inverse, kFp32);
+  const Values dy = backward.operands[0].values;
+  for (const size_t i : {1U, 2U, 3U}) {
+    backward.operands[i].values = forward.operands[i].values;
+  }
+  expect_close(expected(backward)[0], differences(forward, 0, 0, dy), "dx");
+}
+
+TEST(Gradients, gated_activation) {
+  for (const Activation kind : kActivations) {
+    const GateCase shape{kind, 5, 7, 2};
+    const Case forward = gated_case(shape, kFp32);
+    const std::vector<Values> b =
+        backward_of(gated_backward_case(shape, kFp32, false), {{1, forward.operands[0].values}});
+    expect_close(b[2], differences(forward, 0, 1, b[0]), name_of(kind));
+  }
+}
+
+TEST(Gradients, head_norm) {
+  const HeadNormCase shape{3, 2, 11, 2, 1e-3F};
+  const Case forward = head_norm_case(shape, kFp32, kFp32, false);
+  const std::vector<Values> f = expected(forward);
+  Case backward = head_norm_backward_case(shape, kFp32, kFp32, false, false);
+  backward.operands[1].values = f[0];
+  backward.operands[2].values = f[1];
+  backward.operands[3].values = f[2];
+  // Other columns of the gradient stay, and those of the result do not depend on x.
+  Values& dx = backward.operands[5].values;
+  dx.assign(dx.size(), 0);
+  const std::vector<Values> b = expected(backward);
+  expect_close(b[5], differences(forward, 0, 3, b[0]), "dx");
+  expect_close(b[4], differences(forward, 1, 3, b[0]), "dweight");
 }
 
 TEST(Gradients, cross_entropy) {

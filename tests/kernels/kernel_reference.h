@@ -69,7 +69,7 @@ inline void column_sum(const Values& x, bool accumulate, Values& out) {
 }
 
 inline void layernorm(const Values& x, const Values& weight, const Values& bias, Values& y,
-                      Values& mean, Values& rstd) {
+                      Values& mean, Values& rstd, double epsilon = 1e-5) {
   const size_t cols = weight.size();
   for (size_t r = 0; r < mean.size(); ++r) {
     double sum = 0;
@@ -81,7 +81,7 @@ inline void layernorm(const Values& x, const Values& weight, const Values& bias,
     for (size_t c = 0; c < cols; ++c) {
       squares += std::pow(x[r * cols + c] - mean[r], 2);
     }
-    rstd[r] = 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5);
+    rstd[r] = 1 / std::sqrt(squares / static_cast<double>(cols) + epsilon);
     for (size_t c = 0; c < cols; ++c) {
       y[r * cols + c] = (x[r * cols + c] - mean[r]) * rstd[r] * weight[c] + bias[c];
     }
@@ -121,14 +121,15 @@ inline void layernorm_backward(const Values& dy, const Values& x, const Values& 
   }
 }
 
-inline void rmsnorm(const Values& x, const Values& weight, Values& y, Values& rstd) {
+inline void rmsnorm(const Values& x, const Values& weight, Values& y, Values& rstd,
+                    double epsilon = 1e-5) {
   const size_t cols = weight.size();
   for (size_t r = 0; r < rstd.size(); ++r) {
     double squares = 0;
     for (size_t c = 0; c < cols; ++c) {
       squares += x[r * cols + c] * x[r * cols + c];
     }
-    rstd[r] = 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5);
+    rstd[r] = 1 / std::sqrt(squares / static_cast<double>(cols) + epsilon);
     for (size_t c = 0; c < cols; ++c) {
       y[r * cols + c] = x[r * cols + c] * rstd[r] * weight[c];
     }
@@ -152,12 +153,18 @@ inline void rmsnorm_backward(const Values& dy, const Values& x, const Values& we
   }
 }
 
+inline double normal_distribution(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+
 inline double activation(Activation kind, double x) {
   switch (kind) {
     case Activation::gelu:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::relu:
       return x > 0 ? x : 0;
+    case Activation::silu:
+      return x / (1 + std::exp(-x));
+    case Activation::gelu_erf:
+      return x * normal_distribution(x);
     case Activation::none:
       break;
   }
@@ -173,22 +180,39 @@ inline double activation_slope(Activation kind, double x) {
     }
     case Activation::relu:
       return x > 0 ? 1 : 0;
+    case Activation::silu: {
+      const double s = 1 / (1 + std::exp(-x));
+      return s + x * s * (1 - s);
+    }
+    case Activation::gelu_erf:
+      return normal_distribution(x) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);
     case Activation::none:
       break;
   }
   return 1;
 }
 
-/// B sequences, T tokens, H heads of width D.
+/// B sequences, T tokens, H heads of width D; of k and v, K heads (0: H).
 struct Attention {
   int64_t sequences, tokens, heads, width;
   bool causal = true;
-  /// Number of keys that query t sees.
+  int64_t kv_heads = 0;
+  int64_t window = 0;
+  float scale = 0;
+  /// Whether query t sees key j.
+  bool sees(int64_t t, int64_t j) const {
+    return !causal || (j <= t && (window == 0 || j > t - window));
+  }
+  /// One after the last key that query t sees.
   int64_t seen(int64_t t) const { return causal ? t + 1 : tokens; }
+  double factor() const { return scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(width)); }
+  int64_t groups() const { return kv_heads == 0 ? heads : kv_heads; }
   int64_t columns() const { return heads * width; }
-  /// Element d of q (part 0), k (1) or v (2) of one head.
+  int64_t qkv_columns() const { return (heads + 2 * groups()) * width; }
+  /// Element d of q (part 0), or of k (1) or v (2) of query head h.
   size_t at(int64_t b, int64_t t, int part, int64_t h, int64_t d) const {
-    return static_cast<size_t>(((b * tokens + t) * 3 + part) * columns() + h * width + d);
+    const int64_t head = part == 0 ? h : heads + (part - 1) * groups() + h / (heads / groups());
+    return static_cast<size_t>((b * tokens + t) * qkv_columns() + head * width + d);
   }
   size_t out_at(int64_t b, int64_t t, int64_t h, int64_t d) const {
     return static_cast<size_t>((b * tokens + t) * columns() + h * width + d);
@@ -203,9 +227,9 @@ inline double attention_row(const Attention& s, const Values& qkv, int64_t b, in
   p.assign(static_cast<size_t>(s.seen(t)), 0);
   for (int64_t j = 0; j < s.seen(t); ++j) {
     for (int64_t d = 0; d < s.width; ++d) {
-      p[j] += qkv[s.at(b, t, 0, h, d)] * qkv[s.at(b, j, 1, h, d)] /
-              std::sqrt(static_cast<double>(s.width));
+      p[j] += qkv[s.at(b, t, 0, h, d)] * qkv[s.at(b, j, 1, h, d)] * s.factor();
     }
+    p[j] = s.sees(t, j) ? p[j] : -INFINITY;
     top = std::fmax(top, p[j]);
   }
   for (double& value : p) {
@@ -246,7 +270,6 @@ inline void attention(const Attention& s, const Values& qkv, Values& out, Values
 
 inline void attention_backward(const Attention& s, const Values& qkv, const Values& dout,
                                Values& dqkv) {
-  const double scale = 1 / std::sqrt(static_cast<double>(s.width));
   Values p;
   dqkv.assign(qkv.size(), 0);
   for_attention_rows(s, [&](int64_t b, int64_t h, int64_t t) {
@@ -262,7 +285,7 @@ inline void attention_backward(const Attention& s, const Values& qkv, const Valu
       delta += p[j] * dp[j];
     }
     for (int64_t j = 0; j < s.seen(t); ++j) {
-      const double ds = p[j] * (dp[j] - delta) * scale;
+      const double ds = p[j] * (dp[j] - delta) * s.factor();
       for (int64_t d = 0; d < s.width; ++d) {
         dqkv[s.at(b, t, 0, h, d)] += ds * qkv[s.at(b, j, 1, h, d)];
         dqkv[s.at(b, j, 1, h, d)] += ds * qkv[s.at(b, t, 0, h, d)];

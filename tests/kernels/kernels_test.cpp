@@ -15,13 +15,12 @@ struct Group {
   const char* name;
   void (*add)(Cases& cases);
 };
-constexpr Group kGroups[] = {{"math", add_math_cases},
-                             {"fp8", add_fp8_cases},
-                             {"block", add_block_cases},
-                             {"memory", add_memory_cases},
-                             {"low_rank", add_low_rank_cases},
-                             {"sparse", add_sparse_cases},
-                             {"sparse_convolution", add_sparse_convolution_cases}};
+constexpr Group kGroups[] = {
+    {"math", add_math_cases},     {"transformer", add_transformer_cases},
+    {"fp8", add_fp8_cases},       {"block", add_block_cases},
+    {"memory", add_memory_cases}, {"low_rank", add_low_rank_cases},
+    {"generation", add_generation_cases},
+    {"sparse", add_sparse_cases}, {"sparse_convolution", add_sparse_convolution_cases}};
 
 class KernelCases : public ::testing::TestWithParam<Group> {
  protected:
@@ -132,6 +131,50 @@ TEST(Fp8, infinity_in_an_operand_leaves_no_number) {
         for (int64_t i = 0; i < memories.tensors()[2].count(); ++i) {
           ASSERT_TRUE(std::isnan(read(memories.tensors()[2], i))) << n << " " << i;
         }
+      }
+    }
+  }
+}
+
+/// The results of a backward call of attention, and of its forward call, with the settings of `s`.
+std::string attention_bytes(const TestedTable& table, const reference::Attention& s, DType dtype) {
+  std::string all;
+  for (const Case& one : {attention_case(s, dtype), attention_backward_case(s, dtype)}) {
+    Case same = one;  // the same inputs in every call
+    for (size_t i = 0; i < same.operands.size(); ++i) {
+      Operand& operand = same.operands[i];
+      operand.values = draw(i, operand.shape.count(), -1, 1);
+      for (double& value : operand.values) {
+        value = rounded(operand.dtype, value);
+      }
+    }
+    const Memories memories(same);
+    run(same, table, memories);
+    all += memories.bytes();
+  }
+  return all;
+}
+
+/// As many heads of k and v as of q are those of a call without kv_heads; a window of all tokens
+/// hides nothing; the scale 1 / sqrt(D) is the default. All to the bit.
+TEST(KernelAttention, settings_without_effect_change_no_bit) {
+  for (const TestedTable& table : tested_tables()) {
+    for (const DType dtype : kNumbers) {
+      for (const int64_t width : {20, 64}) {
+        const reference::Attention plain{2, 131, 2, width};
+        const std::string want = attention_bytes(table, plain, dtype);
+        reference::Attention other = plain;
+        other.kv_heads = 2;
+        EXPECT_TRUE(attention_bytes(table, other, dtype) == want) << "kv_heads " << text(dtype);
+        other.scale = 1.0F / std::sqrt(static_cast<float>(width));
+        EXPECT_TRUE(attention_bytes(table, other, dtype) == want) << "scale " << text(dtype);
+        for (const int64_t window : {131, 132, 100000}) {
+          other.window = window;
+          EXPECT_TRUE(attention_bytes(table, other, dtype) == want)
+              << table.kernels->name << " window " << window << " " << text(dtype);
+        }
+        other.window = 130;
+        EXPECT_FALSE(attention_bytes(table, other, dtype) == want);
       }
     }
   }

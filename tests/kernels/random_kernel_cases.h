@@ -21,7 +21,8 @@ inline DType draw_beside(testing::Draw& draw, DType dtype) {
 }
 
 inline Activation draw_activation(testing::Draw& draw) {
-  return draw.of<Activation>({Activation::none, Activation::gelu, Activation::relu});
+  return draw.of<Activation>({Activation::none, Activation::gelu, Activation::relu,
+                              Activation::silu, Activation::gelu_erf});
 }
 
 inline void add_random_products(Cases& cases, testing::Draw& draw) {
@@ -62,8 +63,37 @@ inline void add_random_attention(Cases& cases, testing::Draw& draw) {
       .width = draw.once_in(2) ? 8 * draw.between(1, 16) : draw.between(1, 70)};
   const DType dtype = draw_number(draw);
   shape.causal = draw.once_in(2);
+  if (draw.once_in(2)) {
+    shape.kv_heads = draw.between(1, 3);
+    shape.heads = shape.kv_heads * draw.between(1, 3);
+    shape.window = shape.causal && draw.once_in(2) ? draw_extent(draw, 150) : 0;
+    shape.scale = draw.of<float>({0, 0.1F, 0.5F});
+  }
   cases.push_back(attention_case(shape, dtype));
   cases.push_back(attention_backward_case(shape, dtype));
+}
+
+inline void add_random_transformer(Cases& cases, testing::Draw& draw) {
+  const DType dtype = draw_number(draw);
+  const int64_t width = draw.between(1, 140);
+  const int64_t heads = draw.between(1, 6), rows = draw_extent(draw, 140);
+  cases.push_back(rotary_case({.sequences = draw.between(1, 3),
+                               .tokens = rows,
+                               .heads = heads,
+                               .head_width = width + 1,
+                               .width = 2 * draw.between(1, (width + 1) / 2),
+                               .inverse = draw.once_in(2),
+                               .positions = draw.once_in(2),
+                               .before = draw.of<int64_t>({0, 3, 64})},
+                              dtype));
+  const GateCase gate{draw_activation(draw), rows, draw_extent(draw, 700),
+                      draw.of<int64_t>({0, 4, 5})};
+  cases.push_back(gated_case(gate, dtype));
+  cases.push_back(gated_backward_case(gate, dtype, draw.once_in(2)));
+  const HeadNormCase norm{rows, heads, width, draw.of<int64_t>({0, 3, 8})};
+  cases.push_back(head_norm_case(norm, dtype, draw_beside(draw, dtype), draw.once_in(2)));
+  cases.push_back(head_norm_backward_case(norm, dtype, draw_beside(draw, dtype), draw.once_in(2),
+                                          draw.once_in(2)));
 }
 
 inline void add_random_rows(Cases& cases, testing::Draw& draw) {
@@ -216,6 +246,7 @@ inline Cases random_cases(uint64_t number) {
   Cases cases;
   add_random_products(cases, draw);
   add_random_attention(cases, draw);
+  add_random_transformer(cases, draw);
   add_random_rows(cases, draw);
   add_random_elements(cases, draw);
   add_random_states(cases, draw);

@@ -7,6 +7,7 @@
 #include "src/core/rng.h"
 #include "src/model/layers/norm.h"
 #include "src/model/network.h"
+#include "src/model/networks/families.h"
 #include "src/model/networks/registry.h"
 
 namespace espalier::gradient_test {
@@ -191,6 +192,31 @@ TEST_P(Gradients, OfGptWithEveryNorm) {
       problem.teach(11);
     }
     check_all_parameters(problem, 1e-2);
+  }
+}
+
+TEST_P(Gradients, OfEveryFamilyOfDecoders) {
+  for (const std::string& family : names(model::families())) {
+    SCOPED_TRACE(family);
+    const io::ModelConfig config{.kind = "decoder",
+                                 .layers = 2,
+                                 .heads = 4,
+                                 .width = 24,
+                                 .context = 10,
+                                 .tie_embeddings = GetParam().tied,
+                                 .family = family,
+                                 .kv_heads = family == "gpt2" ? 0 : 2,
+                                 .head_width = 8,
+                                 .mlp_width = 20,
+                                 .window = family == "mistral" ? 4 : 0};
+    Problem problem(model::make_layers(config, {.classes = 11}), true, GetParam().dropout);
+    if (GetParam().pruned) {
+      prune_half(problem.store());
+    }
+    if (GetParam().taught) {
+      problem.teach(11);
+    }
+    check_all_parameters(problem, family == "opt" ? 1e-3 : 5e-3);
   }
 }
 

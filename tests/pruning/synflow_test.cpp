@@ -75,33 +75,19 @@ Matrices block() {
   return matrices;
 }
 
-/// The flow through two blocks, written out.
-double flow(const std::vector<std::vector<double>>& a) {
-  std::vector<double> x(6, 1.0);
-  const auto apply = [](const std::vector<double>& matrix, const std::vector<double>& to) {
-    std::vector<double> y(matrix.size() / to.size(), 0.0);
-    for (size_t row = 0; row < y.size(); ++row) {
-      for (size_t column = 0; column < to.size(); ++column) {
-        y[row] += matrix[row * to.size() + column] * to[column];
-      }
-    }
-    return y;
-  };
-  for (size_t i = 0; i < 2; ++i) {
-    const std::vector<double> qkv = apply(a[4 * i], x);
-    std::vector<double> sum(6);
-    for (size_t k = 0; k < 6; ++k) {
-      sum[k] = qkv[k] + qkv[k + 6] + qkv[k + 12];
-    }
-    const std::vector<double> attention = apply(a[4 * i + 1], sum);
-    for (size_t k = 0; k < 6; ++k) {
-      x[k] += attention[k];
-    }
-    const std::vector<double> mlp = apply(a[4 * i + 3], apply(a[4 * i + 2], x));
-    for (size_t k = 0; k < 6; ++k) {
-      x[k] += mlp[k];
+using Values = std::vector<double>;
+
+Values apply(const Values& matrix, const Values& to) {
+  Values y(matrix.size() / to.size(), 0.0);
+  for (size_t row = 0; row < y.size(); ++row) {
+    for (size_t column = 0; column < to.size(); ++column) {
+      y[row] += matrix[row * to.size() + column] * to[column];
     }
   }
+  return y;
+}
+
+double sum_of(const Values& x) {
   double sum = 0;
   for (const double some : x) {
     sum += some;
@@ -109,22 +95,88 @@ double flow(const std::vector<std::vector<double>>& a) {
   return sum;
 }
 
+/// The flow through two blocks, written out.
+double flow(const std::vector<Values>& a) {
+  Values x(6, 1.0);
+  for (size_t i = 0; i < 2; ++i) {
+    const Values qkv = apply(a[4 * i], x);
+    Values sum(6);
+    for (size_t k = 0; k < 6; ++k) {
+      sum[k] = qkv[k] + qkv[k + 6] + qkv[k + 12];
+    }
+    const Values attention = apply(a[4 * i + 1], sum);
+    for (size_t k = 0; k < 6; ++k) {
+      x[k] += attention[k];
+    }
+    const Values mlp = apply(a[4 * i + 3], apply(a[4 * i + 2], x));
+    for (size_t k = 0; k < 6; ++k) {
+      x[k] += mlp[k];
+    }
+  }
+  return sum_of(x);
+}
+
+/// A block of width 8: four heads of width 2, which share two of keys and values; a gated MLP.
+Matrices grouped_block() {
+  Matrices matrices;
+  const sparse::Flow shared{.beside = true, .repeats = 2, .repeated_rows = 2};
+  matrices.add(Shape{8, 8}, 0.3, {.begins_branch = true});
+  matrices.add(Shape{4, 8}, 0.3, shared);
+  matrices.add(Shape{4, 8}, 0.2, shared);
+  matrices.add(Shape{8, 8}, 0.2, {.ends_branch = true});
+  matrices.add(Shape{10, 8}, 0.1, {.begins_branch = true});
+  matrices.add(Shape{10, 8}, 0.2, {.beside = true});
+  matrices.add(Shape{8, 10}, 0.4, {.ends_branch = true});
+  return matrices;
+}
+
+double grouped_flow(const std::vector<Values>& a) {
+  Values x(8, 1.0);
+  const Values q = apply(a[0], x);
+  const Values k = apply(a[1], x);
+  const Values v = apply(a[2], x);
+  Values read(8);
+  for (size_t head = 0; head < 4; ++head) {
+    for (size_t d = 0; d < 2; ++d) {
+      read[2 * head + d] = q[2 * head + d] + k[head / 2 * 2 + d] + v[head / 2 * 2 + d];
+    }
+  }
+  const Values attention = apply(a[3], read);
+  for (size_t c = 0; c < 8; ++c) {
+    x[c] += attention[c];
+  }
+  Values hidden = apply(a[4], x);
+  const Values up = apply(a[5], x);
+  for (size_t f = 0; f < 10; ++f) {
+    hidden[f] += up[f];
+  }
+  return sum_of(x) + sum_of(apply(a[6], hidden));
+}
+
+struct Network {
+  Matrices (*matrices)();
+  double (*flow)(const std::vector<Values>&);
+};
+
+class SynflowScores : public ::testing::TestWithParam<Network> {};
+
 /// One round: the flow is linear in each element, so |w| dR/d|w| = R - R without the element.
-TEST(Synflow, ScoresAreTheFlowThroughAnElement) {
-  Matrices matrices = block();
-  std::vector<std::vector<double>> absolute;
+TEST_P(SynflowScores, AreTheFlowThroughAnElement) {
+  Matrices matrices = GetParam().matrices();
+  const auto flow_of = GetParam().flow;
+  std::vector<Values> absolute;
   for (const auto& some : matrices.values) {
     auto& a = absolute.emplace_back();
     for (const float value : some) {
       a.push_back(std::abs(static_cast<double>(value)));
     }
   }
-  const double whole = flow(absolute);
+  const double whole = flow_of(absolute);
   std::vector<double> scores;
   for (auto& matrix : absolute) {
     for (double& element : matrix) {
       const double kept = std::exchange(element, 0.0);
-      scores.push_back(whole - flow(absolute));
+      scores.push_back(whole - flow_of(absolute));
       element = kept;
     }
   }
@@ -147,6 +199,10 @@ TEST(Synflow, ScoresAreTheFlowThroughAnElement) {
     EXPECT_EQ(kept, keep);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Networks, SynflowScores,
+                         ::testing::Values(Network{block, flow},
+                                           Network{grouped_block, grouped_flow}));
 
 /// Repeats single rounds of the method on the elements that the rounds before left.
 TEST(Synflow, RoundsPruneWhatIsLeft) {

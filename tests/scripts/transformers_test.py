@@ -14,37 +14,9 @@ import sys
 import tempfile
 import unittest
 
+from python_with import restart_with
+
 PROGRAM, VENV = (pathlib.Path(path).absolute() for path in sys.argv[1:3])
-NEEDED = ("torch", "transformers", "safetensors")
-
-
-def works(python):
-    return os.access(python, os.X_OK) and not subprocess.run([python, "-c", f"import {', '.join(NEEDED)}"],
-                                                             capture_output=True).returncode
-
-
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(77)
-
-
-def prepare():
-    """A Python with the libraries."""
-    if chosen := os.environ.get("TRANSFORMERS_PYTHON"):
-        return chosen if works(chosen) else sys.exit(f"TRANSFORMERS_PYTHON={chosen} has no transformers")
-    python = str(VENV / "bin" / "python")
-    if works(python):
-        return python
-    for command in ([sys.executable, "-m", "venv", "--clear", str(VENV)],
-                    [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1",
-                     "--timeout", "20", "numpy", "torch", "transformers<5", "safetensors"]):
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            skip(f"{' '.join(command)}: {(done.stderr or done.stdout).strip().splitlines()[-1:]}; set "
-                 "TRANSFORMERS_PYTHON to a Python with transformers")
-    return python if works(python) else skip("transformers cannot be imported")
-
-
 CONTEXT, VOCABULARY, WINDOWS = 48, 211, 6
 
 
@@ -55,11 +27,6 @@ def configs():
                  num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=CONTEXT)
     yield "gpt2", t.GPT2Config(vocab_size=VOCABULARY, n_embd=48, n_layer=3, n_head=4, n_positions=CONTEXT,
                                resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
-    for name, config in OTHERS(t, llama):
-        yield name, config
-
-
-def OTHERS(t, llama):
     yield "llama", t.LlamaConfig(**llama)
     yield "llama tied", t.LlamaConfig(**llama, tie_word_embeddings=True, head_dim=12, rope_theta=500000.0)
     yield "llama3 scaling", t.LlamaConfig(**llama, rope_scaling={
@@ -224,8 +191,9 @@ class Transformers(unittest.TestCase):
     def test_a_run_goes_back(self):
         name, config = next(configs())
         model_of(config).save_pretrained(self.dir / "hub")
-        lines = run(self.dir, "import", "hub", "-o", "dense.h5").stdout
-        (self.dir / "c.toml").write_text(lines + 'train = ["t.bin"]\nvalidation = ["v.bin"]\n[train]\nsteps = 4\n'
+        run(self.dir, "import", "hub", "-o", "dense.h5")
+        (self.dir / "c.toml").write_text('[data]\nkind = "tokens"\ntrain = ["t.bin"]\nvalidation = ["v.bin"]\n'
+                                         '[train]\nsteps = 4\n'
                                          'global_batch = 2\n[run]\nout = "run"\n')
         run(self.dir, "train", "c.toml", "--init", "dense.h5")
         run(self.dir, "export", "run/checkpoints/step-000004.h5", "-o", "back")
@@ -247,7 +215,5 @@ class Transformers(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    python = prepare()
-    if pathlib.Path(python).absolute() != pathlib.Path(sys.executable).absolute():
-        sys.exit(subprocess.run([python, *sys.argv]).returncode)
-    unittest.main(argv=sys.argv[:1] + sys.argv[3:])
+    restart_with("import torch, transformers", ["torch", "transformers==4.57.6", "numpy"], VENV, "TRANSFORMERS_PYTHON")
+    unittest.main(argv=sys.argv[:1] + [argument for argument in sys.argv[3:] if argument != "--inside"])

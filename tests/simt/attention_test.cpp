@@ -206,8 +206,7 @@ TEST(SimtAttention, blocks_begin_with_most_work_of_pairs_that_fit_the_cache) {
     EXPECT_EQ(seen.size(), size_t{order.tiles} * order.pairs);
   }
   // k and v take 256 KiB per pair of GPT-2: 64 of them in 16 MiB.
-  const auto order =
-      cuda_simt::attention_order({.sequences = 16, .tokens = 1024, .heads = 12, .width = 64}, 128);
+  const auto order = cuda_simt::attention_order({.tokens = 1024, .width = 64}, 16 * 12, 128);
   EXPECT_EQ(order.tiles, 8U);
   EXPECT_EQ(order.pairs, 192U);
   EXPECT_EQ(order.together, 64U);

@@ -12,10 +12,26 @@ struct Way {
   void (*apply)(io::Config& config) = nullptr;
 };
 
-/// Sets "fp32", "bf16", or "fp8": 8-bit products of a network in bf16.
-inline void take_type(io::Config& config, const std::string& name) {
+/// Makes a network of tiny_config's size a decoder of this family, with the options that the family
+/// may have.
+inline void take_family(io::ModelConfig& model, const std::string& family) {
+  model.kind = "decoder";
+  model.family = family;
+  model.heads = 4;
+  model.kv_heads = family == "gpt2" ? 0 : 2;
+  model.mlp_width = 48;
+  model.window = family == "mistral" ? 5 : 0;
+}
+
+/// Sets "fp32", "bf16", or "fp8": 8-bit products of a network in bf16. A second word is a family.
+inline void take_type(io::Config& config, const std::string& words) {
+  const size_t space = words.find(' ');
+  const std::string name = words.substr(0, space);
   config.train.fp8 = name == "fp8";
   config.train.dtype = config.train.fp8 ? "bf16" : name;
+  if (space != std::string::npos) {
+    take_family(config.model, words.substr(space + 1));
+  }
 }
 
 inline void prune(io::Config& config) {

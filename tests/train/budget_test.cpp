@@ -99,6 +99,20 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("dense", "expanded", "sparse", "block"),
                        ::testing::Values(32, 8), ::testing::Values("fp32", "bf16")));
 
+/// Also with tables of rotary positions, which the blocks of a network share.
+TEST(LedgerOfNetworks, PlanEqualsUseOfDecoders) {
+  for (const std::string recompute : {"none", "selective", "full"}) {
+    for (const std::string family : {"llama", "qwen3", "neox", "gemma"}) {
+      SCOPED_TRACE(fmt::format("{} {}", family, recompute));
+      const TempDir dir;
+      io::Config made = small_config(dir, "random");
+      take_family(made.model, family);
+      made.train.recompute = recompute;
+      expect_planned(made);
+    }
+  }
+}
+
 TEST(LedgerOfMethods, PlansKeptTiles) {
   const TempDir dir;
   for (const int64_t at_step : {0, 2}) {

@@ -125,7 +125,9 @@ TEST_P(Types, ThreadsOverlapAndBucketsDoNotChangeBits) {
   EXPECT_EQ(run(config, 2), reference) << "one bucket";
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, Types, ::testing::Values("fp32", "bf16", "fp16", "fp8"));
+INSTANTIATE_TEST_SUITE_P(DTypes, Types,
+                         ::testing::Values("fp32", "bf16", "fp16", "fp8", "fp32 llama",
+                                           "bf16 qwen3", "bf16 neox"));
 
 class Ranks : public ::testing::TestWithParam<int> {};
 
@@ -145,6 +147,23 @@ TEST_P(Ranks, MatchOneRank) {
   EXPECT_NEAR(many.val_loss, one.val_loss, 2e-6);
   EXPECT_EQ(many.positions, one.positions);
   EXPECT_LT(largest_difference(many, one), config.optimizer.lr);
+}
+
+TEST_P(Ranks, MatchOneRankWithDecoders) {
+  for (const std::string family : {"llama", "neox"}) {
+    SCOPED_TRACE(family);
+    const TempDir dir;
+    io::Config config = pruned(tiny_config(dir));
+    testing::take_family(config.model, family);
+    const Outcome one = run(config, 1);
+    const Outcome many = run(config, GetParam());
+    ASSERT_EQ(many.losses.size(), one.losses.size());
+    for (size_t step = 0; step < one.losses.size(); ++step) {
+      EXPECT_NEAR(many.losses[step], one.losses[step], 2e-6) << "step " << step + 1;
+    }
+    EXPECT_EQ(many.positions, one.positions);
+    EXPECT_LT(largest_difference(many, one), config.optimizer.lr);
+  }
 }
 
 /// Without a norm to clip, an update of SGD is proportional to the gradient, so that a wrong factor

@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include "src/core/rng.h"
+#include "src/model/networks/families.h"
 #include "src/train/stage/stage.h"
 #include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 namespace espalier::train::part_test {
 namespace {
@@ -30,6 +32,10 @@ struct Setting {
   }
 };
 
+bool is_family(const std::string& model) {
+  return find_or_null(model::families(), model) != nullptr;
+}
+
 io::Config config_of(const Setting& setting) {
   io::Config config;
   config.model.kind = setting.model;
@@ -45,6 +51,9 @@ io::Config config_of(const Setting& setting) {
     config.model.network = {"conv 6 1", "patch 8 1", "2 x transformer 2", "token-mean", "linear 8"};
     config.model.image = {2, 2, 5};
   }
+  if (is_family(setting.model)) {
+    testing::take_family(config.model, setting.model);
+  }
   config.model.tie_embeddings = setting.tied;
   config.model.dropout = setting.dropout;
   config.train.dtype = setting.dtype;
@@ -53,7 +62,7 @@ io::Config config_of(const Setting& setting) {
 }
 
 ProblemShape problem_of(const Setting& setting) {
-  if (setting.model == "gpt") {
+  if (setting.model == "gpt" || is_family(setting.model)) {
     return {.classes = 11, .features = 16, .rows = 16, .input_dtype = DType::int32};
   }
   return {.classes = 11, .features = 20, .rows = 1, .input_dtype = DType::fp32};
@@ -198,6 +207,12 @@ std::vector<Setting> settings() {
     for (const std::string storage : {"dense", "expanded", "sparse"}) {
       all.push_back({.dtype = dtype, .storage = storage, .pruned = true});
     }
+    for (const std::string family : {"llama", "qwen3", "neox"}) {
+      all.push_back({.model = family, .dtype = dtype, .dropout = 0.1});
+      all.push_back({.model = family, .dtype = dtype, .storage = "sparse", .pruned = true});
+    }
+    all.push_back({.model = "llama", .dtype = dtype, .recompute = "full"});
+    all.push_back({.model = "neox", .dtype = dtype, .recompute = "selective", .dropout = 0.1});
     for (const std::string recompute : {"selective", "full"}) {
       all.push_back(
           {.model = "transformer", .dtype = dtype, .recompute = recompute, .dropout = 0.1});

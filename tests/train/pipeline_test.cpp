@@ -63,6 +63,26 @@ TEST(Pipeline, InEveryPrecisionStorageAndRecompute) {
   }
 }
 
+TEST(Pipeline, DecodersEqualTheSerialRun) {
+  const TempDir dir;
+  for (const std::string family : {"llama", "qwen3", "neox"}) {
+    for (const std::string dtype : {"fp32", "bf16"}) {
+      io::Config config = config_for(dir);
+      take_family(config.model, family);
+      config.train.dtype = dtype;
+      config.train.recompute = dtype == "fp32" ? "none" : "full";
+      config.sparse.storage.fallback = dtype == "fp32" ? "dense" : "sparse";
+      config.model.dropout = 0.1;
+      config.pruning.method = "magnitude";
+      config.pruning.at_step = 4;
+      SCOPED_TRACE(fmt::format("{} {}", family, dtype));
+      const Outcome serial = run_grid(config, 1);
+      expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
+      expect_equal(run_grid(over(config, "zb-v", 2), 2), serial);
+    }
+  }
+}
+
 /// Stages x replicas against as many replicas without stages.
 TEST(Pipeline, GridEqualsReplicas) {
   const TempDir dir;

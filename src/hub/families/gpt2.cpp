@@ -1,50 +1,56 @@
 // GPT-2 (GPT2LMHeadModel). Its linear layers are "Conv1D": weights are [in, out].
-#include "src/hub/families/family.h"
+#include "src/hub/families/shared.h"
 
 namespace espalier::hub {
 namespace {
 
-constexpr double kEpsilon = 1e-5;
+constexpr double kGptEpsilon = 1e-5;
 
+/// Kind "gpt" where it has the keys, else "decoder".
 void read_gpt2(const ConfigJson& json, io::ModelConfig& model) {
-  model.kind = "gpt";
+  constexpr int64_t kRatio = 4;
   model.norm = "layernorm";
   model.layers = json.number("n_layer", 12);
   model.heads = json.number("n_head", 12);
   model.width = json.number("n_embd", 768);
   model.vocabulary = json.number("vocab_size", 50257);
   model.tie_embeddings = json.flag("tie_word_embeddings", true);
-  const int64_t inner = json.number("n_inner", 4 * model.width);
-  if (inner % model.width != 0) {
-    json.refuse("n_inner", "it must be a multiple of n_embd");
-  }
-  model.mlp_ratio = inner / model.width;
-  const std::string activation = json.word("activation_function", "gelu_new");
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
-    json.refuse("activation_function", "blocks compute gelu_new");
-  }
-  if (json.real("layer_norm_epsilon", kEpsilon) != kEpsilon) {
-    json.refuse("layer_norm_epsilon", "norms compute with 1e-5");
-  }
+  const int64_t inner = json.number("n_inner", kRatio * model.width);
+  const std::string activation = activation_in(json, "activation_function", "gelu");
+  const double epsilon = json.real("layer_norm_epsilon", kGptEpsilon);
   json.only("scale_attn_weights", true, "attention divides by the root of a head's size");
   json.only("scale_attn_by_inverse_layer_idx", false, "attention of all blocks is scaled alike");
+  if (inner % model.width == 0 && inner / model.width <= 64 && activation == "gelu" &&
+      epsilon == kGptEpsilon) {
+    model.kind = "gpt";
+    model.mlp_ratio = inner / model.width;
+    return;
+  }
+  model.kind = "decoder";
+  model.family = "gpt2";
+  model.mlp_width = inner;
+  model.activation = activation;
+  model.norm_epsilon = epsilon;
 }
 
 bool fits_gpt2(const io::ModelConfig& model) {
-  return model.kind == "gpt" && model.norm == "layernorm";
+  return (model.kind == "gpt" && model.norm == "layernorm") || is_decoder(model, "gpt2");
 }
 
 Json write_gpt2(const io::ModelConfig& model) {
+  const bool plain = model.kind == "gpt";
+  const double epsilon = !plain && model.norm_epsilon > 0 ? model.norm_epsilon : kGptEpsilon;
+  const std::string activation = activation_name(plain ? "auto" : model.activation, "gelu");
   return {{"architectures", {"GPT2LMHeadModel"}},
           {"model_type", "gpt2"},
-          {"activation_function", "gelu_new"},
+          {"activation_function", activation},
           {"attn_pdrop", 0.0},
           {"embd_pdrop", model.dropout},
           {"resid_pdrop", model.dropout},
-          {"layer_norm_epsilon", kEpsilon},
+          {"layer_norm_epsilon", epsilon},
           {"n_embd", model.width},
           {"n_head", model.heads},
-          {"n_inner", model.mlp_ratio * model.width},
+          {"n_inner", plain ? model.mlp_ratio * model.width : mlp_width_of(model)},
           {"n_layer", model.layers},
           {"n_positions", model.context},
           {"tie_word_embeddings", model.tie_embeddings},

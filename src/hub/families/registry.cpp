@@ -5,10 +5,11 @@
 
 namespace espalier::hub {
 
-extern const Family kGpt2;
+extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kGemma, kNeox, kOpt;
 
 Registry<Family> families() {
-  static constexpr std::array<const Family*, 1> kAll{&kGpt2};
+  static constexpr std::array<const Family*, 8> kAll{&kGpt2,  &kLlama, &kMistral, &kQwen2,
+                                                     &kQwen3, &kGemma, &kNeox,    &kOpt};
   return kAll;
 }
 

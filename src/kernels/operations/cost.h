@@ -40,6 +40,19 @@ inline double dense_traffic(const Tensor& dense, const Positions& positions) {
 /// Flops of one exponential: range reduction and a polynomial; a fused multiply-add counts twice.
 inline constexpr double kExp = 20;
 
-inline double flops_of(Activation kind) { return kind == Activation::gelu ? kExp + 8 : 1; }
+inline double flops_of(Activation kind) {
+  switch (kind) {
+    case Activation::none:
+    case Activation::relu:
+      return 1;
+    case Activation::gelu:
+      return kExp + 8;
+    case Activation::silu:
+      return kExp + 4;
+    case Activation::gelu_erf:
+      return kExp + 22;
+  }
+  return 0;
+}
 
 }  // namespace espalier::kernels

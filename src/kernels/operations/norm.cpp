@@ -15,6 +15,7 @@ void verify(const NormArgs& args) {
   is_matrix("y", args.y, rows, cols);
   is_flat("weight", args.weight, cols);
   is_fp32_vector("rstd", args.rstd, rows);
+  require(args.epsilon > 0, "epsilon must be positive", args.epsilon);
   if (args.bias) {
     is_flat("bias", args.bias, cols);
     is_same_type("bias", args.bias, args.weight);
@@ -54,6 +55,35 @@ DryCount cost(const NormBackwardArgs& args) {
   return {(args.dbias ? 16 : 11) * elements(args.x),
           traffic(args.dy, args.x, args.dx, args.dx, args.weight, args.mean, args.rstd,
                   args.dweight, args.dbias, args.rounded)};
+}
+
+void verify(const HeadNormArgs& args) {
+  const int64_t rows = args.x.rows();
+  is_any("x", args.x);
+  require(args.heads > 0 && args.x.cols() % args.heads == 0, "heads must divide the columns",
+          args.x.shape.text(), args.heads);
+  is_matrix("x", args.x, rows, args.x.cols());
+  is_matrix_like(args.x, "y", args.y);
+  is_beside("weight", args.weight, args.x);
+  is_flat("weight", args.weight, args.x.cols() / args.heads);
+  is_fp32_vector("rstd", args.rstd, rows * args.heads);
+  require(args.epsilon > 0, "epsilon must be positive", args.epsilon);
+}
+
+DryCount cost(const HeadNormArgs& args) {
+  return {4 * elements(args.x), traffic(args.x, args.y, args.weight, args.rstd)};
+}
+
+void verify(const HeadNormBackwardArgs& args) {
+  verify(HeadNormArgs{
+      .x = args.x, .weight = args.weight, .y = args.dy, .rstd = args.rstd, .heads = args.heads});
+  is_matrix_like(args.x, "dx", args.dx);
+  is_any_vector("dweight", args.dweight, args.x.cols() / args.heads);
+}
+
+DryCount cost(const HeadNormBackwardArgs& args) {
+  return {11 * elements(args.x),
+          traffic(args.dy, args.x, args.dx, args.weight, args.rstd, args.dweight)};
 }
 
 }  // namespace espalier::kernels

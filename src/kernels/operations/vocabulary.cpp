@@ -13,39 +13,54 @@ void is_embedding(const Tensor& x, const Tensor& tokens, const Tensor& token,
   is_int32("tokens", tokens);
   is_fp32("x", x);
   is_any("token", token);
-  is_any("position", position);
   is_flat("tokens", tokens, x.rows());
   is_flat("x", x, x.count());
   is_matrix("token", token, token.rows(), x.cols());
-  is_matrix("position", position, position.rows(), x.cols());
-  require(position.rows() >= x.shape[1], "positions must cover the context", position.rows(),
-          x.shape[1]);
+  if (position) {
+    is_any("position", position);
+    is_matrix("position", position, position.rows(), x.cols());
+  }
+}
+
+void covers_context(const Tensor& x, const Tensor& position) {
+  require(!position || position.rows() >= x.shape[1], "positions must cover the context",
+          position.rows(), x.shape[1]);
 }
 
 /// Bytes of the rows of tokens and positions that a batch selects.
-double rows_traffic(const Tensor& x, const Tensor& token) {
+double rows_traffic(const Tensor& x, const Tensor& token, const Tensor& position) {
   return static_cast<double>(x.cols()) * static_cast<double>(size_of(token.dtype)) *
-         static_cast<double>(x.rows() + x.shape[1]);
+         static_cast<double>(x.rows() + (position ? x.shape[1] : 0));
 }
 
 }  // namespace
 
 void verify(const EmbeddingArgs& args) {
   is_embedding(args.x, args.tokens, args.token, args.position);
-  is_same_type("position", args.position, args.token);
+  if (args.position) {
+    is_same_type("position", args.position, args.token);
+  }
+  if (args.positions) {
+    is_int32("positions", args.positions);
+    is_flat("positions", args.positions, args.x.rows());
+  } else {
+    covers_context(args.x, args.position);
+  }
 }
 
 DryCount cost(const EmbeddingArgs& args) {
-  return {elements(args.x), traffic(args.tokens, args.x) + rows_traffic(args.x, args.token)};
+  return {elements(args.x),
+          traffic(args.tokens, args.x) + rows_traffic(args.x, args.token, args.position)};
 }
 
 void verify(const EmbeddingBackwardArgs& args) {
   is_embedding(args.dx, args.tokens, args.dtoken, args.dposition);
+  covers_context(args.dx, args.dposition);
 }
 
 DryCount cost(const EmbeddingBackwardArgs& args) {
   return {2 * elements(args.dx),
-          traffic(args.tokens, args.dx) + 2 * rows_traffic(args.dx, args.dtoken)};
+          traffic(args.tokens, args.dx) + 2 * rows_traffic(args.dx, args.dtoken, args.dposition)};
 }
 
 void verify(const CrossEntropyArgs& args) {

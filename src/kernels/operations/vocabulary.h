@@ -4,15 +4,20 @@
 
 namespace espalier::kernels {
 
-/// fp32 x [B, T, C] = token[int32 tokens] + position[0..T). token, position: any [V, C], [>= T, C].
+/// fp32 x [B, T, C] = scale token[int32 tokens] + position[0..T). token, position: any [V, C],
+/// [>= T, C]. With `positions`, int32 [B T], row (b, t) adds position[positions[b T + t]] instead.
+/// Without position, that term is missing.
 struct EmbeddingArgs {
   Tensor tokens, token, position, x;
+  float scale = 1;
+  Tensor positions{};
 };
 
-/// dtoken[tokens] += dx, dposition[t] += sum over b of dx. dx fp32; dtoken, dposition any: the
-/// contributions of one call to an element are first summed in fp32.
+/// dtoken[tokens] += scale dx, dposition[t] += sum over b of dx. dx fp32; dtoken, dposition any: the
+/// contributions of one call to an element are first summed in fp32. dposition may be empty.
 struct EmbeddingBackwardArgs {
   Tensor tokens, dx, dtoken, dposition;
+  float scale = 1;
 };
 
 /// By row, with the distribution q = (1 - smoothing) onehot + smoothing / V of the target (label

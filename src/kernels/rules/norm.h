@@ -4,8 +4,6 @@
 
 namespace espalier::kernels::rules {
 
-inline constexpr float kNormEpsilon = 1e-5F;
-
 /// y of an element.
 template <bool kCentred>
 ESPALIER_RULE float norm_value(float x, float mean, float rstd, float weight, float bias) {

@@ -44,6 +44,12 @@ inline void is_matrix(const char* name, const Tensor& t, int64_t rows, int64_t c
           "tensor must be a matrix of this shape", name, t.shape.text(), rows, cols);
 }
 
+/// A matrix of x's type and shape.
+inline void is_matrix_like(const Tensor& x, const char* name, const Tensor& t) {
+  is_same_type(name, t, x);
+  is_matrix(name, t, x.rows(), x.cols());
+}
+
 inline void is_fp32_vector(const char* name, const Tensor& t, int64_t n) {
   is_fp32(name, t);
   is_flat(name, t, n);

@@ -1,5 +1,7 @@
 #include "src/model/layers/linear.h"
 
+#include <cmath>
+
 namespace espalier::model {
 
 using sparse::Initial;
@@ -53,6 +55,7 @@ void Linear::forward(Pass& pass, sparse::Weight::Apply args) {
     (*pass.on_input)(weight_name_, args.x);
   }
   args.bias = bias();
+  args.few_rows = pass.few_rows;
   weight_->apply(pass.stream, args);
 }
 
@@ -83,6 +86,45 @@ void Linear::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy, bool
 void Linear::weight_gradient(Pass& pass, sparse::Weight::AccumulateGradient args) {
   args.bias_gradient = bias_gradient();
   weight_->accumulate_gradient(pass.stream, args);
+}
+
+Linear::Options into_residual(const IntoResidual& options) {
+  return {.deviation = 0.02F / std::sqrt(2.0F * static_cast<float>(options.blocks)),
+          .bias = options.bias,
+          .width = options.width,
+          .flow = {.ends_branch = true},
+          .rows = options.tokens};
+}
+
+void backward_weights(Pass& pass, const Tensor& x, std::span<const WeightGradient> maps,
+                      bool accumulate) {
+  if (pass.deferred == nullptr || maps.size() == 1) {
+    for (const WeightGradient& map : maps) {
+      map.linear->backward_weight(pass, x, map.columns(), accumulate);
+    }
+    return;
+  }
+  // Layers reuse the memory of x and dy.
+  const auto keep = [&pass](std::string_view name, const Tensor& tensor) {
+    const Tensor copy = pass.deferred->tape.push(name, tensor.dtype, tensor.shape);
+    pass.kernels.cast(pass.stream, {.x = tensor, .y = copy});
+    return copy;
+  };
+  const Tensor inputs = keep("inputs of weight parts", x);
+  Tensor original;
+  WeightGradient kept;
+  for (const WeightGradient& map : maps) {
+    if (map.dy.data != original.data) {
+      original = map.dy;
+      kept.dy = keep("gradients of weight parts", original);
+    }
+    kept.linear = map.linear;
+    kept.first = map.first;
+    pass.deferred->gradients.emplace_back([kept, inputs, accumulate](Pass& later) {
+      kept.linear->weight_gradient(later,
+                                   {.dy = kept.columns(), .x = inputs, .accumulate = accumulate});
+    });
+  }
 }
 
 }  // namespace espalier::model

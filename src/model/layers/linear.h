@@ -1,6 +1,7 @@
 #pragma once
 // A linear map with its parameters. It keeps no activations: callers pass what backward needs.
 #include <optional>
+#include <span>
 #include <string>
 
 #include "sparse/weight/weight.h"
@@ -56,5 +57,26 @@ class Linear {
   sparse::Parameter* bias_ = nullptr;
   std::optional<sparse::Weight> weight_;
 };
+
+/// Options of a map into the residual stream of a transformer: initial deviation
+/// 0.02 / sqrt(2 blocks).
+struct IntoResidual {
+  int64_t width = 1;   ///< of the stream
+  int64_t tokens = 1;  ///< of a sequence
+  int64_t blocks = 1;  ///< of the network
+  bool bias = true;
+};
+Linear::Options into_residual(const IntoResidual& options);
+
+/// backward_weight of maps that read the same x. Deferred, it keeps one copy of x and of each dy.
+struct WeightGradient {
+  Linear* linear = nullptr;
+  Tensor dy;          ///< of the map, or of several side by side
+  int64_t first = 0;  ///< the map's columns of it
+
+  Tensor columns() const { return dy.column_range(first, linear->out()); }
+};
+void backward_weights(Pass& pass, const Tensor& x, std::span<const WeightGradient> maps,
+                      bool accumulate);
 
 }  // namespace espalier::model

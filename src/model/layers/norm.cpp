@@ -15,11 +15,13 @@ constexpr std::array<const NormKind*, 2> kNorms{&kLayerNorm, &kRmsNorm};
 
 Registry<NormKind> norms() { return kNorms; }
 
-Norm::Norm(std::string_view kind, std::string name, int64_t width, sparse::Scaling scaling)
+Norm::Norm(std::string_view kind, std::string name, int64_t width, sparse::Scaling scaling,
+           double epsilon)
     : kind_(find(norms(), "model.norm", kind)),
       name_(std::move(name)),
       width_(width),
-      scaling_(scaling) {}
+      scaling_(scaling),
+      epsilon_(static_cast<float>(epsilon)) {}
 
 std::vector<sparse::ParameterSpec> Norm::parameters() const {
   std::vector<sparse::ParameterSpec> specs{{.name = name_ + ".weight",
@@ -56,7 +58,8 @@ void Norm::forward(Pass& pass, const Saved& saved, const Tensor& y) const {
                                   .bias = bias_ != nullptr ? bias_->dense : Tensor(),
                                   .y = y,
                                   .mean = saved.mean,
-                                  .rstd = saved.rstd});
+                                  .rstd = saved.rstd,
+                                  .epsilon = epsilon_});
 }
 
 void Norm::backward(Pass& pass, const Saved& saved, const Tensor& dy, const Tensor& dx,

@@ -20,9 +20,9 @@ Registry<NormKind> norms();
 class Norm {
  public:
   /// `kind`: a name of norms(). Throws Failure that lists the names. `scaling`: logits if the
-  /// classifier reads its output.
+  /// classifier reads its output. `epsilon`: added to the mean square.
   Norm(std::string_view kind, std::string name, int64_t width,
-       sparse::Scaling scaling = sparse::Scaling::base);
+       sparse::Scaling scaling = sparse::Scaling::base, double epsilon = 1e-5);
 
   std::vector<sparse::ParameterSpec> parameters() const;
   void bind(sparse::Store& store);
@@ -46,6 +46,7 @@ class Norm {
   std::string name_;
   int64_t width_;
   sparse::Scaling scaling_;
+  float epsilon_;
   sparse::Store* store_ = nullptr;
   sparse::Parameter* weight_ = nullptr;
   sparse::Parameter* bias_ = nullptr;  ///< null: the kind is not centred

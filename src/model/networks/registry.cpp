@@ -4,10 +4,10 @@
 
 namespace espalier::model {
 
-extern const NetworkKind kGpt, kMlp, kVision;
+extern const NetworkKind kGpt, kDecoder, kMlp, kVision;
 
 Registry<NetworkKind> networks() {
-  static constexpr std::array<const NetworkKind*, 3> kAll{&kGpt, &kMlp, &kVision};
+  static constexpr std::array<const NetworkKind*, 4> kAll{&kGpt, &kDecoder, &kMlp, &kVision};
   return kAll;
 }
 

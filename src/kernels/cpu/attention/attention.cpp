@@ -1,6 +1,6 @@
 // Attention by tiles. One (sequence, head) pair at a time: q, k, v are packed to panels that fit
 // L2; score tiles of kQueryTile x kKeyTile are on the stack. Causal attention computes only tiles
-// on or below the diagonal. Softmax and all sums are fp32. In bf16, if the instruction set
+// on or below the diagonal, and within the window. Softmax and all sums are fp32. In bf16, if the instruction set
 // multiplies pairs, the operands of every product are bf16, including probabilities. Source: Dao,
 // FlashAttention-2 (2023), algorithms 1 and 2.
 #include "src/kernels/cpu/attention/products.h"
@@ -30,23 +30,31 @@ struct Softmax {
     alignas(64) float parts[kQueryTile * kPad] = {};
     float tops[kQueryTile];
     for (int64_t i = 0; i < tile.queries; ++i) {
-      mask_last(scores + i * kKeyTile, tile.visible(i));
-      fold_blocks(scores + i * kKeyTile, padded(tile.visible(i)), parts + i * kPad, Greater{});
+      float* row = scores + i * kKeyTile;
+      const int64_t visible = tile.visible(i);
+      const int64_t start = mask_first(row, tile.first(i));
+      mask_last(row, visible);
+      fold_blocks(row + start, padded(visible) - start, parts + i * kPad, Greater{});
     }
     set_all(tops, kQueryTile, -__builtin_inff());
     fold_rows(parts, tops, Greater{});
     for (int64_t i = 0; i < tile.queries; ++i) {
       const float top = scale * tops[i] > maximum[i] ? scale * tops[i] : maximum[i];
-      shrink[i] = __builtin_expf(maximum[i] - top);
+      const int64_t first = tile.first(i);
+      const int64_t visible = tile.visible(i);
+      const bool sees_any = first < visible;
+      shrink[i] = sees_any ? __builtin_expf(maximum[i] - top) : 1.0F;
       maximum[i] = top;
       float* row = scores + i * kKeyTile;
-      const int64_t end = padded(tile.visible(i));
-      for (int64_t j = 0; j < end; j += kPad) {
+      const int64_t start = first / kPad * kPad;
+      const int64_t end = padded(visible);
+      set_all(row, start, 0.0F);
+      for (int64_t j = start; j < end; j += kPad) {
         for (int64_t l = j; l < j + kPad; ++l) {
           row[l] = exp_below(scale * row[l] - top);
         }
       }
-      fold_blocks(row, end, parts + i * kPad, Sum{});
+      fold_blocks(row + start, end - start, parts + i * kPad, Sum{});
       set_all(row + end, tile.keys - end, 0.0F);
     }
     set_all(tops, kQueryTile, 0.0F);
@@ -65,16 +73,17 @@ void forward_head(const Products& products, const float* q, const float* kt, con
   for (int64_t q0 = 0; q0 < head.tokens; q0 += kQueryTile) {
     const int64_t queries = least(kQueryTile, head.tokens - q0);
     Softmax softmax;
+    const int64_t begin = head.keys_from(q0);
     const int64_t end = head.keys_before(q0 + queries);
-    for (int64_t k0 = 0; k0 < end; k0 += kKeyTile) {
+    for (int64_t k0 = begin; k0 < end; k0 = tile_after(k0)) {
       const Tile tile = tile_at(head, q0, k0);
       products.scores(tile, q, kt, scores);
       softmax.add(tile, head.score_scale(), scores);
-      for (int64_t i = 0; k0 > 0 && i < queries; ++i) {
+      for (int64_t i = 0; k0 > begin && i < queries; ++i) {
         scale_all(out + (q0 + i) * head.padded_width, head.padded_width, softmax.shrink[i]);
       }
       const float* p = products.math.along_keys({queries, tile.keys, scores}, words);
-      products.along_keys(tile, p, v, out, k0 > 0);
+      products.along_keys(tile, p, v, out, k0 > begin);
     }
     for (int64_t i = 0; i < queries; ++i) {
       scale_all(out + (q0 + i) * head.padded_width, head.padded_width, 1.0F / softmax.sum[i]);
@@ -95,15 +104,18 @@ void score_gradient(const Tile& tile, float scale, const float* lse, const float
   for (int64_t i = 0; i < tile.queries; ++i) {
     float* p = scores + i * kKeyTile;
     float* ds = dp + i * kKeyTile;
+    const int64_t first = tile.first(i);
     const int64_t visible = tile.visible(i);
     const float row_lse = lse[tile.q0 + i];
     const float row_delta = delta[tile.q0 + i];
-    for (int64_t j = 0; j < visible; j += kPad) {
+    for (int64_t j = first / kPad * kPad; j < visible; j += kPad) {
       for (int64_t l = j; l < j + kPad; ++l) {
         p[l] = exp_approx(scale * p[l] - row_lse);
         ds[l] = p[l] * (ds[l] - row_delta);
       }
     }
+    set_all(p, first, 0.0F);
+    set_all(ds, first, 0.0F);
     set_all(p + visible, tile.keys - visible, 0.0F);
     set_all(ds + visible, tile.keys - visible, 0.0F);
   }
@@ -128,8 +140,8 @@ void backward_tile(const Products& products, const Tile& tile, const BackwardPan
 template <class T>
 void forward(Stream& stream, const AttentionArgs& args) {
   const TileMath& math = math_for(args.qkv.dtype);
-  const Head head = head_of(args.qkv, args.heads, args.causal, math);
-  const int64_t columns = args.qkv.cols() / 3;
+  const Layout layout = layout_of(args);
+  const Head head = head_of(args, layout, math);
   const int64_t pairs = args.qkv.shape[0] * args.heads;
   const int64_t floats = 4 * head.panel();
   auto* panels = reinterpret_cast<float*>(
@@ -140,24 +152,35 @@ void forward(Stream& stream, const AttentionArgs& args) {
   const T* qkv = args.qkv.get<T>();
   T* out = args.out.get<T>();
   float* lse = args.lse.get<float>();
-#pragma omp parallel for num_threads(stream.threads()) schedule(static) if (pairs > 1)
-  for (int64_t pair = 0; pair < pairs; ++pair) {
-    const int64_t sequence = pair / args.heads;
-    const int64_t first = (pair % args.heads) * head.width;
-    const T* x = qkv + sequence * head.tokens * 3 * columns + first;
-    float* q = panels + thread_index() * floats;
-    float* kt = q + head.panel();
-    float* v = kt + head.panel();
-    float* result = v + head.panel();
-    pack_rows(head, x, 3 * columns, head.query_scale(), q);
-    pack_rows(head, x + columns, 3 * columns, 1.0F, result);
-    transpose_rows(head, result, kt);
-    pack_rows(head, x + 2 * columns, 3 * columns, 1.0F, head.elements == 1 ? v : result);
-    if (head.elements == 2) {
-      join_rows(head, result, v);
+  const int64_t columns = layout.qkv_columns();
+#pragma omp parallel num_threads(stream.threads()) if (pairs > 1)
+  {
+    int64_t packed = -1;  // the group whose k and v the thread's panels hold
+#pragma omp for schedule(static)
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      const int64_t sequence = pair / layout.heads;
+      const int64_t group = pair / layout.group();
+      float* q = panels + thread_index() * floats;
+      float* kt = q + head.panel();
+      float* v = kt + head.panel();
+      float* result = v + head.panel();
+      pack_rows(head, qkv + layout.query(sequence, pair % layout.heads), columns,
+                head.query_scale(), q);
+      if (group != packed) {
+        const int64_t kv_head = group % layout.kv_heads;
+        const T* values = qkv + layout.value(sequence, kv_head);
+        pack_rows(head, qkv + layout.key(sequence, kv_head), columns, 1.0F, result);
+        transpose_rows(head, result, kt);
+        pack_rows(head, values, columns, 1.0F, head.elements == 1 ? v : result);
+        if (head.elements == 2) {
+          join_rows(head, result, v);
+        }
+        packed = group;
+      }
+      forward_head({head, math}, q, kt, v, result, lse + pair * head.tokens);
+      unpack(head, result, 1.0F, out + layout.out(sequence, pair % layout.heads),
+             layout.out_columns());
     }
-    forward_head({head, math}, q, kt, v, result, lse + pair * head.tokens);
-    unpack(head, result, 1.0F, out + sequence * head.tokens * columns + first, columns);
   }
 }
 
@@ -186,37 +209,57 @@ BackwardPanels backward_panels(const Head& head, float* memory) {
 
 int64_t backward_floats(const Head& head) { return 8 * head.panel() + head.padded_tokens; }
 
+/// Packs k and v; dk = dv = 0.
 template <class T>
-void pack_backward(const Head& head, const AttentionBackwardArgs& args, int64_t pair,
-                   const BackwardPanels& p) {
-  const int64_t columns = args.qkv.cols() / 3;
-  const int64_t sequence = pair / args.heads;
-  const int64_t first = (pair % args.heads) * head.width;
-  const T* x = args.qkv.get<T>() + sequence * head.tokens * 3 * columns + first;
-  const T* out = args.out.get<T>() + sequence * head.tokens * columns + first;
-  const T* dout = args.dout.get<T>() + sequence * head.tokens * columns + first;
+void pack_keys(const Head& head, const T* keys, const T* values, int64_t stride,
+               const BackwardPanels& p) {
   float* k = head.elements == 1 ? p.k_joined : p.dk;
-  pack_rows(head, x, 3 * columns, head.query_scale(), p.q);
-  pack_rows(head, x + columns, 3 * columns, 1.0F, k);
-  pack_rows(head, x + 2 * columns, 3 * columns, 1.0F, p.dv);
-  pack_rows(head, dout, columns, 1.0F, p.dout);
+  pack_rows(head, keys, stride, 1.0F, k);
+  pack_rows(head, values, stride, 1.0F, p.dv);
   transpose_rows(head, k, p.kt);
   transpose_rows(head, p.dv, p.vt);
   if (head.elements == 2) {
-    join_rows(head, p.q, p.q_joined);
     join_rows(head, k, p.k_joined);
-    join_rows(head, p.dout, p.dout_joined);
   }
-  dot_rows(head, out, dout, columns, p.delta);
-  set_all(p.dq, 3 * head.panel(), 0.0F);  // dq, dk, dv are contiguous
+  set_all(p.dk, 2 * head.panel(), 0.0F);  // dk, dv are contiguous
 }
 
+/// Packs q and dout, sums out dout by row; dq = 0.
+template <class T>
+void pack_queries(const Head& head, const Layout& layout, const AttentionBackwardArgs& args,
+                  int64_t pair, const BackwardPanels& p) {
+  const int64_t sequence = pair / layout.heads;
+  const int64_t at = layout.out(sequence, pair % layout.heads);
+  const T* out = args.out.get<T>() + at;
+  const T* dout = args.dout.get<T>() + at;
+  pack_rows(head, args.qkv.get<T>() + layout.query(sequence, pair % layout.heads),
+            layout.qkv_columns(), head.query_scale(), p.q);
+  pack_rows(head, dout, layout.out_columns(), 1.0F, p.dout);
+  if (head.elements == 2) {
+    join_rows(head, p.q, p.q_joined);
+    join_rows(head, p.dout, p.dout_joined);
+  }
+  dot_rows(head, out, dout, layout.out_columns(), p.delta);
+  set_all(p.dq, head.panel(), 0.0F);
+}
+
+void backward_head(const Products& products, const BackwardPanels& p, const float* lse) {
+  const Head& head = products.head;
+  for (int64_t q0 = 0; q0 < head.tokens; q0 += kQueryTile) {
+    const int64_t end = head.keys_before(least(q0 + kQueryTile, head.tokens));
+    for (int64_t k0 = head.keys_from(q0); k0 < end; k0 = tile_after(k0)) {
+      backward_tile(products, tile_at(head, q0, k0), p, lse);
+    }
+  }
+}
+
+/// A thread has all query heads of a group, so that it sums dk and dv in their order.
 template <class T>
 void backward(Stream& stream, const AttentionBackwardArgs& args) {
   const TileMath& math = math_for(args.qkv.dtype);
-  const Head head = head_of(args.qkv, args.heads, args.causal, math);
-  const int64_t columns = args.qkv.cols() / 3;
-  const int64_t pairs = args.qkv.shape[0] * args.heads;
+  const Layout layout = layout_of(args);
+  const Head head = head_of(args, layout, math);
+  const int64_t groups = args.qkv.shape[0] * layout.kv_heads;
   const int64_t floats = backward_floats(head);
   auto* memory = reinterpret_cast<float*>(
       cpu::workspace(stream, static_cast<size_t>(stream.threads() * floats) * sizeof(float)));
@@ -224,22 +267,23 @@ void backward(Stream& stream, const AttentionBackwardArgs& args) {
     return;
   }
   const float* lse = args.lse.get<float>();
+  const T* qkv = args.qkv.get<T>();
   T* dqkv = args.dqkv.get<T>();
-#pragma omp parallel for num_threads(stream.threads()) schedule(static) if (pairs > 1)
-  for (int64_t pair = 0; pair < pairs; ++pair) {
+  const int64_t columns = layout.qkv_columns();
+#pragma omp parallel for num_threads(stream.threads()) schedule(static) if (groups > 1)
+  for (int64_t group = 0; group < groups; ++group) {
     const BackwardPanels p = backward_panels(head, memory + thread_index() * floats);
-    pack_backward<T>(head, args, pair, p);
-    for (int64_t q0 = 0; q0 < head.tokens; q0 += kQueryTile) {
-      const int64_t end = head.keys_before(least(q0 + kQueryTile, head.tokens));
-      for (int64_t k0 = 0; k0 < end; k0 += kKeyTile) {
-        backward_tile({head, math}, tile_at(head, q0, k0), p, lse + pair * head.tokens);
-      }
+    const int64_t sequence = group / layout.kv_heads;
+    const int64_t keys = layout.key(sequence, group % layout.kv_heads);
+    const int64_t values = layout.value(sequence, group % layout.kv_heads);
+    pack_keys(head, qkv + keys, qkv + values, columns, p);
+    for (int64_t pair = group * layout.group(); pair < (group + 1) * layout.group(); ++pair) {
+      pack_queries<T>(head, layout, args, pair, p);
+      backward_head({head, math}, p, lse + pair * head.tokens);
+      unpack(head, p.dq, head.scale, dqkv + layout.query(sequence, pair % layout.heads), columns);
     }
-    T* dx =
-        dqkv + (pair / args.heads) * head.tokens * 3 * columns + (pair % args.heads) * head.width;
-    unpack(head, p.dq, head.scale, dx, 3 * columns);
-    unpack(head, p.dk, head.score_scale(), dx + columns, 3 * columns);
-    unpack(head, p.dv, 1.0F, dx + 2 * columns, 3 * columns);
+    unpack(head, p.dk, head.score_scale(), dqkv + keys, columns);
+    unpack(head, p.dv, 1.0F, dqkv + values, columns);
   }
 }
 

@@ -37,13 +37,18 @@ struct Head {
   int64_t padded_tokens;
   int64_t padded_width;  ///< row stride of joined panels and of results, fp32 [T, D]
   int64_t elements;      ///< in a word
-  float scale;           ///< of the scores, 1 / sqrt(D)
+  float scale;           ///< of the scores
   bool causal;           ///< a query sees the keys up to its own; otherwise all
+  int64_t window;        ///< most keys that a query sees, if causal; 0: no limit
 
   [[gnu::always_inline]] int64_t row() const { return padded_width / elements; }
   [[gnu::always_inline]] int64_t panel() const { return padded_tokens * padded_width; }
   /// The end of the keys that queries before `end` see.
   [[gnu::always_inline]] int64_t keys_before(int64_t end) const { return causal ? end : tokens; }
+  /// The start of the vector that holds the first key which queries from `first` on see.
+  [[gnu::always_inline]] int64_t keys_from(int64_t first) const {
+    return window == 0 || first < window ? 0 : (first - window + 1) / kPad * kPad;
+  }
   /// Words that hold D elements.
   [[gnu::always_inline]] int64_t words() const { return (width + elements - 1) / elements; }
   // fp32: q is scaled when it is packed. bf16: scaling q would round it again, so the scores are

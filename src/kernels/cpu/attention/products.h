@@ -24,31 +24,76 @@ inline const TileMath& math_for(DType dtype) {
   return pairs != nullptr ? *pairs : kFloatMath;
 }
 
-inline Head head_of(const Tensor& qkv, int heads, bool causal, const TileMath& math) {
-  const int64_t width = qkv.cols() / 3 / heads;
-  return {.tokens = qkv.shape[1],
-          .width = width,
-          .padded_tokens = padded(qkv.shape[1]),
-          .padded_width = padded(width),
+/// Heads and rows of AttentionArgs and AttentionBackwardArgs. A group is the query heads of one head
+/// of k and v.
+struct Layout {
+  int64_t heads, kv_heads, width, tokens;
+
+  [[gnu::always_inline]] int64_t group() const { return heads / kv_heads; }
+  [[gnu::always_inline]] int64_t qkv_columns() const { return (heads + 2 * kv_heads) * width; }
+  [[gnu::always_inline]] int64_t out_columns() const { return heads * width; }
+  /// The first element of a head in qkv and dqkv, and in out and dout.
+  [[gnu::always_inline]] int64_t query(int64_t sequence, int64_t head) const {
+    return sequence * tokens * qkv_columns() + head * width;
+  }
+  [[gnu::always_inline]] int64_t key(int64_t sequence, int64_t kv_head) const {
+    return query(sequence, heads + kv_head);
+  }
+  [[gnu::always_inline]] int64_t value(int64_t sequence, int64_t kv_head) const {
+    return query(sequence, heads + kv_heads + kv_head);
+  }
+  [[gnu::always_inline]] int64_t out(int64_t sequence, int64_t head) const {
+    return sequence * tokens * out_columns() + head * width;
+  }
+};
+
+template <class Args>
+Layout layout_of(const Args& args) {
+  const int64_t kv_heads = args.kv_heads == 0 ? args.heads : args.kv_heads;
+  return {.heads = args.heads,
+          .kv_heads = kv_heads,
+          .width = args.qkv.cols() / (args.heads + 2 * kv_heads),
+          .tokens = args.qkv.shape[1]};
+}
+
+template <class Args>
+Head head_of(const Args& args, const Layout& layout, const TileMath& math) {
+  const float scale =
+      args.scale > 0 ? args.scale : 1.0F / __builtin_sqrtf(static_cast<float>(layout.width));
+  return {.tokens = layout.tokens,
+          .width = layout.width,
+          .padded_tokens = padded(layout.tokens),
+          .padded_width = padded(layout.width),
           .elements = math.elements,
-          .scale = 1.0F / __builtin_sqrtf(static_cast<float>(width)),
-          .causal = causal};
+          .scale = scale,
+          .causal = args.causal,
+          .window = args.window};
 }
 
 /// A tile of queries [q0, q0 + queries) against keys [k0, k0 + keys); `keys` is padded to vectors,
-/// and row i sees the first `visible(i)` of them.
+/// and row i sees keys [first(i), visible(i)) of them, which may be none if there is a window.
 struct Tile {
   int64_t q0, queries, k0, keys;
   int64_t seen;  ///< number of keys that each row sees; 0: causal, row i sees keys up to its own
+  int64_t window;
   int64_t visible(int64_t i) const { return seen > 0 ? seen : least(q0 + i - k0 + 1, keys); }
+  int64_t first(int64_t i) const {
+    return window == 0 ? 0 : least(most(0, q0 + i - window + 1 - k0), visible(i));
+  }
 };
 
+/// Tiles of keys end at multiples of kKeyTile.
 inline Tile tile_at(const Head& head, int64_t q0, int64_t k0) {
   const int64_t queries = least(kQueryTile, head.tokens - q0);
-  const int64_t keys = least(kKeyTile, head.keys_before(q0 + queries) - k0);
-  return {
-      .q0 = q0, .queries = queries, .k0 = k0, .keys = padded(keys), .seen = head.causal ? 0 : keys};
+  const int64_t keys = least(kKeyTile - k0 % kKeyTile, head.keys_before(q0 + queries) - k0);
+  return {.q0 = q0,
+          .queries = queries,
+          .k0 = k0,
+          .keys = padded(keys),
+          .seen = head.causal ? 0 : keys,
+          .window = head.window};
 }
+inline int64_t tile_after(int64_t k0) { return (k0 / kKeyTile + 1) * kKeyTile; }
 
 /// The three products of a tile of one head.
 struct Products {

@@ -54,6 +54,15 @@ template <class Fold>
   }
 }
 
+/// Sets the elements before `first` in its block to minus infinity. Returns the block's start.
+[[gnu::always_inline]] inline int64_t mask_first(float* row, int64_t first) {
+  const int64_t start = first / kPad * kPad;
+  for (int64_t l = start; l < first; ++l) {
+    row[l] = -__builtin_inff();
+  }
+  return start;
+}
+
 /// Sets the elements of the last block that a row must not see to minus infinity.
 [[gnu::always_inline]] inline void mask_last(float* row, int64_t visible) {
   float* block = row + padded(visible) - kPad;

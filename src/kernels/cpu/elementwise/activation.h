@@ -8,6 +8,8 @@ namespace espalier::kernels::ESPALIER_ISA {
 using rules::None;
 using rules::Relu;
 using Gelu = rules::Gelu<Math>;
+using Silu = rules::Silu<Math>;
+using GeluErf = rules::GeluErf<Math>;
 
 /// Calls `body` with a value of the function object's type.
 template <class Body>
@@ -19,6 +21,10 @@ inline void with_function(Activation kind, const Body& body) {
       return body(Gelu{});
     case Activation::relu:
       return body(Relu{});
+    case Activation::silu:
+      return body(Silu{});
+    case Activation::gelu_erf:
+      return body(GeluErf{});
   }
 }
 

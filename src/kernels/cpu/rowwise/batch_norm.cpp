@@ -15,7 +15,7 @@ constexpr int64_t kParts = 32;
 constexpr int64_t kPartRows = 16;  ///< minimum rows of a block
 constexpr int64_t kColumns = 512;  ///< channels at a time
 
-float rstd_of(float variance) { return 1.0F / __builtin_sqrtf(variance + rules::kNormEpsilon); }
+float rstd_of(float variance) { return 1.0F / __builtin_sqrtf(variance + kNormEpsilon); }
 
 /// Calls body(row, sums) for all rows, where `sums` are double [2, cols], and returns the totals.
 /// Null on a dry arena.

@@ -17,12 +17,22 @@ template <class T>
 void embed_row(const EmbeddingArgs& args, int64_t row) {
   const int32_t id = elements<int32_t>(args.tokens)[row];
   const T* token = row_of<T>(args.token, id);
-  const T* position = row_of<T>(args.position, row % args.x.shape[1]);
   float* x = row_of<float>(args.x, row);
   const int64_t cols = args.x.cols();
+  const float scale = args.scale;
+  if (!args.position) {
+#pragma omp simd
+    for (int64_t c = 0; c < cols; ++c) {
+      x[c] = scale * load(token + c);
+    }
+    return;
+  }
+  const int64_t place =
+      args.positions ? elements<int32_t>(args.positions)[row] : row % args.x.shape[1];
+  const T* position = row_of<T>(args.position, place);
 #pragma omp simd
   for (int64_t c = 0; c < cols; ++c) {
-    x[c] = load(token + c) + load(position + c);
+    x[c] = scale * load(token + c) + load(position + c);
   }
 }
 
@@ -65,14 +75,14 @@ RowsById rows_by_id(const int32_t* tokens, int64_t rows, int64_t vocabulary, int
   }
 }
 
-/// out += sums; then sums = 0.
-[[gnu::always_inline]] inline void add_sums(float* __restrict sums, const Tensor& out, int64_t row,
-                                            int64_t first, int64_t n) {
+/// out += scale sums; then sums = 0.
+[[gnu::always_inline]] inline void add_sums(float* __restrict sums, const Tensor& out, float scale,
+                                            int64_t row, int64_t first, int64_t n) {
   with_type(out.dtype, [&](auto type) {
     auto* to = row_of<decltype(type)>(out, row) + first;
 #pragma omp simd
     for (int64_t c = 0; c < n; ++c) {
-      store(to + c, load(to + c) + sums[c]);
+      store(to + c, load(to + c) + scale * sums[c]);
       sums[c] = 0;
     }
   });
@@ -88,13 +98,16 @@ void add_columns(const EmbeddingBackwardArgs& args, const RowsById& sorted, int6
     for (int32_t i = sorted.begin[group]; i < sorted.begin[group + 1]; ++i) {
       add_row(sums, row_of<float>(args.dx, sorted.rows[i]) + first, n);
     }
-    add_sums(sums, args.dtoken, sorted.ids[group], first, n);
+    add_sums(sums, args.dtoken, args.scale, sorted.ids[group], first, n);
+  }
+  if (!args.dposition) {
+    return;
   }
   for (int64_t t = 0; t < context; ++t) {
     for (int64_t row = t; row < rows; row += context) {
       add_row(sums, row_of<float>(args.dx, row) + first, n);
     }
-    add_sums(sums, args.dposition, t, first, n);
+    add_sums(sums, args.dposition, 1, t, first, n);
   }
 }
 
@@ -102,6 +115,9 @@ void add_columns(const EmbeddingBackwardArgs& args, const RowsById& sorted, int6
 
 void embedding(Stream& stream, const EmbeddingArgs& args) {
   cpu::require_ids_below("token", args.tokens, args.token.rows());
+  if (args.position && args.positions) {
+    cpu::require_ids_below("position", args.positions, args.position.rows());
+  }
   with_type(args.token.dtype, [&](auto type) {
     for_rows(stream.threads(), args.x.rows(), args.x.cols(),
              [&](int64_t row) { embed_row<decltype(type)>(args, row); });

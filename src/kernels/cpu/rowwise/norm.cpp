@@ -1,9 +1,9 @@
 // LayerNorm by row, and RMSNorm, which is LayerNorm without mean and bias (not kCentred). The
 // backward pass reads each row once from memory: sums, dx, and the row's share of dweight and dbias
-// are computed while it is in L1. At most kParts blocks of rows sum the shares; their number
-// depends on the rows alone, and they are combined in order.
+// are computed while it is in L1.
 #include <cstring>
 
+#include "src/kernels/cpu/rowwise/shares.h"
 #include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/simd/reduce.h"
 #include "src/kernels/cpu/support.h"
@@ -12,9 +12,6 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
-
-constexpr int64_t kParts = 32;
-constexpr int64_t kPartRows = 16;  ///< minimum rows of a block
 
 template <bool kCentred, class T, class W>
 void write_row(const NormArgs& args, int64_t row, float mean, float rstd) {
@@ -46,7 +43,7 @@ void forward_rows(const NormArgs& args, int64_t first, int64_t n) {
       const auto distance = x - centre;
       return distance * distance;
     });
-    rstd[i] = 1.0F / __builtin_sqrtf(squares / width + rules::kNormEpsilon);
+    rstd[i] = 1.0F / __builtin_sqrtf(squares / width + args.epsilon);
   }
   for (int64_t i = 0; i < n; ++i) {
     write_row<kCentred, T, W>(args, first + i, kCentred ? mean[i] : 0.0F, rstd[i]);
@@ -121,35 +118,6 @@ void backward_rows(const NormBackwardArgs& args, int64_t first, int64_t n, float
   }
 }
 
-/// out (+)= sum over parts of shares[part * stride + c]
-void combine(const float* shares, int64_t parts, int64_t stride, const Tensor& out,
-             bool accumulate) {
-  constexpr int64_t kColumns = 256;
-  const int64_t cols = out.count();
-  with_type(out.dtype, [&](auto type) {
-    for (int64_t first = 0; first < cols; first += kColumns) {
-      const int64_t n = least(kColumns, cols - first);
-      auto* total = elements<decltype(type)>(out) + first;
-      float sums[kColumns];
-#pragma omp simd
-      for (int64_t c = 0; c < n; ++c) {
-        sums[c] = accumulate ? load(total + c) : 0.0F;
-      }
-      for (int64_t part = 0; part < parts; ++part) {
-        const float* share = shares + part * stride + first;
-#pragma omp simd
-        for (int64_t c = 0; c < n; ++c) {
-          sums[c] += share[c];
-        }
-      }
-#pragma omp simd
-      for (int64_t c = 0; c < n; ++c) {
-        store(total + c, sums[c]);
-      }
-    }
-  });
-}
-
 template <bool kCentred>
 void forward(Stream& stream, const NormArgs& args) {
   with_type(args.y.dtype, [&](auto type) {
@@ -165,7 +133,7 @@ template <bool kCentred>
 void backward(Stream& stream, const NormBackwardArgs& args) {
   const int64_t rows = args.x.rows();
   const int64_t cols = args.x.cols();
-  const int64_t together = most(kPartRows, divide_up(rows, kParts));
+  const int64_t together = rows_of_part(rows);
   const int64_t parts = divide_up(rows, together);
   const int64_t share_size = (kCentred ? 2 : 1) * cols;
   const size_t bytes = static_cast<size_t>(most(1, parts * share_size)) * sizeof(float);
@@ -186,9 +154,9 @@ void backward(Stream& stream, const NormBackwardArgs& args) {
       });
     });
   });
-  combine(shares, parts, share_size, args.dweight, args.accumulate);
+  combine_shares(shares, parts, share_size, args.dweight, args.accumulate);
   if constexpr (kCentred) {
-    combine(shares + cols, parts, share_size, args.dbias, args.accumulate);
+    combine_shares(shares + cols, parts, share_size, args.dbias, args.accumulate);
   }
 }
 

@@ -10,7 +10,8 @@ namespace {
 
 template <class Args>
 AttentionShapes shapes_of(const Args& args) {
-  const int64_t width = args.qkv.shape[2] / 3 / args.heads;
+  const int64_t kv_heads = args.kv_heads == 0 ? args.heads : args.kv_heads;
+  const int64_t width = args.qkv.shape[2] / (args.heads + 2 * kv_heads);
   return {.qkv = elements(args.qkv),
           .out = elements(args.out),
           .dout = {},
@@ -21,12 +22,16 @@ AttentionShapes shapes_of(const Args& args) {
           .tokens = args.qkv.shape[1],
           .heads = args.heads,
           .width = width,
-          .scale = 1.0F / sqrtf(static_cast<float>(width)),
-          .causal = args.causal};
+          .group = args.heads / kv_heads,
+          .scale = args.scale > 0 ? args.scale : 1.0F / sqrtf(static_cast<float>(width)),
+          .causal = args.causal,
+          .window = args.window};
 }
 
 LibraryAttention for_library(const Stream& stream, const AttentionShapes& s) {
   return {.half = s.qkv.type == DType::bf16 && s.out.type == DType::bf16,
+          .shared_keys = s.group > 1,
+          .window = s.window > 0,
           .deterministic = stream.deterministic(),
           .qkv = s.qkv.data,
           .out = s.out.data,

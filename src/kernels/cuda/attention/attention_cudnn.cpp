@@ -45,9 +45,9 @@ int64_t sequences_at_once(AttentionKey key) {
 bool is_offered(const LibraryAttention& call, bool backward) {
   constexpr int64_t kShortest = 64;  // shorter sequences do not gain
   constexpr int64_t kWidest = 128;
-  return cudnn_use(kVariable) != CudnnUse::own && call.half && call.tokens >= kShortest &&
-         call.heads > 0 && call.width > 0 && call.width <= kWidest && call.width % 8 == 0 &&
-         sequences_at_once(key_of(call, backward)) > 0;
+  return cudnn_use(kVariable) != CudnnUse::own && call.half && !call.shared_keys && !call.window &&
+         call.tokens >= kShortest && call.heads > 0 && call.width > 0 && call.width <= kWidest &&
+         call.width % 8 == 0 && sequences_at_once(key_of(call, backward)) > 0;
 }
 
 bool is_aligned(const LibraryAttention& call) {

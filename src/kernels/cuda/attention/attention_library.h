@@ -3,7 +3,7 @@
 // compute every call that cuDNN does not support, and all calls if the library is missing.
 //
 // Calls offered to cuDNN: bf16 operands aligned to 16 bytes, at least 64 positions, heads of at
-// most 128 columns, a multiple of 8.
+// most 128 columns, a multiple of 8; each query head with its own k and v; no window.
 //
 // ESPALIER_ATTENTION in the environment:
 // - "own" uses only our own kernels;
@@ -25,8 +25,9 @@ namespace espalier::kernels::ESPALIER_GPU {
 
 /// Operands of AttentionArgs and AttentionBackwardArgs.
 struct LibraryAttention {
-  bool half = false;          ///< all operands are bf16; otherwise the call is not offered
-  bool deterministic = true;  ///< Stream::deterministic
+  bool half = false;  ///< all operands are bf16; otherwise the call is not offered
+  bool shared_keys = false, window = false;  ///< calls with either are not offered
+  bool deterministic = true;                 ///< Stream::deterministic
   void *qkv = nullptr, *out = nullptr, *dout = nullptr, *dqkv = nullptr;
   float *lse = nullptr, *delta = nullptr;  ///< delta [sequences, heads, tokens]: backward fills it
   int64_t sequences = 0, tokens = 0, heads = 0, width = 0;

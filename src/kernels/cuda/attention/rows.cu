@@ -15,20 +15,27 @@ constexpr int kColumnsEach = 8;  ///< columns of a head per lane: heads have at 
 
 using Shapes = AttentionShapes;
 
-/// The row of a head that the warp processes.
+/// The row of a head that the warp processes: of a pair, or of the first pair of a group.
 struct Place {
   AttentionPair pair;
   int64_t t;
   bool there;
   /// Blocks of one head are neighbours.
-  __device__ explicit Place(const Shapes& s) : Place(s, (s.tokens + kWarps - 1) / kWarps) {}
-  __device__ Place(const Shapes& s, int64_t blocks)
-      : pair(s.pair(quotient(blockIdx.x, blocks))),
+  __device__ explicit Place(const Shapes& s, bool of_group = false)
+      : Place(s, (s.tokens + kWarps - 1) / kWarps, of_group) {}
+  __device__ Place(const Shapes& s, int64_t blocks, bool of_group)
+      : pair(s.pair(quotient(blockIdx.x, blocks) * (of_group ? s.group : 1))),
         t(blockIdx.x % blocks * kWarps + threadIdx.x / 32),
         there(t < s.tokens) {}
-  /// The last key that query t sees, and the first query that sees key t.
+  /// The first and last key that query t sees, and the first and last query that sees key t.
+  __device__ int64_t first_key(const Shapes& s) const {
+    return s.window > 0 ? most(0, t - s.window + 1) : 0;
+  }
   __device__ int64_t last_key(const Shapes& s) const { return s.causal ? t : s.tokens - 1; }
   __device__ int64_t first_query(const Shapes& s) const { return s.causal ? t : 0; }
+  __device__ int64_t last_query(const Shapes& s) const {
+    return s.window > 0 ? least(s.tokens, t + s.window) - 1 : s.tokens - 1;
+  }
   __device__ int64_t part(const Shapes& s, int64_t row, int which) const {
     return s.part(pair, row, which);
   }
@@ -92,7 +99,7 @@ __global__ void __launch_bounds__(32 * kWarps) attend(Shapes s) {
   float top = -FLT_MAX;
   float sum = 0;
   const int64_t last = own.last_key(s);
-  for (int64_t first = 0; first <= last; first += 32) {
+  for (int64_t first = own.first_key(s); first <= last; first += 32) {
     const int64_t key = first + lane;
     const bool seen = key <= last;
     const float score = seen ? s.scale * dot(q, s.qkv, own.part(s, key, 1), s.width) : -FLT_MAX;
@@ -142,7 +149,7 @@ __global__ void __launch_bounds__(32 * kWarps) query_gradient(Shapes s) {
   const float delta = s.delta[own.number(s, own.t)];
   float sums[kColumnsEach] = {};
   const int64_t last = own.last_key(s);
-  for (int64_t first = 0; first <= last; first += 32) {
+  for (int64_t first = own.first_key(s); first <= last; first += 32) {
     const int64_t key = first + threadIdx.x % 32;
     float slope = 0;
     if (key <= last) {
@@ -156,8 +163,9 @@ __global__ void __launch_bounds__(32 * kWarps) query_gradient(Shapes s) {
   write_row(s, s.dqkv, own.part(s, own.t, 0), s.scale, sums);
 }
 
+/// Adds the heads of a group in their order.
 __global__ void __launch_bounds__(32 * kWarps) key_gradient(Shapes s) {
-  const Place own(s);
+  Place own(s, true);
   if (!own.there) {
     return;
   }
@@ -165,27 +173,30 @@ __global__ void __launch_bounds__(32 * kWarps) key_gradient(Shapes s) {
   const float* v = keep(s, s.qkv, own.part(s, own.t, 2), 1);
   float dk[kColumnsEach] = {};
   float dv[kColumnsEach] = {};
-  for (int64_t first = own.first_query(s); first < s.tokens; first += 32) {
-    const int64_t query = first + threadIdx.x % 32;
-    float p = 0;
-    float slope = 0;
-    if (query < s.tokens) {
-      p = expf(s.scale * dot(k, s.qkv, own.part(s, query, 0), s.width) -
-               s.lse[own.number(s, query)]);
-      slope = p * (dot(v, s.dout, own.out(s, query), s.width) - s.delta[own.number(s, query)]);
-    }
-    for (int j = 0; j < 32 && first + j < s.tokens; ++j) {
-      add_row(s, s.dout, own.out(s, first + j), __shfl_sync(kAllLanes, p, j), dv);
-      add_row(s, s.qkv, own.part(s, first + j, 0), __shfl_sync(kAllLanes, slope, j), dk);
+  const int64_t last = own.last_query(s);
+  for (int64_t head = 0; head < s.group; ++head, ++own.pair.pair, ++own.pair.head) {
+    for (int64_t first = own.first_query(s); first <= last; first += 32) {
+      const int64_t query = first + threadIdx.x % 32;
+      float p = 0;
+      float slope = 0;
+      if (query <= last) {
+        p = expf(s.scale * dot(k, s.qkv, own.part(s, query, 0), s.width) -
+                 s.lse[own.number(s, query)]);
+        slope = p * (dot(v, s.dout, own.out(s, query), s.width) - s.delta[own.number(s, query)]);
+      }
+      for (int j = 0; j < 32 && first + j <= last; ++j) {
+        add_row(s, s.dout, own.out(s, first + j), __shfl_sync(kAllLanes, p, j), dv);
+        add_row(s, s.qkv, own.part(s, first + j, 0), __shfl_sync(kAllLanes, slope, j), dk);
+      }
     }
   }
   write_row(s, s.dqkv, own.part(s, own.t, 1), s.scale, dk);
   write_row(s, s.dqkv, own.part(s, own.t, 2), 1.0F, dv);
 }
 
-Launch shape_of(const char* name, const Shapes& s, size_t rows_kept) {
+Launch shape_of(const char* name, const Shapes& s, int64_t pairs, size_t rows_kept) {
   return {.name = name,
-          .grid = dim3(blocks_for(divide_up(s.tokens, kWarps) * s.pairs(), 1)),
+          .grid = dim3(blocks_for(divide_up(s.tokens, kWarps) * pairs, 1)),
           .block = 32 * kWarps,
           .shared_bytes = rows_kept * kWarps * static_cast<size_t>(s.width) * sizeof(float)};
 }
@@ -201,14 +212,14 @@ void check_width(const Shapes& s) {
 
 void attention_by_rows(Stream& stream, const Shapes& s) {
   check_width(s);
-  launch(attend, shape_of("attention_rows", s, 1), stream, s);
+  launch(attend, shape_of("attention_rows", s, s.pairs(), 1), stream, s);
 }
 
 void attention_backward_by_rows(Stream& stream, const Shapes& s) {
   check_width(s);
-  launch(sum_rows, shape_of("attention_rows_backward_delta", s, 0), stream, s);
-  launch(query_gradient, shape_of("attention_rows_backward_q", s, 2), stream, s);
-  launch(key_gradient, shape_of("attention_rows_backward_kv", s, 2), stream, s);
+  launch(sum_rows, shape_of("attention_rows_backward_delta", s, s.pairs(), 0), stream, s);
+  launch(query_gradient, shape_of("attention_rows_backward_q", s, s.pairs(), 2), stream, s);
+  launch(key_gradient, shape_of("attention_rows_backward_kv", s, s.groups(), 2), stream, s);
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -13,6 +13,18 @@ namespace espalier::kernels::ESPALIER_GPU {
 
 inline constexpr int kAttentionThreads = 128;
 
+/// Keys that a query sees: all; those up to its own (causal); of these the last `window`.
+enum class AttentionMask { all, causal, window };
+inline AttentionMask mask_of(const AttentionShapes& s) {
+  return !s.causal      ? AttentionMask::all
+         : s.window > 0 ? AttentionMask::window
+                        : AttentionMask::causal;
+}
+/// The window in rows; one of more than all tokens hides nothing.
+__device__ __forceinline__ int window_rows(const AttentionShapes& s) {
+  return static_cast<int>(least(s.window, s.tokens));
+}
+
 /// Chunks are 16 bytes. The chunks of a row are permuted so that the eight rows of one ldmatrix
 /// matrix lie in different banks. The permutation repeats every eighth row, 8 kD elements on.
 template <int kD>
@@ -40,7 +52,7 @@ struct HeadRows {
 __device__ __forceinline__ HeadRows part_rows(const AttentionShapes& s, const Elements& qkv,
                                               const AttentionPair& pair, int part) {
   return {static_cast<uint16_t*>(qkv.data) + s.part(pair, 0, part),
-          static_cast<int>(3 * s.columns()), static_cast<int>(s.tokens),
+          static_cast<int>(s.qkv_columns()), static_cast<int>(s.tokens),
           static_cast<int>(s.width / 8)};
 }
 __device__ __forceinline__ HeadRows output_rows(const AttentionShapes& s, const Elements& out,
@@ -237,13 +249,13 @@ struct AttentionOrder {
   }
 };
 
-/// Order for tiles of `rows_of_tile` rows. All blocks of a pair read two of its parts. `together`
-/// pairs have 16 MiB of them, less than half of the L2 cache of an A100.
-inline AttentionOrder attention_order(const AttentionShapes& s, int rows_of_tile) {
+/// Order for tiles of `rows_of_tile` rows of `pairs` heads. All blocks of a pair read two of its
+/// parts. `together` pairs have 16 MiB of them, less than half of the L2 cache of an A100.
+inline AttentionOrder attention_order(const AttentionShapes& s, int64_t pairs, int rows_of_tile) {
   constexpr int64_t kInCache = 16 << 20;
   const int64_t bytes = 2 * s.tokens * s.width * static_cast<int64_t>(sizeof(uint16_t));
   const int64_t together = std::max<int64_t>(1, kInCache / std::max<int64_t>(1, bytes));
-  return {blocks_for(s.tokens, rows_of_tile), blocks_for(s.pairs(), 1),
+  return {blocks_for(s.tokens, rows_of_tile), blocks_for(pairs, 1),
           static_cast<unsigned>(together)};
 }
 

@@ -3,8 +3,8 @@
 // - A block has 128 queries of one head, a warp 32 of them. Keys and values are loaded in tiles;
 //   one is loaded while the other is multiplied.
 // - Scores, the running softmax and sums stay in registers.
-// - Causal: each warp skips tiles above the diagonal and masks only those on it. Otherwise only a
-//   last, incomplete tile is masked.
+// - Causal: each warp skips tiles above the diagonal and masks only those on it; with a window also
+//   tiles before it, and those on its edge. Otherwise only a last, incomplete tile is masked.
 //
 // Operands are 16-bit, sums fp32. Probabilities are rounded to the operands' type for the second
 // product. Causal: a NaN in v also reaches earlier rows, down to the start of its tile.
@@ -47,8 +47,9 @@ struct Softmax {
   }
 
   /// Replaces scores by exp(scale (score - top)); scale2 = scale log2(e). shrink: factor for
-  /// earlier sums. Key 0 is the first key of every row, so its top is finite.
-  template <int kN>
+  /// earlier sums. Without a window key 0 is the first key of every row, so its top is finite.
+  /// kMayBeUnseen: a row may have no key in this tile or before.
+  template <bool kMayBeUnseen, int kN>
   __device__ __forceinline__ void add(float (&scores)[kM][kN][4], float scale2,
                                       float (&shrink)[kM][2]) {
 #pragma unroll
@@ -62,9 +63,10 @@ struct Softmax {
       }
       high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, 1));
       high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, 2));
-      shrink[m][h] = power_of_2((top[m][h] - high) * scale2);
+      const float finite = kMayBeUnseen && high == -INFINITY ? 0.0F : high;
+      shrink[m][h] = power_of_2((top[m][h] - finite) * scale2);
       top[m][h] = high;
-      const float base = high * scale2;
+      const float base = finite * scale2;
       float total = 0;
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
@@ -109,10 +111,12 @@ __device__ __forceinline__ void finish(const AttentionShapes& s, const Attention
   store_rows<kHalf, kD>(sums, tile, row % kQueries, output_rows(s, s.out, pair), row);
 }
 
-template <DType kHalf, int kD, bool kCausal>
+template <DType kHalf, int kD, AttentionMask kMask>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     attend(AttentionShapes s, AttentionOrder order) {
   constexpr int kTile = kKeys<kD>;
+  constexpr bool kCausal = kMask != AttentionMask::all;
+  constexpr bool kWindow = kMask == AttentionMask::window;
   uint16_t* const q = dynamic_shared<uint16_t>();
   uint16_t* const k = q + kQueries * kD;
   uint16_t* const v = k + kTile * kD;
@@ -121,9 +125,11 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   const HeadRows keys = part_rows(s, s.qkv, pair, 1);
   const HeadRows values = part_rows(s, s.qkv, pair, 2);
   const auto first = static_cast<int>(order.tiles - 1 - turn.rank) * kQueries;
+  const int window = kWindow ? window_rows(s) : 0;
+  const int begin = kWindow && first >= window ? (first - window + 1) / kTile * kTile : 0;
   load_tile<kD, kQueries>(q, part_rows(s, s.qkv, pair, 0), first);
   commit_copies();
-  load_tile<kD, kTile>(k, keys, 0);
+  load_tile<kD, kTile>(k, keys, begin);
   commit_copies();
   wait_copies<1>();
   __syncthreads();
@@ -134,9 +140,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   const float scale2 = s.scale * kLog2E;
   float out[kM][kD / 8][4] = {};
   Softmax softmax;
-  for (int key = 0; key < end; key += kTile) {
+  for (int key = begin; key < end; key += kTile) {
     uint32_t p[kM][kTile / 16][4];
-    const bool seen = !kCausal || key < row + 16 * kM;
+    const bool seen = (!kCausal || key < row + 16 * kM) && (!kWindow || key + kTile > row - window);
     wait_copies<0>();
     __syncthreads();  // k has arrived; all warps have finished with v
     load_tile<kD, kTile>(v, values, key);
@@ -144,13 +150,16 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     if (seen) {
       float scores[kM][kTile / 8][4];
       multiply_rows<kHalf>(scores, queries, k, 0);
-      if (kCausal ? key + kTile > row : key + kTile > end) {
+      if ((kCausal ? key + kTile > row : key + kTile > end) ||
+          (kWindow && key < row + 16 * kM - window)) {
         for_sums(scores, [&](float& score, int i, int j) {
-          score = (kCausal ? key + j > row + i : key + j >= end) ? -INFINITY : score;
+          const bool hidden = (kCausal ? key + j > row + i : key + j >= end) ||
+                              (kWindow && key + j <= row + i - window);
+          score = hidden ? -INFINITY : score;
         });
       }
       float shrink[kM][2];
-      softmax.add(scores, scale2, shrink);
+      softmax.add<kWindow>(scores, scale2, shrink);
       scale_rows(out, shrink);
       pack<kHalf>(scores, p);
     }
@@ -167,10 +176,10 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   finish<kHalf, kD>(s, pair, softmax, out, q, row);
 }
 
-template <DType kHalf, int kD, bool kCausal>
+template <DType kHalf, int kD, AttentionMask kMask>
 void start(Stream& stream, const AttentionShapes& s) {
-  const AttentionOrder order = attention_order(s, kQueries);
-  launch(attend<kHalf, kD, kCausal>,
+  const AttentionOrder order = attention_order(s, s.pairs(), kQueries);
+  launch(attend<kHalf, kD, kMask>,
          {.name = "attention_tiles",
           .grid = blocks_for(int64_t{order.tiles} * order.pairs, 1),
           .block = kAttentionThreads,
@@ -178,25 +187,28 @@ void start(Stream& stream, const AttentionShapes& s) {
          stream, s, order);
 }
 
-template <DType kHalf, bool kCausal>
+template <DType kHalf, AttentionMask kMask>
 void start_by_width(Stream& stream, const AttentionShapes& s) {
-  const auto run = s.width <= 32   ? start<kHalf, 32, kCausal>
-                   : s.width <= 64 ? start<kHalf, 64, kCausal>
-                   : s.width <= 96 ? start<kHalf, 96, kCausal>
-                                   : start<kHalf, 128, kCausal>;
+  const auto run = s.width <= 32   ? start<kHalf, 32, kMask>
+                   : s.width <= 64 ? start<kHalf, 64, kMask>
+                   : s.width <= 96 ? start<kHalf, 96, kMask>
+                                   : start<kHalf, 128, kMask>;
   run(stream, s);
 }
 
 template <DType kHalf>
 void start_by_mask(Stream& stream, const AttentionShapes& s) {
-  const auto run = s.causal ? start_by_width<kHalf, true> : start_by_width<kHalf, false>;
+  const AttentionMask mask = mask_of(s);
+  const auto run = mask == AttentionMask::all      ? start_by_width<kHalf, AttentionMask::all>
+                   : mask == AttentionMask::causal ? start_by_width<kHalf, AttentionMask::causal>
+                                                   : start_by_width<kHalf, AttentionMask::window>;
   run(stream, s);
 }
 
 }  // namespace
 
 bool attention_fits_tiles(const AttentionShapes& s) {
-  bool whole = s.width % 8 == 0 && s.tokens < 1 << 30 && s.columns() < 1 << 24;
+  bool whole = s.width % 8 == 0 && s.tokens < 1 << 30 && s.qkv_columns() < 3 << 24;
   for (const void* operand : {s.qkv.data, s.out.data, s.dout.data, s.dqkv.data}) {
     whole = whole && reinterpret_cast<uintptr_t>(operand) % 16 == 0;
   }

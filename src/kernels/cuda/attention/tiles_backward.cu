@@ -5,7 +5,8 @@
 //   query_gradient   dq = scale ds k: a block has 64 queries, loops over keys and values, and also
 //                    computes delta, the sums of out dout by row.
 //   key_gradient     dk = scale ds' q, dv = p' dout: a block has 64 keys and loops over queries and
-//                    dout; causal: from the diagonal on.
+//                    dout of all heads that use them; causal: from the diagonal on; with a window:
+//                    up to its last query.
 //
 // A warp has 16 rows of its own, with their sums in registers. The operands of the loop have two
 // stages: one is loaded while the other is multiplied. p and ds are rounded to the operands' type
@@ -64,19 +65,23 @@ struct Step {
 
 /// Adds to dq of 16 queries the terms of kStep keys. `ahead`: the first query (not causal: the last
 /// key of all) minus the first key of the stage.
-template <DType kHalf, int kD, bool kCausal>
+template <DType kHalf, int kD, AttentionMask kMask>
 __device__ __forceinline__ void add_query_gradient(float (&dq)[1][kD / 8][4],
                                                    const Left<kD, 1, true>& q,
                                                    const Left<kD, 1, true>& dout, const Step& keys,
-                                                   int ahead, const QueryRow (&about)[2],
-                                                   float scale2) {
+                                                   int ahead, int window,
+                                                   const QueryRow (&about)[2], float scale2) {
+  constexpr bool kCausal = kMask != AttentionMask::all;
+  constexpr bool kWindow = kMask == AttentionMask::window;
   float p[1][kStep / 8][4];
   float ds[1][kStep / 8][4];
   multiply_rows<kHalf>(p, q, keys.first, keys.step);
   multiply_rows<kHalf>(ds, dout, keys.second, keys.step);
-  if (keys.step + kStep > ahead) {
+  if (keys.step + kStep > ahead || (kWindow && keys.step < ahead + 16 - window)) {
     for_sums(p, [&](float& score, int i, int j) {
-      score = keys.step + j > ahead + (kCausal ? i : 0) ? -INFINITY : score;
+      const bool hidden = keys.step + j > ahead + (kCausal ? i : 0) ||
+                          (kWindow && keys.step + j <= ahead + i - window);
+      score = hidden ? -INFINITY : score;
     });
   }
   score_gradient(p, ds, scale2, [&](int, int e) { return about[e / 2]; });
@@ -87,19 +92,25 @@ __device__ __forceinline__ void add_query_gradient(float (&dq)[1][kD / 8][4],
 
 /// Adds to dk and dv of 16 keys the terms of kStep queries. `ahead`: the first key minus the first
 /// query of the stage. `rows`: all query rows of the stage.
-template <DType kHalf, int kD, bool kCausal, bool kHeld>
+template <DType kHalf, int kD, AttentionMask kMask, bool kHeld>
 __device__ __forceinline__ void add_key_gradients(float (&dk)[1][kD / 8][4],
                                                   float (&dv)[1][kD / 8][4],
                                                   const Left<kD, 1, kHeld>& k,
                                                   const Left<kD, 1, kHeld>& v, const Step& queries,
-                                                  int ahead, const QueryRow* rows, float scale2) {
+                                                  int ahead, int window, const QueryRow* rows,
+                                                  float scale2) {
+  constexpr bool kCausal = kMask != AttentionMask::all;
+  constexpr bool kWindow = kMask == AttentionMask::window;
   float p[1][kStep / 8][4];
   float ds[1][kStep / 8][4];
   multiply_rows<kHalf>(p, k, queries.first, queries.step);
   multiply_rows<kHalf>(ds, v, queries.second, queries.step);
-  if (kCausal && queries.step < ahead + 16) {
+  if (kCausal &&
+      (queries.step < ahead + 16 || (kWindow && queries.step + kStep > ahead + window))) {
     for_sums(p, [&](float& score, int i, int j) {
-      score = ahead + i > queries.step + j ? -INFINITY : score;
+      const bool hidden =
+          ahead + i > queries.step + j || (kWindow && ahead + i + window <= queries.step + j);
+      score = hidden ? -INFINITY : score;
     });
   }
   const QueryRow* const columns = rows + queries.step + threadIdx.x % 4 * 2;
@@ -139,10 +150,12 @@ __device__ __forceinline__ void make_deltas(const AttentionShapes& s, const Atte
   }
 }
 
-template <DType kHalf, int kD, bool kCausal>
+template <DType kHalf, int kD, AttentionMask kMask>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     query_gradient(AttentionShapes s, AttentionOrder order) {
   using Pass = Passing<kD>;
+  constexpr bool kCausal = kMask != AttentionMask::all;
+  constexpr bool kWindow = kMask == AttentionMask::window;
   uint16_t* const q = dynamic_shared<uint16_t>();
   uint16_t* const dout = q + kRows * kD;
   uint16_t* const stages = dout + kRows * kD;  // two stages, each with keys and values
@@ -159,7 +172,10 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   load_tile<kD, kRows>(q, part_rows(s, s.qkv, pair, 0), first);
   load_tile<kD, kRows>(dout, output_rows(s, s.dout, pair), first);
   commit_copies();
-  load(0, stages);
+  const int window = kWindow ? window_rows(s) : 0;
+  const int begin =
+      kWindow && first >= window ? (first - window + 1) / Pass::kRows * Pass::kRows : 0;
+  load(begin, stages + begin / Pass::kRows % 2 * 2 * Pass::kSize);
   commit_copies();
   make_deltas<kHalf>(s, pair, first, deltas);
   wait_copies<1>();
@@ -179,7 +195,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   const int end = kCausal && first + kRows < keys.count ? first + kRows : keys.count;
   const float scale2 = s.scale * kLog2E;
   float dq[1][kD / 8][4] = {};
-  for (int key = 0; key < end; key += Pass::kRows) {
+  for (int key = begin; key < end; key += Pass::kRows) {
     uint16_t* const k = stages + key / Pass::kRows % 2 * 2 * Pass::kSize;
     uint16_t* const v = k + Pass::kSize;
     wait_copies<0>();
@@ -190,8 +206,11 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     commit_copies();
     const int seen = kCausal ? row + 16 : end;
     for (int step = 0; step < Pass::kRows && key + step < seen; step += kStep) {
-      add_query_gradient<kHalf, kD, kCausal>(dq, queries, gradients, {k, v, step},
-                                             (kCausal ? row : end - 1) - key, about, scale2);
+      if (!kWindow || key + step + kStep > row - window + 1) {
+        add_query_gradient<kHalf, kD, kMask>(dq, queries, gradients, {k, v, step},
+                                             (kCausal ? row : end - 1) - key, window, about,
+                                             scale2);
+      }
     }
   }
   const float factor[1][2] = {{s.scale, s.scale}};
@@ -199,18 +218,21 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   store_rows<kHalf, kD>(dq, q, own, part_rows(s, s.dqkv, pair, 0), row);
 }
 
-template <DType kHalf, int kD, bool kCausal>
+template <DType kHalf, int kD, AttentionMask kMask>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     key_gradient(AttentionShapes s, AttentionOrder order) {
   using Pass = Passing<kD>;
+  constexpr bool kCausal = kMask != AttentionMask::all;
+  constexpr bool kWindow = kMask == AttentionMask::window;
   uint16_t* const k = dynamic_shared<uint16_t>();
   uint16_t* const v = k + kRows * kD;
   uint16_t* const stages = v + kRows * kD;  // two stages, each with queries and gradients
   auto* const rows = reinterpret_cast<QueryRow*>(stages + 4 * Pass::kSize);  // per stage
   const AttentionTurn turn = order.turn(blockIdx.x);
-  const AttentionPair pair = s.pair(turn.pair);
-  const HeadRows queries = part_rows(s, s.qkv, pair, 0);
-  const HeadRows gradients = output_rows(s, s.dout, pair);
+  const AttentionPair pair = s.pair(turn.pair * s.group);
+  HeadRows queries = part_rows(s, s.qkv, pair, 0);
+  HeadRows gradients = output_rows(s, s.dout, pair);
+  int64_t numbers = s.number(pair, 0);
   const auto first = static_cast<int>(turn.rank) * kRows;
   const auto load = [&](int query, uint16_t* stage) {
     load_tile<kD, Pass::kRows>(stage, queries, query);
@@ -220,13 +242,17 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   const auto about = [&](int query) {
     const int at = query + static_cast<int>(threadIdx.x);
     const bool there = threadIdx.x < Pass::kRows && at < queries.count;
-    const int64_t i = s.number(pair, there ? at : 0);
+    const int64_t i = numbers + (there ? at : 0);
     return there ? QueryRow{s.lse[i] * kLog2E, s.delta[i]} : QueryRow{0, 0};
   };
   load_tile<kD, kRows>(k, part_rows(s, s.qkv, pair, 1), first);
   load_tile<kD, kRows>(v, part_rows(s, s.qkv, pair, 2), first);
   commit_copies();
   const int begin = kCausal ? first : 0;
+  const int window = kWindow ? window_rows(s) : 0;
+  // One after the last query that sees a key of the block.
+  const int end = kWindow && first + kRows - 1 < queries.count - window ? first + kRows - 1 + window
+                                                                        : queries.count;
   load(begin, stages);
   commit_copies();
   QueryRow next = about(begin);
@@ -240,8 +266,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   const float scale2 = s.scale * kLog2E;
   float dk[1][kD / 8][4] = {};
   float dv[1][kD / 8][4] = {};
-  for (int query = begin; query < queries.count; query += Pass::kRows) {
-    const int stage = (query - begin) / Pass::kRows % 2;
+  int stage = 0;
+  int query = begin;
+  for (auto heads_left = static_cast<int>(s.group); heads_left > 0; stage = 1 - stage) {
     uint16_t* const q = stages + stage * 2 * Pass::kSize;
     uint16_t* const dout = q + Pass::kSize;
     if (threadIdx.x < Pass::kRows) {
@@ -249,16 +276,27 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     }
     wait_copies<0>();
     __syncthreads();  // this stage has arrived; the other is free
-    if (query + Pass::kRows < queries.count) {
-      load(query + Pass::kRows, stages + (1 - stage) * 2 * Pass::kSize);
-      next = about(query + Pass::kRows);
+    const int own_query = query;
+    query += Pass::kRows;
+    if (query >= end) {  // the next head of the group
+      query = begin;
+      queries.first += s.width;
+      gradients.first += s.width;
+      numbers += s.tokens;
+      --heads_left;
+    }
+    if (heads_left > 0) {
+      load(query, stages + (1 - stage) * 2 * Pass::kSize);
+      next = about(query);
     }
     commit_copies();
-    // Causal: skips queries before the warp's first key.
-    for (int step = !kCausal || row < query + kStep ? 0 : kStep; step < Pass::kRows;
+    // Causal: skips queries before the warp's first key; window: those after its last key's last.
+    for (int step = !kCausal || row < own_query + kStep ? 0 : kStep; step < Pass::kRows;
          step += kStep) {
-      add_key_gradients<kHalf, kD, kCausal>(dk, dv, keys, values, {q, dout, step}, row - query,
-                                            rows + stage * Pass::kRows, scale2);
+      if (!kWindow || own_query + step < row + 15 + window) {
+        add_key_gradients<kHalf, kD, kMask>(dk, dv, keys, values, {q, dout, step}, row - own_query,
+                                            window, rows + stage * Pass::kRows, scale2);
+      }
     }
   }
   const float factor[1][2] = {{s.scale, s.scale}};
@@ -267,33 +305,38 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   store_rows<kHalf, kD>(dv, v, own, part_rows(s, s.dqkv, pair, 2), row);
 }
 
-template <DType kHalf, int kD, bool kCausal>
+template <DType kHalf, int kD, AttentionMask kMask>
 void start(Stream& stream, const AttentionShapes& s) {
   using Pass = Passing<kD>;
-  const AttentionOrder order = attention_order(s, kRows);
+  AttentionOrder order = attention_order(s, s.pairs(), kRows);
   constexpr size_t kTiles = (2 * kRows * kD + 4 * Pass::kSize) * sizeof(uint16_t);
   Launch shape{.name = "attention_tiles_backward_q",
                .grid = blocks_for(int64_t{order.tiles} * order.pairs, 1),
                .block = kAttentionThreads,
                .shared_bytes = kTiles + kRows * sizeof(float)};
-  launch(query_gradient<kHalf, kD, kCausal>, shape, stream, s, order);
+  launch(query_gradient<kHalf, kD, kMask>, shape, stream, s, order);
+  order = attention_order(s, s.groups(), kRows);
+  shape.grid = blocks_for(int64_t{order.tiles} * order.pairs, 1);
   shape.name = "attention_tiles_backward_kv";
   shape.shared_bytes = kTiles + 2 * Pass::kRows * sizeof(QueryRow);
-  launch(key_gradient<kHalf, kD, kCausal>, shape, stream, s, order);
+  launch(key_gradient<kHalf, kD, kMask>, shape, stream, s, order);
 }
 
-template <DType kHalf, bool kCausal>
+template <DType kHalf, AttentionMask kMask>
 void start_by_width(Stream& stream, const AttentionShapes& s) {
-  const auto run = s.width <= 32   ? start<kHalf, 32, kCausal>
-                   : s.width <= 64 ? start<kHalf, 64, kCausal>
-                   : s.width <= 96 ? start<kHalf, 96, kCausal>
-                                   : start<kHalf, 128, kCausal>;
+  const auto run = s.width <= 32   ? start<kHalf, 32, kMask>
+                   : s.width <= 64 ? start<kHalf, 64, kMask>
+                   : s.width <= 96 ? start<kHalf, 96, kMask>
+                                   : start<kHalf, 128, kMask>;
   run(stream, s);
 }
 
 template <DType kHalf>
 void start_by_mask(Stream& stream, const AttentionShapes& s) {
-  const auto run = s.causal ? start_by_width<kHalf, true> : start_by_width<kHalf, false>;
+  const AttentionMask mask = mask_of(s);
+  const auto run = mask == AttentionMask::all      ? start_by_width<kHalf, AttentionMask::all>
+                   : mask == AttentionMask::causal ? start_by_width<kHalf, AttentionMask::causal>
+                                                   : start_by_width<kHalf, AttentionMask::window>;
   run(stream, s);
 }
 

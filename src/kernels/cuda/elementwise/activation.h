@@ -11,5 +11,8 @@ __device__ __forceinline__ float activate(Activation kind, float x) {
 __device__ __forceinline__ float activation_slope(Activation kind, float x) {
   return rules::activation_slope<Math>(kind, x);
 }
+__device__ __forceinline__ rules::Activated activate_both(Activation kind, float x) {
+  return rules::activate_both<Math>(kind, x);
+}
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -23,7 +23,7 @@ struct Operands {
 };
 
 __device__ __forceinline__ float rstd_of(float variance) {
-  return 1.0F / sqrtf(variance + rules::kNormEpsilon);
+  return 1.0F / sqrtf(variance + kNormEpsilon);
 }
 
 /// A quad of channels of each row.

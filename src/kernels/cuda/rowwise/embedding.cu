@@ -3,7 +3,7 @@
 // - Tokens with few rows have one block each.
 // - A token with many rows has one block per 128 columns, which sums 16 rows side by side.
 //
-// An id outside the table reads NaN and contributes nothing.
+// An id or a position outside the table reads NaN and contributes nothing.
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/simt/sort.h"
 #include "src/kernels/cuda/table.h"
@@ -17,23 +17,28 @@ constexpr int64_t kTileColumns = 128;
 
 struct Lookup {
   const int32_t* tokens;
+  const int32_t* positions;  ///< of each row, or null
   Elements token, position;
   float* x;
-  int64_t cols, context, vocabulary, token_stride, position_stride;
+  float scale;
+  bool positioned;  ///< rows of `position` are added
+  int64_t cols, context, vocabulary, positions_known, token_stride, position_stride;
 };
 
 __global__ void __launch_bounds__(1024) embed_row(Lookup args) {
   const int64_t row = blockIdx.x;
   const int64_t id = args.tokens[row];
-  const bool known = id >= 0 && id < args.vocabulary;
+  const int64_t t = args.positions != nullptr ? args.positions[row] : row % args.context;
+  const bool known = id >= 0 && id < args.vocabulary &&
+                     (!args.positioned || (t >= 0 && t < args.positions_known));
   const int64_t from = known ? id * args.token_stride : 0;
-  const int64_t place = row % args.context * args.position_stride;
+  const int64_t place = known ? t * args.position_stride : 0;
   for (int64_t i = 4 * int64_t{threadIdx.x}; i < args.cols; i += 4 * int64_t{blockDim.x}) {
     const int64_t count = args.cols - i;
     Quad sum = load_quad(args.token, from + i, count);
-    const Quad position = load_quad(args.position, place + i, count);
+    const Quad position = args.positioned ? load_quad(args.position, place + i, count) : Quad{};
     for (int k = 0; k < 4; ++k) {
-      sum.x[k] = known ? sum.x[k] + position.x[k] : __uint_as_float(0x7fc00000U);
+      sum.x[k] = known ? args.scale * sum.x[k] + position.x[k] : __uint_as_float(0x7fc00000U);
     }
     store_quad(args.x, row * args.cols + i, count, sum);
   }
@@ -43,11 +48,16 @@ struct Gradient {
   SortedRows sorted;
   const float* dx;
   Elements out;
+  float scale;
   int64_t rows, cols, vocabulary, stride;
 };
 
-/// out[at] += sum
-__device__ __forceinline__ void add_to(const Elements& out, int64_t at, int64_t count, Quad sum) {
+/// out[at] += scale sum
+__device__ __forceinline__ void add_to(const Elements& out, int64_t at, int64_t count, Quad sum,
+                                       float scale = 1) {
+  for (int k = 0; k < 4; ++k) {
+    sum.x[k] *= scale;
+  }
   add(sum, load_quad(out, at, count));
   store_quad(out, at, count, sum);
 }
@@ -68,7 +78,7 @@ __global__ void __launch_bounds__(1024) add_few(Gradient args) {
     for (int64_t j = first; j < args.rows && ids[j] == id; ++j) {
       add(sum, load_quad(args.dx, args.sorted.rows[j] * args.cols + i, args.cols - i));
     }
-    add_to(args.out, id * args.stride + i, args.cols - i, sum);
+    add_to(args.out, id * args.stride + i, args.cols - i, sum, args.scale);
   }
 }
 
@@ -115,7 +125,7 @@ __global__ void __launch_bounds__(32 * kSide) add_many(Gradient args) {
         total.x[k] += sums[side][4 * threadIdx.x + k];
       }
     }
-    add_to(args.out, id * args.stride + column, args.cols - column, total);
+    add_to(args.out, id * args.stride + column, args.cols - column, total, args.scale);
   }
 }
 
@@ -137,12 +147,16 @@ __global__ void __launch_bounds__(1024)
 void embedding(Stream& stream, const EmbeddingArgs& args) {
   const int64_t cols = args.x.cols();
   const Lookup lookup{.tokens = static_cast<const int32_t*>(args.tokens.data),
+                      .positions = static_cast<const int32_t*>(args.positions.data),
                       .token = elements(args.token),
                       .position = elements(args.position),
                       .x = static_cast<float*>(args.x.data),
+                      .scale = args.scale,
+                      .positioned = static_cast<bool>(args.position),
                       .cols = cols,
                       .context = args.x.shape[1],
                       .vocabulary = args.token.rows(),
+                      .positions_known = args.position.rows(),
                       .token_stride = args.token.stride,
                       .position_stride = args.position.stride};
   launch(embed_row,
@@ -165,6 +179,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
   const Gradient gradient{.sorted = sorted,
                           .dx = dx,
                           .out = elements(args.dtoken),
+                          .scale = args.scale,
                           .rows = rows,
                           .cols = cols,
                           .vocabulary = vocabulary,
@@ -177,6 +192,9 @@ void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
           .grid = dim3(blocks_for(rows, kMany), blocks_for(cols, kTileColumns)),
           .block = dim3(32, kSide)},
          stream, gradient);
+  if (!args.dposition) {
+    return;
+  }
   launch(add_positions,
          {.name = "embedding_backward_positions",
           .grid = blocks_for(args.dx.shape[1], 1),

@@ -27,7 +27,8 @@ struct Forward {
   float *mean, *rstd;
   int64_t rows, cols, x_stride, y_stride;
   float inverse_width;  ///< 1 / cols
-  bool whole;           ///< all quads are aligned; rows consist of whole quads
+  float epsilon;
+  bool whole;  ///< all quads are aligned; rows consist of whole quads
 };
 
 __device__ __forceinline__ float quad_sum(const Quad& q) {
@@ -92,8 +93,7 @@ __device__ __forceinline__ void normalise_row(const Forward& args, int64_t row,
   for_quads<kWhole>(held, x, cols, lanes, [&](int64_t i, const Quad& q) {
     squares += quad_squares<kWhole>(q, mean, cols - i);
   });
-  const float rstd =
-      quick_inverse_root(lanes.sum(squares) * args.inverse_width + rules::kNormEpsilon);
+  const float rstd = quick_inverse_root(lanes.sum(squares) * args.inverse_width + args.epsilon);
   for_quads<kWhole>(held, x, cols, lanes, [&](int64_t i, const Quad& q) {
     const Quad weight = load_quad<kWhole>(args.weight, i, cols - i);
     const Quad bias = kCentred ? load_quad<kWhole>(args.bias, i, cols - i) : Quad{};
@@ -322,7 +322,8 @@ void forward_pass(Stream& stream, const NormArgs& args) {
                   .cols = cols,
                   .x_stride = args.x.stride,
                   .y_stride = args.y.stride,
-                  .inverse_width = 1.0F / static_cast<float>(cols)};
+                  .inverse_width = 1.0F / static_cast<float>(cols),
+                  .epsilon = args.epsilon};
   forward.whole = cols % 4 == 0 && has_whole_quads(elements(args.x), args.x.stride) &&
                   has_whole_quads(forward.weight) && has_whole_quads(forward.bias) &&
                   has_whole_quads(forward.y, args.y.stride);

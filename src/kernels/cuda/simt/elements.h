@@ -48,7 +48,7 @@ __device__ __forceinline__ int64_t least(int64_t a, int64_t b) { return a < b ? 
 __device__ __forceinline__ int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /// a / b of non-negative numbers. It uses 32 bits if both fit, which takes a third of the time.
-__device__ __forceinline__ int64_t quotient(int64_t a, int64_t b) {
+__host__ __device__ __forceinline__ int64_t quotient(int64_t a, int64_t b) {
   if ((static_cast<uint64_t>(a | b) >> 32) == 0) {
     return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
   }

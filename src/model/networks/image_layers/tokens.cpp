@@ -48,13 +48,16 @@ ReadLayer read_transformer(Words& words, const Images& from) {
         words.text(), rows, width, sparse::kMaxElements);
   return {.to = from, .make = [=](const LayerPlace& place) -> std::unique_ptr<Layer> {
             return std::make_unique<TransformerBlock>(
-                place.name, TransformerBlock::Options{.tokens = from.pixels(),
-                                                      .width = width,
-                                                      .heads = heads,
-                                                      .mlp_ratio = ratio,
-                                                      .blocks = place.blocks,
-                                                      .norm = place.norm,
-                                                      .causal = false});
+                place.name, TransformerBlock::Options{.norm = place.norm,
+                                                      .attention = {.tokens = from.pixels(),
+                                                                    .width = width,
+                                                                    .heads = heads,
+                                                                    .blocks = place.blocks,
+                                                                    .causal = false},
+                                                      .mlp = {.tokens = from.pixels(),
+                                                              .width = width,
+                                                              .hidden = ratio * width,
+                                                              .blocks = place.blocks}});
           }};
 }
 

@@ -1,0 +1,146 @@
+// Decoder-only transformers: kind "decoder", of any family (families.h), and kind "gpt". Layers:
+// embedding, blocks, head. Letters: B sequences, T context, C width, V vocabulary, R = B T rows.
+//
+//   embedding   x = scale token[tokens] (+ position)
+//   block       x += attention(norm1(x));  x += mlp(norm2(x)): src/model/layers/transformer.h
+//   head        losses = cross-entropy(norm(x) Wᵀ)
+//
+// The residual stream x is fp32, products run in the compute type. Dropout acts on the embedding
+// and in the blocks. Initial weights: normal 0.02.
+#include <array>
+
+#include "src/model/networks/families.h"
+#include "src/model/networks/registry.h"
+
+namespace espalier::model {
+namespace {
+
+constexpr std::array<std::string_view, 3> kTextKinds{"bytes", "chars", "tokens"};
+
+using DecoderOf = Decoder (*)(const io::ModelConfig& config, int64_t vocabulary);
+
+template <DecoderOf kOf>
+std::unique_ptr<Layer> decoder_layer(const io::ModelConfig& config, const ProblemShape& problem,
+                                     size_t number) {
+  const Decoder decoder = kOf(config, problem.classes);
+  if (number == 0) {
+    return std::make_unique<Embedding>(decoder.embedding);
+  }
+  const auto block = static_cast<int64_t>(number) - 1;
+  if (block < config.layers) {
+    return std::make_unique<TransformerBlock>(fmt::format("blocks.{}", block), decoder.block);
+  }
+  return std::make_unique<Head>(decoder.head);
+}
+
+size_t decoder_layers(const io::ModelConfig& config) {
+  return static_cast<size_t>(config.layers) + 2;
+}
+
+ProblemShape decoder_problem(const io::ModelConfig& config, const MatrixShape& shape) {
+  return {.classes = shape(std::string(kTokenEmbedding))[0],
+          .features = config.context,
+          .rows = config.context,
+          .input_dtype = DType::int32};
+}
+
+std::string_view decoder_tied(const io::ModelConfig& config) {
+  return config.tie_embeddings ? kTokenEmbedding : std::string_view();
+}
+
+Settings gpt_identity(const io::ModelConfig& config) {
+  return {{"layers", fmt::format("{}", config.layers)},
+          {"heads", fmt::format("{}", config.heads)},
+          {"width", fmt::format("{}", config.width)},
+          {"context", fmt::format("{}", config.context)},
+          {"norm", config.norm},
+          {"tie_embeddings", fmt::format("{}", config.tie_embeddings)}};
+}
+
+/// With the numbers that zeros stand for. The context matters only where positions are learned, and
+/// their shape determines it.
+Settings decoder_identity(const io::ModelConfig& config) {
+  const Decoder decoder = decoder_of(config, 1);
+  const Attention::Options& attention = decoder.block.attention;
+  const RotaryOptions& rotary = attention.rotary;
+  const bool scaled = rotary.width > 0 && rotary.scaling != "none";
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  return {{"family", config.family},
+          {"layers", number(config.layers)},
+          {"heads", number(attention.heads)},
+          {"kv_heads", number(attention.kv_heads > 0 ? attention.kv_heads : attention.heads)},
+          {"head_width", number(attention.head_width)},
+          {"width", number(config.width)},
+          {"tie_embeddings", number(config.tie_embeddings)},
+          {"activation", std::string(name_of(decoder.block.mlp.activation))},
+          {"norm_epsilon", number(decoder.block.norm_epsilon)},
+          {"window", number(attention.window)},
+          {"rotary_base", number(rotary.width > 0 ? rotary.base : 0)},
+          {"rotary_share", number(rotary.width)},
+          {"rotary_scaling", rotary.scaling},
+          {"rotary_factor", number(scaled ? rotary.factor : 1)},
+          {"rotary_context", number(scaled ? rotary.context : 0)},
+          {"rotary_low", number(scaled ? rotary.low : 1)},
+          {"rotary_high", number(scaled ? rotary.high : 0)},
+          {"rotary_gain", number(scaled ? rotary.gain : 0)}};
+}
+
+/// "KIND, 4 layers, ...".
+std::string decoder_text(std::string_view kind, const io::ModelConfig& config, int64_t classes) {
+  return fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}", kind,
+                     config.layers, config.heads, config.width, config.context, classes);
+}
+
+/// Keys of kind "decoder" beside "gpt".
+void check_gpt(const io::ModelConfig& config) {
+  const io::ModelConfig defaults;
+  const auto unused = [](bool is_default, std::string_view key) {
+    check(is_default,
+          "model.{} is for model.kind = \"decoder\", and the kind is \"gpt\"; remove the key, or "
+          "set model.kind = \"decoder\" and a model.family",
+          key);
+  };
+  unused(config.family == defaults.family, "family");
+  unused(config.kv_heads == defaults.kv_heads, "kv_heads");
+  unused(config.head_width == defaults.head_width, "head_width");
+  unused(config.mlp_width == defaults.mlp_width, "mlp_width");
+  unused(config.activation == defaults.activation, "activation");
+  unused(config.norm_epsilon == defaults.norm_epsilon, "norm_epsilon");
+  unused(config.window == defaults.window, "window");
+  unused(config.rotary_base == defaults.rotary_base, "rotary_base");
+  unused(config.rotary_share == defaults.rotary_share, "rotary_share");
+  unused(config.rotary_scaling == defaults.rotary_scaling, "rotary_scaling");
+  gpt_of(config, 1);
+}
+
+}  // namespace
+
+extern const NetworkKind kGpt, kDecoder;
+const NetworkKind kGpt{.name = "gpt",
+                       .help = "decoder-only transformer (GPT-2); reads tokens",
+                       .data_kinds = kTextKinds,
+                       .input_dtype = DType::int32,
+                       .check = check_gpt,
+                       .layer_count = decoder_layers,
+                       .make_layer = decoder_layer<gpt_of>,
+                       .problem_of = decoder_problem,
+                       .identity = gpt_identity,
+                       .tied_parameter = decoder_tied,
+                       .describe = [](const io::ModelConfig& config, int64_t classes) {
+                         return decoder_text("gpt", config, classes);
+                       }};
+const NetworkKind kDecoder{
+    .name = "decoder",
+    .help = "decoder-only transformer of model.family; reads tokens",
+    .data_kinds = kTextKinds,
+    .input_dtype = DType::int32,
+    .check = [](const io::ModelConfig& config) { decoder_of(config, 1); },
+    .layer_count = decoder_layers,
+    .make_layer = decoder_layer<decoder_of>,
+    .problem_of = decoder_problem,
+    .identity = decoder_identity,
+    .tied_parameter = decoder_tied,
+    .describe = [](const io::ModelConfig& config,
+                   int64_t classes) { return decoder_text(config.family, config, classes); }};
+
+}  // namespace espalier::model
