@@ -91,7 +91,7 @@ TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
   std::ranges::sort(keys);
   EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
   // A new member of a struct needs a row; with the row this number increases.
-  EXPECT_EQ(keys.size(), 130U);
+  EXPECT_EQ(keys.size(), 145U);
 }
 
 TEST(Config, ReadsValuesOfEveryType) {
@@ -296,7 +296,7 @@ TEST(Config, NoMasterCopyNeeds16BitsAndUncodedValues) {
 
 TEST(Config, UnknownChoicesListTheChoices) {
   expect_parts(failure_of_toml("[model]\nkind = \"conv\"\n"),
-               {"run.toml:2: model.kind = \"conv\" is unknown; available: gpt, mlp"});
+               {"run.toml:2: model.kind = \"conv\" is unknown; available: gpt, decoder, mlp"});
   expect_parts(failure_of_toml("[optimizer]\nstate_bits = 4\n"),
                {"optimizer.state_bits = 4 is unknown; available: 8, 32"});
 }
@@ -329,6 +329,28 @@ TEST(Config, CodecsTakeNumbersWithinTheirLimits) {
   expect_parts(refused("activation_codec", "powersgd"), {"powersgd", "unknown"});
   expect_parts(failure_of_toml("[parallel]\nbits = 9\n"), {"parallel.bits = 9", "<= 8"});
   expect_parts(failure_of_toml("[parallel]\nbucket = -1\n"), {"parallel.bucket = -1"});
+}
+
+TEST(Config, RulesOfDecoders) {
+  const auto refused = [](const std::string& keys) {
+    return failure_of_toml("[model]\nkind = \"decoder\"\n" + keys);
+  };
+  EXPECT_EQ(refused("family = \"mistral\"\nkv_heads = 2\nwindow = 8\n"), "");
+  expect_parts(refused("family = \"lama\"\n"), {"lama", "did you mean \"llama\"?"});
+  expect_parts(refused("activation = \"swish\"\n"), {"swish", "silu"});
+  expect_parts(refused("rotary_scaling = \"longrope\"\n"), {"longrope", "yarn"});
+  expect_parts(refused("width = 100\nheads = 3\n"), {"100", "3", "model.head_width"});
+  EXPECT_EQ(refused("width = 100\nheads = 3\nhead_width = 32\n"), "");
+  expect_parts(refused("kv_heads = 3\n"), {"model.kv_heads = 3", "model.heads = 4", "divisor"});
+  expect_parts(refused("family = \"gpt2\"\nkv_heads = 2\n"), {"gpt2", "set 0"});
+  expect_parts(refused("family = \"opt\"\nrotary_base = 10000.0\n"), {"learned", "remove"});
+  expect_parts(refused("head_width = 5\n"), {"even", "model.rotary_share"});
+  expect_parts(refused("family = \"neox\"\nheads = 8\nwidth = 32\n"), {"0.25", "even"});
+  expect_parts(refused("rotary_scaling = \"linear\"\nrotary_factor = 0.5\n"), {"0.5", "1 or more"});
+  expect_parts(refused("rotary_low = 4.0\nrotary_high = 2.0\n"), {"above model.rotary_low"});
+  expect_parts(refused("heads = 65536\nhead_width = 65536\n"), {"65536", "fewer"});
+  expect_parts(failure_of_toml("[model]\nkv_heads = 2\n"),
+               {"model.kv_heads", "\"decoder\"", "\"gpt\"", "remove"});
 }
 
 TEST(Config, RulesAcrossFields) {

@@ -77,7 +77,7 @@ Matrices block() {
 
 using Values = std::vector<double>;
 
-Values apply(const Values& matrix, const Values& to) {
+Values times(const Values& matrix, const Values& to) {
   Values y(matrix.size() / to.size(), 0.0);
   for (size_t row = 0; row < y.size(); ++row) {
     for (size_t column = 0; column < to.size(); ++column) {
@@ -99,16 +99,16 @@ double sum_of(const Values& x) {
 double flow(const std::vector<Values>& a) {
   Values x(6, 1.0);
   for (size_t i = 0; i < 2; ++i) {
-    const Values qkv = apply(a[4 * i], x);
+    const Values qkv = times(a[4 * i], x);
     Values sum(6);
     for (size_t k = 0; k < 6; ++k) {
       sum[k] = qkv[k] + qkv[k + 6] + qkv[k + 12];
     }
-    const Values attention = apply(a[4 * i + 1], sum);
+    const Values attention = times(a[4 * i + 1], sum);
     for (size_t k = 0; k < 6; ++k) {
       x[k] += attention[k];
     }
-    const Values mlp = apply(a[4 * i + 3], apply(a[4 * i + 2], x));
+    const Values mlp = times(a[4 * i + 3], times(a[4 * i + 2], x));
     for (size_t k = 0; k < 6; ++k) {
       x[k] += mlp[k];
     }
@@ -132,25 +132,25 @@ Matrices grouped_block() {
 
 double grouped_flow(const std::vector<Values>& a) {
   Values x(8, 1.0);
-  const Values q = apply(a[0], x);
-  const Values k = apply(a[1], x);
-  const Values v = apply(a[2], x);
+  const Values q = times(a[0], x);
+  const Values k = times(a[1], x);
+  const Values v = times(a[2], x);
   Values read(8);
   for (size_t head = 0; head < 4; ++head) {
     for (size_t d = 0; d < 2; ++d) {
       read[2 * head + d] = q[2 * head + d] + k[head / 2 * 2 + d] + v[head / 2 * 2 + d];
     }
   }
-  const Values attention = apply(a[3], read);
+  const Values attention = times(a[3], read);
   for (size_t c = 0; c < 8; ++c) {
     x[c] += attention[c];
   }
-  Values hidden = apply(a[4], x);
-  const Values up = apply(a[5], x);
+  Values hidden = times(a[4], x);
+  const Values up = times(a[5], x);
   for (size_t f = 0; f < 10; ++f) {
     hidden[f] += up[f];
   }
-  return sum_of(x) + sum_of(apply(a[6], hidden));
+  return sum_of(x) + sum_of(times(a[6], hidden));
 }
 
 struct Network {

@@ -7,6 +7,7 @@
 #include "pruning/registry.h"
 #include "src/core/rng.h"
 #include "src/model/layers/norm.h"
+#include "src/model/networks/families.h"
 #include "src/model/networks/registry.h"
 #include "src/optim/prediction.h"
 #include "src/optim/registry.h"
@@ -81,6 +82,10 @@ void draw_model(Draw& draw, const testing::TempDir& dir, io::Config& config) {
   model.tie_embeddings = draw.once_in(4);
   model.dropout = draw.once_in(4) ? 0.1 : 0;
   model.norm = one_of(draw, model::norms());
+  if (model.kind == "decoder") {
+    model.family = one_of(draw, model::families());
+    model.rotary_share = model.family == "neox" ? 0.5 : 0;  // of four features
+  }
   if (model::network_of(model).input_dtype == DType::fp32) {
     config.data.kind = "images";
     config.data.train = {(dir / "images").string(), (dir / "labels").string()};

@@ -11,6 +11,7 @@
 #include "src/train/memory/storage_choice.h"
 #include "tests/support/failure.h"
 #include "tests/support/support.h"
+#include "tests/support/ways.h"
 
 namespace espalier::budget_test {
 namespace {

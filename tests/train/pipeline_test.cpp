@@ -7,6 +7,7 @@
 #include "pruning/registry.h"
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"
+#include "tests/support/ways.h"
 
 namespace espalier::pipeline_test {
 namespace {
