@@ -56,9 +56,10 @@ bool is_hdf5_name(const std::string& path) {
 }
 
 int import_hub(const ConvertArguments& arguments) {
-  if (!arguments.config.file.empty() || !arguments.config.overrides.empty()) {
-    throw Usage("--config and --set describe plain HDF5 files; a model's config.json describes it");
-  }
+  check(arguments.config.file.empty() && arguments.config.overrides.empty(),
+        "{}: a model's config.json describes it; leave out --config and --set, which are of plain "
+        "HDF5 files",
+        arguments.in);
   check_output(arguments.out, std::span<const std::string>());
   const double started = now_seconds();
   const hub::ImportReport report =

@@ -18,11 +18,11 @@ namespace fs = std::filesystem;
 constexpr std::array<std::string_view, 4> kCarried{"tokenizer_config.json",
                                                    "special_tokens_map.json",
                                                    "generation_config.json", "chat_template.jinja"};
-constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
+constexpr uint64_t kMaxTokenizer = uint64_t{256} << 20;
 
 /// Checkpoints hold texts without NUL.
-std::string read_plain_text(const fs::path& path) {
-  std::string text = io::read_text(path, "text of a model", kMaxBytes);
+std::string read_plain_text(const fs::path& path, uint64_t most = 4 * io::kMaxConfig) {
+  std::string text = io::read_text(path, "text of a model", most);
   check(text.find('\0') == std::string::npos,
         "{} is no text (it holds a zero byte); download it again", path.string());
   return text;
@@ -49,7 +49,8 @@ std::map<std::string, std::string> read_texts(const fs::path& folder,
     }
   }
   if (io::path_exists(folder / kTokenizerFile)) {
-    texts[std::string(io::kTokenizerText)] = read_plain_text(folder / kTokenizerFile);
+    texts[std::string(io::kTokenizerText)] =
+        read_plain_text(folder / kTokenizerFile, kMaxTokenizer);
   } else {
     const bool other = io::path_exists(folder / "tokenizer.model") ||
                        io::path_exists(folder / "vocab.json") ||

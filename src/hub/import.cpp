@@ -365,6 +365,7 @@ ImportReport import_model(const ImportOptions& options) {
   io::Config& config = report.config;
   family.read(json, config.model);
   config.model.context = context_of(json, family, options.context);
+  check_sizes(config.model, json.file());
   const Layout layout(family, config.model, specs_of(config.model),
                       prefix_in(source, family, config.model));
   check_tensors(source, layout);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/config/schema.h"
 #include "src/model/networks/registry.h"
 
 namespace espalier::hub {
@@ -42,6 +43,7 @@ Layout::Layout(const Family& family, const io::ModelConfig& model,
   for (const sparse::ParameterSpec& spec : specs) {
     const bool matrix = spec.shape.rank() == 2;
     require(matrix || spec.shape.rank() == 1, "parameters are matrices or vectors", spec.name);
+    numbers_.emplace(spec.name, parameters_.size());
     parameters_.push_back({.name = spec.name,
                            .shape = spec.shape,
                            .prunable = spec.prunable,
@@ -79,11 +81,11 @@ Layout::Layout(const Family& family, const io::ModelConfig& model,
 }
 
 void Layout::add(const TensorRule& rule) {
-  const auto found = std::ranges::find(parameters_, rule.parameter, &ParameterPlace::name);
-  require(found != parameters_.end() && found->runs.empty(),
+  const auto found = numbers_.find(rule.parameter);
+  require(found != numbers_.end() && parameters_[found->second].runs.empty(),
           "a line of the table is of one parameter", rule.tensor, rule.parameter);
-  ParameterPlace& parameter = *found;
-  const auto number = static_cast<size_t>(found - parameters_.begin());
+  const size_t number = found->second;
+  ParameterPlace& parameter = parameters_[number];
   const std::string name = (rule.prefixed ? prefix_ : "") + rule.tensor;
   if (tensors_.empty() || tensors_.back().name != name) {
     tensors_.push_back({.name = name,
@@ -119,6 +121,15 @@ bool Layout::ignores(std::string_view tensor) const {
   return std::ranges::any_of(ignored_, [&](const std::string& pattern) {
     return matches(pattern, base) || matches(pattern, tensor);
   });
+}
+
+void check_sizes(const io::ModelConfig& model, const std::string& file) {
+  const io::Config config{.model = model};
+  for (const config::Field& field : config::fields()) {
+    if (field.section == "model") {
+      config::check_limits(field, config, file);
+    }
+  }
 }
 
 std::vector<sparse::ParameterSpec> specs_of(const io::ModelConfig& model) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "io/config/config.h"
@@ -70,9 +71,13 @@ class Layout {
   std::vector<std::string> ignored_;
   std::vector<TensorPlace> tensors_;
   std::vector<ParameterPlace> parameters_;
+  std::unordered_map<std::string, size_t> numbers_;  ///< name → index of parameters_
 };
 
-/// Parameters of the network of `model`, whose vocabulary is set.
+/// Throws Failure, which begins with `file`, if a number of `model` is outside the limits of the
+/// config's schema, or the parameters of such a network would be too large.
+void check_sizes(const io::ModelConfig& model, const std::string& file);
+/// Parameters of the network of `model`, whose vocabulary is set. Call check_sizes before.
 std::vector<sparse::ParameterSpec> specs_of(const io::ModelConfig& model);
 /// Whether `name` is `pattern` with a number in place of each "{}".
 bool matches(std::string_view pattern, std::string_view name);
