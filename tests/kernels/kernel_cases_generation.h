@@ -31,6 +31,7 @@ inline Case few_rows_case(const FewRows& s, Operand values,
       in_out_if(s.accumulate || s.gap > 0, s.result, {s.rows, s.out + s.gap}, tolerance),
       input(kFp32, {s.out}), output(s.in, {s.rows, s.out}, of_stored(s.in, tolerance))};
   made.operands[2].input = s.accumulate;
+  made.passes_nan = s.rows > 0;
   if (!activates) {
     made.operands.pop_back();
     if (!s.bias) {
@@ -100,7 +101,7 @@ inline Case sparse_few_rows_case(const FewRows& s, Form form, double density) {
                             of_product(s.result, s.bias || s.accumulate, s.cols));
   made.name = fmt::format("sparse_few_rows_{}_{}_{}", name_of(s), name_of(form), kept->count());
   made.operands[1].nan_at = kept->list.empty() ? 0 : kept->first() % s.cols;
-  made.passes_nan = kept->count() > 0;
+  made.passes_nan = s.rows > 0 && kept->count() > 0;
   made.has_rows = [](const Kernels& kernels) { return kernels.sparse_few_rows != nullptr; };
   made.run = [s, kept](const Kernels& kernels, Stream& stream, const Tensors& t) {
     auto args = few_rows_args<SparseFewRowsArgs>(s, t);

@@ -189,7 +189,14 @@ TEST_P(EveryStorage, ASequenceDoesNotDependOnItsBatch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Generation, EveryStorage,
+std::string name_of(const ::testing::TestParamInfo<Setting>& about) {
+  const Setting& setting = about.param;
+  return fmt::format("{}_{}{}{}", setting.storage.empty() ? "full" : setting.storage, setting.dtype,
+                     setting.family.empty() ? "" : "_" + setting.family,
+                     setting.window > 0 ? "_window" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpt, EveryStorage,
                          ::testing::Values(Setting{.storage = ""}, Setting{.storage = "dense"},
                                            Setting{.storage = "expanded"},
                                            Setting{.storage = "sparse"},
@@ -197,11 +204,17 @@ INSTANTIATE_TEST_SUITE_P(Generation, EveryStorage,
                                            Setting{.storage = "", .dtype = "bf16"},
                                            Setting{.storage = "sparse", .dtype = "bf16"},
                                            Setting{.storage = "sparse", .dtype = "fp16"}),
-                         [](const auto& about) {
-                           return fmt::format(
-                               "{}_{}", about.param.storage.empty() ? "full" : about.param.storage,
-                               about.param.dtype);
-                         });
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(
+    Decoders, EveryStorage,
+    ::testing::Values(
+        Setting{.storage = "", .family = "gpt2"}, Setting{.storage = "sparse", .family = "llama"},
+        Setting{.storage = "", .dtype = "bf16", .family = "llama"},
+        Setting{.storage = "", .family = "qwen3"}, Setting{.storage = "sparse", .family = "neox"},
+        Setting{.storage = "", .family = "gemma"}, Setting{.storage = "", .family = "opt"},
+        Setting{.storage = "", .family = "mistral", .window = 11}),
+    name_of);
 
 /// Weights stay compressed: with a sparse storage nothing as large as a dense weight is allocated
 /// while tokens are read one by one.
