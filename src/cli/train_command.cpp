@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/files/folders.h"
 #include "parallel/grid.h"
 #include "parallel/transport/mpi_communicator.h"
 #include "parallel/transport/thread_communicator.h"
@@ -104,9 +105,10 @@ int run_under_launcher(const io::Config& config, const RankBody& body) {
   }
 }
 
-/// The network of a checkpoint that describes it; empty for other files of weights.
+/// The network of a checkpoint that describes it; empty for other files of weights, and for a file
+/// that does not exist, which the run reports.
 std::optional<io::ModelConfig> model_of(const std::string& init) {
-  if (init.empty() || !io::is_checkpoint(init)) {
+  if (init.empty() || !io::path_exists(init) || !io::is_checkpoint(init)) {
     return {};
   }
   const std::string text = io::CheckpointReader(init).meta().config;
