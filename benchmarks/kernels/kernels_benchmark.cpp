@@ -276,8 +276,8 @@ void add_math() {
   }
 }
 
-/// Operations of Llama-class blocks, beyond the caches: 4,096 rows (on a device 16,384), 2,048 wide,
-/// 16 heads of 128 columns and 4 of keys, hidden width 2,816.
+/// Operations of Llama-class blocks, beyond the caches: 4,096 rows (on a device 16,384), 2,048
+/// wide, 16 heads of 128 columns and 4 of keys, hidden width 2,816.
 void add_transformer() {
   const int64_t sequences = bench::on_device() ? 16 : 4;
   const int64_t tokens = 1024, width = 2048, hidden = 2816, heads = 16 + 4, head_width = 128;

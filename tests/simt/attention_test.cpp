@@ -86,8 +86,8 @@ struct Operands {
               .sequences = s.sequences,
               .tokens = s.tokens,
               .heads = s.heads,
+              .kv_heads = s.groups(),
               .width = s.width,
-              .group = s.heads / s.groups(),
               .scale = static_cast<float>(s.factor()),
               .causal = s.causal,
               .window = s.window};
@@ -176,7 +176,7 @@ TEST(SimtAttention, operands_that_are_not_aligned_go_by_rows) {
   std::copy_n(tensors[0].get<bf16>(), tensors[0].count(), first);
   tensors[0] = Tensor(first, kBf16, tensors[0].shape);
   EXPECT_FALSE(cuda_simt::attention_fits_tiles(
-      {.qkv = cuda_simt::elements(tensors[0]), .heads = 2, .width = 32}));
+      {.qkv = cuda_simt::elements(tensors[0]), .heads = 2, .kv_heads = 2, .width = 32}));
   const testing::AttentionWay way("own");
   tested_tables().front().with_stream(
       0, [&](Stream& stream) { one.run(cuda_simt::table(), stream, tensors); });

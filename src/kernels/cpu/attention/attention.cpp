@@ -25,14 +25,15 @@ struct Softmax {
   }
 
   /// Replaces scores by exp(scale score - maximum). Three passes, row by row, so that rows hide
-  /// each other's latency.
+  /// each other's latency. kWindow: a row may see none of the tile's keys.
+  template <bool kWindow>
   void add(const Tile& tile, float scale, float* scores) {
     alignas(64) float parts[kQueryTile * kPad] = {};
     float tops[kQueryTile];
     for (int64_t i = 0; i < tile.queries; ++i) {
       float* row = scores + i * kKeyTile;
       const int64_t visible = tile.visible(i);
-      const int64_t start = mask_first(row, tile.first(i));
+      const int64_t start = mask_first(row, tile.first<kWindow>(i));
       mask_last(row, visible);
       fold_blocks(row + start, padded(visible) - start, parts + i * kPad, Greater{});
     }
@@ -40,9 +41,9 @@ struct Softmax {
     fold_rows(parts, tops, Greater{});
     for (int64_t i = 0; i < tile.queries; ++i) {
       const float top = scale * tops[i] > maximum[i] ? scale * tops[i] : maximum[i];
-      const int64_t first = tile.first(i);
+      const int64_t first = tile.first<kWindow>(i);
       const int64_t visible = tile.visible(i);
-      const bool sees_any = first < visible;
+      const bool sees_any = !kWindow || first < visible;
       shrink[i] = sees_any ? __builtin_expf(maximum[i] - top) : 1.0F;
       maximum[i] = top;
       float* row = scores + i * kKeyTile;
@@ -65,6 +66,7 @@ struct Softmax {
   }
 };
 
+template <bool kWindow>
 void forward_head(const Products& products, const float* q, const float* kt, const float* v,
                   float* out, float* lse) {
   const Head& head = products.head;
@@ -78,7 +80,7 @@ void forward_head(const Products& products, const float* q, const float* kt, con
     for (int64_t k0 = begin; k0 < end; k0 = tile_after(k0)) {
       const Tile tile = tile_at(head, q0, k0);
       products.scores(tile, q, kt, scores);
-      softmax.add(tile, head.score_scale(), scores);
+      softmax.add<kWindow>(tile, head.score_scale(), scores);
       for (int64_t i = 0; k0 > begin && i < queries; ++i) {
         scale_all(out + (q0 + i) * head.padded_width, head.padded_width, softmax.shrink[i]);
       }
@@ -99,12 +101,13 @@ struct BackwardPanels {
 };
 
 /// Replaces scores by probabilities and dp by the gradient of the scores.
+template <bool kWindow>
 void score_gradient(const Tile& tile, float scale, const float* lse, const float* delta,
                     float* scores, float* dp) {
   for (int64_t i = 0; i < tile.queries; ++i) {
     float* p = scores + i * kKeyTile;
     float* ds = dp + i * kKeyTile;
-    const int64_t first = tile.first(i);
+    const int64_t first = tile.first<kWindow>(i);
     const int64_t visible = tile.visible(i);
     const float row_lse = lse[tile.q0 + i];
     const float row_delta = delta[tile.q0 + i];
@@ -121,6 +124,7 @@ void score_gradient(const Tile& tile, float scale, const float* lse, const float
   }
 }
 
+template <bool kWindow>
 void backward_tile(const Products& products, const Tile& tile, const BackwardPanels& p,
                    const float* lse) {
   alignas(64) float scores[kTile];
@@ -129,7 +133,7 @@ void backward_tile(const Products& products, const Tile& tile, const BackwardPan
   const TileMath& math = products.math;
   products.scores(tile, p.q, p.kt, scores);
   products.scores(tile, p.dout, p.vt, dscores);
-  score_gradient(tile, products.head.score_scale(), lse, p.delta, scores, dscores);
+  score_gradient<kWindow>(tile, products.head.score_scale(), lse, p.delta, scores, dscores);
   const TileValues probabilities{tile.queries, tile.keys, scores};
   const TileValues gradient{tile.queries, tile.keys, dscores};
   products.along_queries(tile, math.along_queries(probabilities, words), p.dout_joined, p.dv);
@@ -177,7 +181,8 @@ void forward(Stream& stream, const AttentionArgs& args) {
         }
         packed = group;
       }
-      forward_head({head, math}, q, kt, v, result, lse + pair * head.tokens);
+      const auto run = head.window > 0 ? forward_head<true> : forward_head<false>;
+      run({head, math}, q, kt, v, result, lse + pair * head.tokens);
       unpack(head, result, 1.0F, out + layout.out(sequence, pair % layout.heads),
              layout.out_columns());
     }
@@ -243,12 +248,13 @@ void pack_queries(const Head& head, const Layout& layout, const AttentionBackwar
   set_all(p.dq, head.panel(), 0.0F);
 }
 
+template <bool kWindow>
 void backward_head(const Products& products, const BackwardPanels& p, const float* lse) {
   const Head& head = products.head;
   for (int64_t q0 = 0; q0 < head.tokens; q0 += kQueryTile) {
     const int64_t end = head.keys_before(least(q0 + kQueryTile, head.tokens));
     for (int64_t k0 = head.keys_from(q0); k0 < end; k0 = tile_after(k0)) {
-      backward_tile(products, tile_at(head, q0, k0), p, lse);
+      backward_tile<kWindow>(products, tile_at(head, q0, k0), p, lse);
     }
   }
 }
@@ -279,7 +285,8 @@ void backward(Stream& stream, const AttentionBackwardArgs& args) {
     pack_keys(head, qkv + keys, qkv + values, columns, p);
     for (int64_t pair = group * layout.group(); pair < (group + 1) * layout.group(); ++pair) {
       pack_queries<T>(head, layout, args, pair, p);
-      backward_head({head, math}, p, lse + pair * head.tokens);
+      const auto run = head.window > 0 ? backward_head<true> : backward_head<false>;
+      run({head, math}, p, lse + pair * head.tokens);
       unpack(head, p.dq, head.scale, dqkv + layout.query(sequence, pair % layout.heads), columns);
     }
     unpack(head, p.dk, head.score_scale(), dqkv + keys, columns);

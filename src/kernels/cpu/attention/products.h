@@ -77,8 +77,10 @@ struct Tile {
   int64_t seen;  ///< number of keys that each row sees; 0: causal, row i sees keys up to its own
   int64_t window;
   int64_t visible(int64_t i) const { return seen > 0 ? seen : least(q0 + i - k0 + 1, keys); }
+  /// kWindow: `window` > 0.
+  template <bool kWindow>
   int64_t first(int64_t i) const {
-    return window == 0 ? 0 : least(most(0, q0 + i - window + 1 - k0), visible(i));
+    return kWindow ? least(most(0, q0 + i - window + 1 - k0), visible(i)) : 0;
   }
 };
 

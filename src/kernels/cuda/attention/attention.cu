@@ -21,8 +21,8 @@ AttentionShapes shapes_of(const Args& args) {
           .sequences = args.qkv.shape[0],
           .tokens = args.qkv.shape[1],
           .heads = args.heads,
+          .kv_heads = kv_heads,
           .width = width,
-          .group = args.heads / kv_heads,
           .scale = args.scale > 0 ? args.scale : 1.0F / sqrtf(static_cast<float>(width)),
           .causal = args.causal,
           .window = args.window};
@@ -30,8 +30,7 @@ AttentionShapes shapes_of(const Args& args) {
 
 LibraryAttention for_library(const Stream& stream, const AttentionShapes& s) {
   return {.half = s.qkv.type == DType::bf16 && s.out.type == DType::bf16,
-          .shared_keys = s.group > 1,
-          .window = s.window > 0,
+          .shared_keys = s.kv_heads<s.heads, .window = s.window> 0,
           .deterministic = stream.deterministic(),
           .qkv = s.qkv.data,
           .out = s.out.data,

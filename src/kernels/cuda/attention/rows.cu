@@ -24,7 +24,7 @@ struct Place {
   __device__ explicit Place(const Shapes& s, bool of_group = false)
       : Place(s, (s.tokens + kWarps - 1) / kWarps, of_group) {}
   __device__ Place(const Shapes& s, int64_t blocks, bool of_group)
-      : pair(s.pair(quotient(blockIdx.x, blocks) * (of_group ? s.group : 1))),
+      : pair(s.pair(quotient(blockIdx.x, blocks) * (of_group ? s.group() : 1))),
         t(blockIdx.x % blocks * kWarps + threadIdx.x / 32),
         there(t < s.tokens) {}
   /// The first and last key that query t sees, and the first and last query that sees key t.
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(32 * kWarps) key_gradient(Shapes s) {
   float dk[kColumnsEach] = {};
   float dv[kColumnsEach] = {};
   const int64_t last = own.last_query(s);
-  for (int64_t head = 0; head < s.group; ++head, ++own.pair.pair, ++own.pair.head) {
+  for (int64_t head = 0; head < s.group(); ++head, ++own.pair.pair, ++own.pair.head) {
     for (int64_t first = own.first_query(s); first <= last; first += 32) {
       const int64_t query = first + threadIdx.x % 32;
       float p = 0;

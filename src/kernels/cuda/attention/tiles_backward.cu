@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   uint16_t* const stages = v + kRows * kD;  // two stages, each with queries and gradients
   auto* const rows = reinterpret_cast<QueryRow*>(stages + 4 * Pass::kSize);  // per stage
   const AttentionTurn turn = order.turn(blockIdx.x);
-  const AttentionPair pair = s.pair(turn.pair * s.group);
+  const AttentionPair pair = s.pair(turn.pair * s.group());
   HeadRows queries = part_rows(s, s.qkv, pair, 0);
   HeadRows gradients = output_rows(s, s.dout, pair);
   int64_t numbers = s.number(pair, 0);
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   float dv[1][kD / 8][4] = {};
   int stage = 0;
   int query = begin;
-  for (auto heads_left = static_cast<int>(s.group); heads_left > 0; stage = 1 - stage) {
+  for (auto heads_left = static_cast<int>(s.group()); heads_left > 0; stage = 1 - stage) {
     uint16_t* const q = stages + stage * 2 * Pass::kSize;
     uint16_t* const dout = q + Pass::kSize;
     if (threadIdx.x < Pass::kRows) {
