@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""clang_check.py BUILD [PATTERN]: clang's warnings, as errors, in each source of BUILD/compile_commands.json.
+"""clang_check.py BUILD [PATTERN] [--without PATTERN]: clang's warnings, as errors, in each source of BUILD/compile_commands.json.
 
 Checks syntax and types (-fsyntax-only) and writes no objects. A source that is compiled several times
 is checked once, with its last command. Without PATTERN, sources that the build compiles in groups are
 checked in these groups, in a third of the time. With PATTERN, a regular expression that paths must
-match ("." matches all), sources are checked one by one, so each must include what it uses. Precompiled
-headers are left out, and sources of nvcc. Sources that the build generates must exist: build first.
+match ("." matches all), sources are checked one by one, so each must include what it uses. --without
+leaves out the sources that its pattern matches. Precompiled headers are left out, and sources of nvcc. Sources that the build generates must exist: build first.
 $CLANGXX names the compiler, 16 or later (default clang++-16, else clang++). Exit code 1: a source has a
 warning or an error, or does not exist.
 """
+import argparse
 import concurrent.futures
 import json
 import os
@@ -58,16 +59,20 @@ def clang_command(clang, entry, openmp):
 
 
 def main():
-    if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
-    build, pattern = pathlib.Path(sys.argv[1]), sys.argv[2] if len(sys.argv) == 3 else ""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("pattern", nargs="?", default="")
+    parser.add_argument("--without", default="$.", help="default: none")
+    arguments = parser.parse_args()
+    build, pattern, without = arguments.build, arguments.pattern, arguments.without
     clang = os.environ.get("CLANGXX") or shutil.which("clang++-16") or shutil.which("clang++")
     if not clang:
         sys.exit("clang++ is missing: scripts/install-packages.sh --ci, or set CLANGXX")
     entries = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         for source in sources_of(entry):
-            if re.search(pattern, source) and "cmake_pch" not in source and "nvcc" not in entry["command"]:
+            chosen = re.search(pattern, source) and not re.search(without, source)
+            if chosen and "cmake_pch" not in source and "nvcc" not in entry["command"]:
                 entries[source] = entry
     missing = [source for source in entries if not pathlib.Path(source).exists()]
     if missing:

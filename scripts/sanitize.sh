@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # scripts/sanitize.sh unit|all|threads: builds with sanitizers and runs tests. Exit code 0: all passed.
 #
-#   unit      address and undefined behaviour; fast tests of one process, without src/train and src/cli;
-#             in build-asan, with the kernels of this CPU only
+#   unit      address and undefined behaviour; fast tests of one process of the folders that handle raw
+#             memory or read hostile files; in build-asan, with the kernels of this CPU only
 #   all       address and undefined behaviour; every fast test; in build-asan, with all kernels
 #   threads   data races, where ranks are threads or a thread works in the background; in build-tsan
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-folders="core kernels sparse pruning io config optim model parallel communication_cost planner report"
+folders="core kernels sparse pruning io model parallel"
 jobs=$(nproc)
 # -O1 compiles in half the time of -O2; the checks cost more run time than the difference. Groups of
 # sources compile faster than single ones.

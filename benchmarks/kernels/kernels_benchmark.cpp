@@ -3,7 +3,8 @@
 // - CPU: a GPT of 6 layers, 384 wide, context 256, 8 sequences (2,048 rows); parameters of 4M
 //   elements;
 // - device: 1,024 wide, context 1,024, 16 sequences; parameters of 32M elements, more than its
-//   caches hold.
+//   caches hold;
+// - operations of Llama-class blocks: add_transformer.
 //
 // The bound of a case is the larger of two times, both measured in the same run:
 // - its bytes (each operand once, as the dry table counts them) at the rate of a copy that moves as
@@ -24,6 +25,7 @@
 #include "tests/kernels/kernel_cases_fp8.h"
 #include "tests/kernels/kernel_cases_low_rank.h"
 #include "tests/kernels/kernel_cases_states.h"
+#include "tests/kernels/kernel_cases_transformer.h"
 
 namespace espalier::kernels {
 namespace {
@@ -274,6 +276,39 @@ void add_math() {
   }
 }
 
+/// Operations of Llama-class blocks, beyond the caches: 4,096 rows (on a device 16,384), 2,048 wide,
+/// 16 heads of 128 columns and 4 of keys, hidden width 2,816.
+void add_transformer() {
+  const int64_t sequences = bench::on_device() ? 16 : 4;
+  const int64_t tokens = 1024, width = 2048, hidden = 2816, heads = 16 + 4, head_width = 128;
+  const int64_t rows = sequences * tokens;
+  for (const DType dtype : {kFp32, kBf16}) {
+    const std::string type = text(dtype);
+    add("rotary/" + type, [=] {
+      return rotary_case(
+          {sequences, tokens, heads, head_width, head_width, false, false, 0, 4 * head_width},
+          dtype);
+    });
+    add("head_norm/" + type, [=] {
+      return head_norm_case({rows, heads, head_width, 4 * head_width}, dtype, kFp32, true);
+    });
+    add("head_norm_backward/" + type, [=] {
+      return head_norm_backward_case({rows, heads, head_width, 4 * head_width}, dtype, kFp32, true,
+                                     true);
+    });
+    for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_erf}) {
+      const GateCase shape{kind, rows, hidden, 0};
+      add(fmt::format("gated_{}/{}", name_of(kind), type),
+          [=] { return gated_case(shape, dtype); });
+      add(fmt::format("gated_{}_backward/{}", name_of(kind), type),
+          [=] { return gated_backward_case(shape, dtype, true); });
+    }
+    add("rmsnorm/" + type, [=] { return rmsnorm_case(rows, width, dtype, kFp32); });
+    add("rmsnorm_backward/" + type,
+        [=] { return rmsnorm_backward_case(rows, width, dtype, true, kFp32, true); });
+  }
+}
+
 /// GPT-2's shapes, with flops counted as for FlashAttention: 2 products of T (T + 1) / 2 scores by
 /// D columns forward, 5 backward, none for the softmax. lse gets values of realistic size, since
 /// the reference would take minutes.
@@ -365,6 +400,7 @@ void add_all() {
   add_gemms();
   add_fp8_gemms();
   add_math();
+  add_transformer();
   if (bench::on_device()) {
     add_attention("124m", {16, 1024, 12, 64});
     add_attention("1.5b", {4, 1024, 25, 64});

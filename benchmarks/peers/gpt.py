@@ -6,7 +6,8 @@ and norm, a head without bias, no dropout. Text is read as bytes; batches are ra
 90 % of it; validation reads the last 10 % in order. AdamW decays matrices only, gradients are clipped, the
 rate warms up and then follows a cosine. Pruning is one-shot and global, by magnitude, over the linear
 weights of the blocks. Under torchrun each rank takes its part of every batch (DDP over gloo), so any number of
-ranks reads the same data.
+ranks reads the same data. `--family llama` makes the blocks of Llama instead: RMSNorm, rotary positions, grouped
+keys and values, SwiGLU, no biases; `--fused` joins its q, k, v and its gate and up into one product each.
 
     gpt.py --data TEXT --layers 4 --heads 4 --width 128 --context 64 --batch 12 --steps 60
     torchrun --nproc-per-node 2 gpt.py --data TEXT --threads 1 …
@@ -50,13 +51,55 @@ class Block(nn.Module):
         return [m.weight for m in (self.qkv, self.projection, self.expand, self.contract)]
 
 
+def rotate(x, cosines, sines):
+    """Rotary positions: rotates the pairs (i, i + D / 2) of each head of x [B, H, T, D]."""
+    half = x.shape[-1] // 2
+    return x * cosines + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sines
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, width, heads, kv_heads, mlp_width, context, fused):
+        super().__init__()
+        self.heads, self.kv_heads, self.size = heads, kv_heads, width // heads
+        self.parts = [heads * self.size, kv_heads * self.size, kv_heads * self.size]
+        linear = lambda n, m: nn.Linear(n, m, bias=False)
+        self.norm1 = nn.RMSNorm(width, eps=1e-5)
+        self.qkv = nn.ModuleList([linear(width, sum(self.parts))] if fused else [linear(width, n) for n in self.parts])
+        self.projection = linear(width, width)
+        self.norm2 = nn.RMSNorm(width, eps=1e-5)
+        self.expand = nn.ModuleList([linear(width, 2 * mlp_width)] if fused else [linear(width, mlp_width) for _ in "gu"])
+        self.contract = linear(mlp_width, width)
+        angles = torch.outer(torch.arange(context), 10000.0 ** (-torch.arange(0, self.size, 2) / self.size))
+        self.register_buffer("cosines", torch.cat((angles, angles), dim=1).cos(), persistent=False)
+        self.register_buffer("sines", torch.cat((angles, angles), dim=1).sin(), persistent=False)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        y = self.norm1(x)
+        parts = self.qkv[0](y).split(self.parts, dim=2) if len(self.qkv) == 1 else [map_(y) for map_ in self.qkv]
+        q, k, v = (t.view(B, T, -1, self.size).transpose(1, 2) for t in parts)
+        cosines, sines = self.cosines[:T].to(q.dtype), self.sines[:T].to(q.dtype)
+        q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+        x = x + self.projection(y.transpose(1, 2).reshape(B, T, C))
+        y = self.norm2(x)
+        gate, up = self.expand[0](y).chunk(2, dim=2) if len(self.expand) == 1 else [map_(y) for map_ in self.expand]
+        return x + self.contract(F.silu(gate) * up)
+
+    def linear_weights(self):
+        """The prunable weights."""
+        return [m.weight for m in (*self.qkv, self.projection, *self.expand, self.contract)]
+
+
 class GPT(nn.Module):
-    def __init__(self, vocabulary, layers, heads, width, context, tie=False):
+    def __init__(self, vocabulary, layers, heads, width, context, tie=False, llama=None):
+        """llama: None, or the further arguments of LlamaBlock."""
         super().__init__()
         self.token = nn.Embedding(vocabulary, width)
-        self.position = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
+        self.position = None if llama else nn.Embedding(context, width)
+        make_block = (lambda: LlamaBlock(width, heads, **llama)) if llama else (lambda: Block(width, heads))
+        self.blocks = nn.ModuleList(make_block() for _ in range(layers))
+        self.norm = nn.RMSNorm(width, eps=1e-5) if llama else nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         for m in self.modules():
             if isinstance(m, (nn.Linear, nn.Embedding)):
@@ -77,7 +120,8 @@ class GPT(nn.Module):
         return self.loss(x, targets)
 
     def embed(self, tokens):
-        return self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.token(tokens)
+        return x if self.position is None else x + self.position(torch.arange(tokens.shape[1], device=tokens.device))
 
     def loss(self, x, targets):
         return cross_entropy(self.head(self.norm(x)), targets)
@@ -183,7 +227,10 @@ def parser(description=__doc__):
         p.add_argument("--" + name.replace("_", "-"), type=float, default=value)
     p.add_argument("--prune-at", type=int, default=-1, metavar="STEP", help="prune after STEP updates")
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="bf16 is CPU autocast")
-    for flag in ("compile", "tie", "eval", "json"):
+    p.add_argument("--family", choices=["gpt2", "llama"], default="gpt2")
+    p.add_argument("--kv-heads", type=int, default=0, help="of llama; 0: as many as heads")
+    p.add_argument("--mlp-width", type=int, default=0, help="of llama; 0: 8/3 of the width")
+    for flag in ("compile", "tie", "eval", "json", "fused"):
         p.add_argument("--" + flag, action="store_true")
     return p
 
@@ -198,7 +245,9 @@ def main():
     tokens, vocabulary = read_text(a.data, a.vocabulary)
     training, validation = tokens.split([int(0.9 * len(tokens)), len(tokens) - int(0.9 * len(tokens))])
 
-    gpt = GPT(vocabulary, a.layers, a.heads, a.width, a.context, a.tie)
+    llama = {"kv_heads": a.kv_heads or a.heads, "mlp_width": a.mlp_width or a.width * 8 // 3, "context": a.context,
+             "fused": a.fused} if a.family == "llama" else None
+    gpt = GPT(vocabulary, a.layers, a.heads, a.width, a.context, a.tie, llama)
     optimizer = make_optimizer(gpt, a.lr, a.beta1, a.beta2, a.weight_decay)
     model = torch.compile(gpt) if a.compile else gpt
     if ranks > 1:
@@ -230,7 +279,7 @@ def main():
     steady = seconds[max(3, a.steps // 5):] or seconds[-1:]  # the first steps allocate, tune and compile
     weights = [w for b in gpt.blocks for w in b.linear_weights()]
     result = {
-        "layers": a.layers, "heads": a.heads, "width": a.width, "context": a.context, "batch": a.batch,
+        "family": a.family, "fused": a.fused, "layers": a.layers, "heads": a.heads, "width": a.width, "context": a.context, "batch": a.batch,
         "vocabulary": vocabulary, "tied": a.tie, "dtype": a.dtype, "compile": a.compile, "ranks": ranks,
         "threads": a.threads, "seed": a.seed, "steps": a.steps, "prune_at": a.prune_at, "torch": torch.__version__,
         "parameters": sum(p.numel() for p in gpt.parameters()),

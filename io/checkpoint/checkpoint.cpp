@@ -256,6 +256,31 @@ uint64_t checkpoint_checksum(std::span<const std::byte> bytes,
   return XXH64_digest(&state);
 }
 
+struct CheckpointChecksum::State {
+  XXH64_state_t hash;
+};
+
+CheckpointChecksum::CheckpointChecksum() : state_(std::make_unique<State>()) {
+  XXH64_reset(&state_->hash, 0);
+}
+CheckpointChecksum::~CheckpointChecksum() = default;
+
+void CheckpointChecksum::add(std::span<const std::byte> bytes) {
+  XXH64_update(&state_->hash, bytes.data(), bytes.size());
+}
+
+uint64_t CheckpointChecksum::value() const { return XXH64_digest(&state_->hash); }
+
+std::map<std::string, std::string> texts_of_model(const CheckpointMeta& meta) {
+  std::map<std::string, std::string> texts;
+  for (const auto& [name, text] : meta.extra) {
+    if (name == kTokenizerText || name.starts_with(kHubTexts)) {
+      texts[name] = text;
+    }
+  }
+  return texts;
+}
+
 void ReservedDatasetWriter::finish() {
   guarded([&] {
     file_.finish();
@@ -390,9 +415,13 @@ StoredParameter CheckpointReader::read_info(const std::string& name) const {
 
 void CheckpointReader::verified_read(const std::string& at, hdf5::Type type,
                                      std::span<std::byte> out) const {
-  const std::string stated = text(at, "checksum");
   file_.read(at, type, out);
-  const std::string found = checksum_of(out);
+  expect_checksum(at, checkpoint_checksum(out));
+}
+
+void CheckpointReader::expect_checksum(const std::string& at, uint64_t checksum) const {
+  const std::string stated = text(at, "checksum");
+  const std::string found = hex_of(checksum);
   check(stated == found,
         "{}: dataset {} is damaged (checksum {}, should be {}): use another checkpoint",
         path_.string(), at, found, stated);
@@ -439,6 +468,16 @@ bool CheckpointReader::has(const std::string& name) const { return known_.contai
 void CheckpointReader::values(const std::string& name, const Tensor& out) const {
   info(name);
   read_tensor(parameter_path(name) + "/values", out);
+}
+
+void CheckpointReader::value_bytes(const std::string& name, uint64_t first,
+                                   std::span<std::byte> out) const {
+  info(name);
+  file_.read_part(parameter_path(name) + "/values", first, out);
+}
+
+void CheckpointReader::verify_values(const std::string& name, uint64_t checksum) const {
+  expect_checksum(parameter_path(name) + "/values", checksum);
 }
 
 std::vector<uint8_t> CheckpointReader::index(const std::string& name) const {

@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -47,6 +48,14 @@ struct CheckpointMeta {
   std::map<std::string, std::string>
       extra{};  ///< more attributes, text without NUL (e.g. vocabulary)
 };
+
+/// The texts of `meta.extra` that belong to the model, not to the run: kTokenizerText, and those
+/// that begin with kHubTexts. A checkpoint that is made from another gets them, too.
+std::map<std::string, std::string> texts_of_model(const CheckpointMeta& meta);
+/// The tokenizer.json of the model.
+inline constexpr std::string_view kTokenizerText = "tokenizer";
+/// Files of the Hugging Face directory that the model comes from (src/hub): "hub.config.json".
+inline constexpr std::string_view kHubTexts = "hub.";
 
 /// One parameter to write. `index` is empty and nnz = shape.count() when encoding =
 /// "full".
@@ -119,6 +128,21 @@ uint64_t checkpoint_checksum(std::span<const std::byte> bytes);
 uint64_t checkpoint_checksum(std::span<const std::byte> bytes,
                              const std::function<void(std::span<const std::byte>)>& look);
 
+/// The same checksum, of bytes that come in pieces.
+class CheckpointChecksum {
+ public:
+  CheckpointChecksum();
+  ~CheckpointChecksum();
+  CheckpointChecksum(const CheckpointChecksum&) = delete;
+  CheckpointChecksum& operator=(const CheckpointChecksum&) = delete;
+  void add(std::span<const std::byte> bytes);
+  uint64_t value() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 /// Writes reserved datasets; any process that sees the file can.
 class ReservedDatasetWriter {
  public:
@@ -163,6 +187,11 @@ class CheckpointReader {
   /// `out` has nnz elements, fp32, bf16 or fp16 (converted when the file has another). Verifies the
   /// checksum.
   void values(const std::string& name, const Tensor& out) const;
+  /// Kept values [first, ...) as bytes of the file's type. Their checksum is not verified:
+  /// `verify_values` compares it with that of all values, in order.
+  void value_bytes(const std::string& name, uint64_t first, std::span<std::byte> out) const;
+  /// Throws Failure that the file is damaged unless the values have this checksum.
+  void verify_values(const std::string& name, uint64_t checksum) const;
   /// The encoded bytes, checksum verified; empty for "full".
   std::vector<uint8_t> index(const std::string& name) const;
   bool has_optimizer(const std::string& name, const std::string& kind = "moment1") const;
@@ -193,6 +222,7 @@ class CheckpointReader {
   int part_at(uint64_t before, int count) const;
   hdf5::Dataset dataset(const std::string& at) const;
   Shape shape(const std::string& group) const;
+  void expect_checksum(const std::string& at, uint64_t checksum) const;
   void verified_read(const std::string& at, hdf5::Type type, std::span<std::byte> out) const;
   void read_tensor(const std::string& at, const Tensor& out) const;
 

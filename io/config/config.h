@@ -50,7 +50,7 @@ struct DataConfig {
   std::vector<std::string> train{};
   std::vector<std::string> validation{};  ///< empty: the last `validation_fraction` of `train`
   double validation_fraction = 0.1;
-  std::string token_type = "uint16";  ///< of headerless files of kind "tokens"
+  std::string token_type = "auto";  ///< of headerless files of kind "tokens"
   // Of kind "images":
   std::string format = "idx";
   std::vector<double> mean{};       ///< one, or one per channel; empty: 0

@@ -55,6 +55,10 @@ void add_range(Hash& hash, std::span<const MappedFile> files, uint64_t begin, ui
   }
 }
 
+std::string text_of(uint64_t bytes, const Hash& hash) {
+  return fmt::format("{} bytes, xxHash64 {:016x}", bytes, hash.value());
+}
+
 }  // namespace
 
 std::string fingerprint(std::span<const std::string> files, std::string_view what) {
@@ -80,7 +84,13 @@ std::string fingerprint(std::span<const std::string> files, std::string_view wha
       hash.add(file.bytes().size());
     }
   }
-  return fmt::format("{} bytes, xxHash64 {:016x}", total, hash.value());
+  return text_of(total, hash);
+}
+
+std::string fingerprint_of(std::string_view content) {
+  Hash hash;
+  hash.add({reinterpret_cast<const uint8_t*>(content.data()), content.size()});
+  return text_of(content.size(), hash);
 }
 
 FileStamps::FileStamps(const std::vector<std::string>& files) {

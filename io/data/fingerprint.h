@@ -15,6 +15,8 @@ namespace espalier::io {
 /// files and 64 evenly spaced blocks of 64 KiB, so that the time does not grow with the size. Empty
 /// without files. Throws Failure, which begins with `what`, if a file cannot be read.
 std::string fingerprint(std::span<const std::string> files, std::string_view what = "data file");
+/// The same of one file with this content, of at most 64 MiB.
+std::string fingerprint_of(std::string_view content);
 
 /// Notices that files are written while they are read.
 class FileStamps {

@@ -7,7 +7,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "io/files/folders.h"
 #include "io/files/mapped_file.h"
+#include "io/files/raw_file.h"
+#include "io/run/parse_json.h"
 #include "src/core/error.h"
 #include "src/core/rng.h"
 
@@ -29,20 +32,34 @@ struct Layout {
   int width = 1;
 };
 
+/// Bytes of a token by the note FILE.json of `espalier data tokenize`; 2 if there is none.
+int width_by_note(const std::filesystem::path& path) {
+  constexpr size_t kMaxNote = size_t{1} << 20;
+  const std::filesystem::path note = path.string() + ".json";
+  if (!path_exists(note)) {
+    return 2;
+  }
+  const nlohmann::json json = parse_json(read_text(note, "note", kMaxNote));
+  return json.is_object() && json.contains("token_type") && json["token_type"] == "uint32" ? 4 : 2;
+}
+
+int token_width(const DataConfig& data, const std::filesystem::path& path) {
+  return data.token_type == "uint32" ? 4 : data.token_type == "uint16" ? 2 : width_by_note(path);
+}
+
 /// Finds llm.c's header; throws Failure when it does not fit the file.
 Layout layout_of(const MappedFile& file, const DataConfig& data) {
   if (data.kind != "tokens") {
     return {};
   }
-  const Layout plain{.header = 0, .width = data.token_type == "uint32" ? 4 : 2};
   std::array<int32_t, 3> start{};
   if (file.bytes().size() < kHeaderBytes) {
-    return plain;
+    return {.header = 0, .width = token_width(data, file.path())};
   }
   std::memcpy(start.data(), file.bytes().data(), sizeof(start));
   const auto* known = std::ranges::find(kHeaders, start[0], &Header::magic);
   if (known == kHeaders.end()) {
-    return plain;
+    return {.header = 0, .width = token_width(data, file.path())};
   }
   const std::string name = file.path().string();
   check(start[1] == known->version, "data file {} has llm.c's header of version {}; known: {}",

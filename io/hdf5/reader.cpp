@@ -106,17 +106,20 @@ struct Reader::State {
     return found;
   }
 
-  /// The bytes of a dataset's elements, as they are in the file.
-  void copy(const Object& found, std::span<std::byte> out) {
+  /// Bytes [first, first + out.size()) of a dataset's elements, as they are in the file.
+  void copy(const Object& found, std::span<std::byte> out, uint64_t first = 0) {
     const Layout& layout = found.layout;
+    const auto inside = [&](uint64_t bytes) {
+      return first <= bytes && out.size() <= bytes - first;
+    };
     if (layout.is_compact) {
-      expect(out.size() <= layout.compact.size(), "its data are shorter than its extents");
-      std::memcpy(out.data(), layout.compact.data(), out.size());
+      expect(inside(layout.compact.size()), "its data are shorter than its extents");
+      std::memcpy(out.data(), layout.compact.data() + first, out.size());
       return;
     }
     expect(layout.address != kNowhere, "it was never written");
-    expect(out.size() <= layout.bytes, "its data are shorter than its extents");
-    file.copy(layout.address, out);
+    expect(inside(layout.bytes), "its data are shorter than its extents");
+    file.copy(layout.address + first, out);
   }
 
   struct Walk {
@@ -232,6 +235,19 @@ void Reader::read(const std::string& path, Type type, std::span<std::byte> out) 
     }
     return 0;
   });
+}
+
+void Reader::read_part(const std::string& path, uint64_t first, std::span<std::byte> out) const {
+  const Dataset found = describe(path);
+  const uint64_t all = static_cast<uint64_t>(found.count) * size_of(found.type);
+  require(first <= all && out.size() <= all - first, "the part is within the dataset", first,
+          out.size(), all);
+  if (!out.empty()) {
+    state_->guarded("read dataset " + path, [&] {
+      state_->copy(state_->dataset(path), out, first);
+      return 0;
+    });
+  }
 }
 
 std::vector<std::string> Reader::attributes(const std::string& path) const {

@@ -55,6 +55,8 @@ class Reader {
   Dataset describe(const std::string& path) const;
   /// All elements: of the file's type, or any floats as fp32.
   void read(const std::string& path, Type type, std::span<std::byte> out) const;
+  /// Bytes [first, first + out.size()) of the elements, in the file's type.
+  void read_part(const std::string& path, uint64_t first, std::span<std::byte> out) const;
 
   std::vector<std::string> attributes(const std::string& path) const;
   std::string text(const std::string& path, const std::string& name) const;

@@ -3,6 +3,9 @@
 // sparse products of the CPU read, kept between calls. A product makes its form when it first runs;
 // later ones only copy the values. Every change of the mask needs new ones.
 //
+// Products with few rows read lists of columns instead (src/kernels/cpu/sparse/few_rows.cpp): 2 bytes
+// per kept element, and the values where they are.
+//
 // Bytes per kept element: 1.2 (product), 5.2 (with the transpose), 1.2 (gradient); more at low
 // densities, because each panel of 128 columns has lists of its rows. On a matrix unit
 // (src/kernels/cpu/sparse/matrix_unit.h): 0.19 bytes per element, kept or not, for all three.
@@ -23,7 +26,8 @@ class KeptTiles final : public kernels::KeptForms {
   /// Whether a product that reads this form finds it, or one for all products: it then does not
   /// read the positions.
   bool made(kernels::PositionForm form) const {
-    return at(form).made || at(kernels::PositionForm::bits).made;
+    return at(form).made ||
+           (form != kernels::PositionForm::rows && at(kernels::PositionForm::bits).made);
   }
   size_t bytes() const;
   /// The memory of each built form, constant until the mask changes; empty if it is not built.

@@ -90,9 +90,10 @@ CsrList Store::csr_list(const Parameter& parameter, const Pattern& pattern) cons
 }
 
 std::unique_ptr<KeptTiles> Store::kept_tiles(const Parameter& parameter, const Pattern& pattern) {
-  const bool by_elements = !parameter.storage.dense_products && !pattern.blocks &&
-                           pattern.index.encoding() != Encoding::full;
-  return options_.keep_tiles && by_elements && !arena().on_device()
+  const bool by_elements = !parameter.storage.dense_products && !pattern.blocks;
+  const bool wanted =
+      (options_.keep_tiles && by_elements) || (options_.keep_rows && !parameter.storage.dense_copy);
+  return wanted && pattern.index.encoding() != Encoding::full && !arena().on_device()
              ? std::make_unique<KeptTiles>(arena(), changes_)
              : nullptr;
 }

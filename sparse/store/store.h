@@ -113,7 +113,8 @@ struct Pattern {
   DeviceIndex device_index;  ///< with a device, where the index is not full
   BlockList blocks;          ///< of pruned weights with storage block, unless blocks are thin
   CsrList csr;               ///< on a device, of pruned weights multiplied element by element
-  /// With StoreOptions::keep_tiles, on the CPU, of pruned weights multiplied element by element.
+  /// With StoreOptions::keep_tiles or keep_rows, on the CPU, of pruned weights multiplied element by
+  /// element (keep_rows: of all without a dense copy).
   std::unique_ptr<KeptTiles> tiles;
 };
 
@@ -155,6 +156,7 @@ struct StoreOptions {
   IndexShape index_shape;
   BlockOptions block;               ///< of storage block
   bool keep_tiles = false;          ///< of sparse products, between calls (kept_tiles.h)
+  bool keep_rows = false;           ///< likewise, of products with few rows alone
   std::string file_index = "auto";  ///< encoding of indices in checkpoints: file_index.h
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;

@@ -77,7 +77,9 @@ constexpr Products kProducts{apply<Form>, apply_transposed<Form>, accumulate_gra
 kernels::SparseMatrix matrix_of(const WeightContext& context, const Tensor& flat,
                                 PositionForm form) {
   Parameter& parameter = context.parameter;
-  const bool made = parameter.tiles && parameter.tiles->made(form);
+  const bool kept = form == PositionForm::rows || context.store.options().keep_tiles;
+  kernels::KeptForms* const forms = kept ? parameter.tiles.get() : nullptr;
+  const bool made = forms != nullptr && parameter.tiles->made(form);
   return {.rows = parameter.spec.shape.rows(),
           .cols = parameter.spec.shape.cols(),
           .values = context.store.part(flat, parameter),
@@ -85,7 +87,7 @@ kernels::SparseMatrix matrix_of(const WeightContext& context, const Tensor& flat
                            ? kernels::Positions{.size = parameter.size(), .count = parameter.kept()}
                            : context.store.positions(parameter),
           .csr = parameter.csr.view(),
-          .forms = parameter.tiles.get()};
+          .forms = forms};
 }
 
 constinit const Storage Storage::sparse{.name = "sparse",

@@ -26,6 +26,9 @@ bool in_fp8(const Store& store, const Parameter& parameter) {
 }
 
 void Weight::apply(Stream& stream, const Apply& args) {
+  if (args.few_rows && apply_to_few_rows(stream, {store_, kernels_, parameter_}, args)) {
+    return;
+  }
   products_of(parameter_).apply(stream, {store_, kernels_, parameter_}, args);
 }
 

@@ -1,12 +1,17 @@
-// espalier import and export: checkpoints from and to plain HDF5 files of dense arrays, zeros where
-// pruned.
+// espalier import and export: checkpoints from and to directories of Hugging Face models, and plain
+// HDF5 files of dense arrays, zeros where pruned.
 #include <array>
 
 #include "io/checkpoint/plain_hdf5.h"
+#include "io/safetensors/sharded.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/weights_file.h"
 #include "src/config/dump.h"
+#include "src/config/parse.h"
+#include "src/core/trace.h"
+#include "src/hub/export.h"
+#include "src/hub/import.h"
 #include "src/train/masks/mask_files.h"
 #include "src/train/run/snapshot.h"
 
@@ -17,9 +22,101 @@ struct ConvertArguments {
   std::string in;
   std::string out;
   ConfigSource config;
+  std::string dtype;
+  // Of directories:
+  bool zeros_are_pruned = false;
+  bool no_tokenizer = false;
+  int64_t context = 0;
+  std::string shard_size = "5GB";
+  bool sparse = false;
+  bool sparse_only = false;
 };
 
+std::optional<DType> dtype_of(const ConvertArguments& arguments) {
+  return arguments.dtype.empty() ? std::nullopt : std::optional(dtype_by_name(arguments.dtype));
+}
+
+/// "1.2 GB in 0.8 s (1.5 GB/s)"
+std::string rate_text(uint64_t bytes, double seconds) {
+  const auto number = static_cast<double>(bytes);
+  return fmt::format("{} in {:.1f} s ({}/s)", bytes_text(number), seconds,
+                     bytes_text(number / std::max(seconds, 1e-9)));
+}
+
+/// A folder, or a file that is named like one of safetensors or their index.
+bool is_hub_model(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored) || path.ends_with(io::kSafetensorsSuffix) ||
+         path.ends_with(".json");
+}
+
+/// Names that HDF5 files have; other outputs of `export` are folders.
+bool is_hdf5_name(const std::string& path) {
+  return path.ends_with(".h5") || path.ends_with(".hdf5");
+}
+
+int import_hub(const ConvertArguments& arguments) {
+  check(arguments.config.file.empty() && arguments.config.overrides.empty(),
+        "{}: a model's config.json describes it; leave out --config and --set, which are of plain "
+        "HDF5 files",
+        arguments.in);
+  check_output(arguments.out, std::span<const std::string>());
+  const double started = now_seconds();
+  const hub::ImportReport report =
+      hub::import_model({.from = arguments.in,
+                         .to = arguments.out,
+                         .zeros_are_pruned = arguments.zeros_are_pruned,
+                         .dtype = dtype_of(arguments),
+                         .context = arguments.context,
+                         .tokenizer = !arguments.no_tokenizer});
+  Progress notes(true, 0, false);
+  for (const std::string& note : report.notes) {
+    notes.note(note);
+  }
+  notes.note(fmt::format(
+      "wrote {}: {}, {} of {} parameters kept, {}; the network for `train --init` is in it",
+      arguments.out, report.architecture, grouped(report.kept), grouped(report.parameters),
+      rate_text(report.bytes, now_seconds() - started)));
+  return 0;
+}
+
+int export_hub(const ConvertArguments& arguments) {
+  const double started = now_seconds();
+  const int64_t shard = config::parse_bytes(arguments.shard_size);
+  check(shard > 0, "--shard-size {} is too small; name a size such as 5GB", arguments.shard_size);
+  const hub::ExportReport report =
+      hub::export_model({.from = arguments.in,
+                         .to = arguments.out,
+                         .dtype = dtype_of(arguments),
+                         .shard_bytes = static_cast<uint64_t>(shard),
+                         .dense = !arguments.sparse_only,
+                         .sparse = arguments.sparse || arguments.sparse_only});
+  const uint64_t bytes = (arguments.sparse_only ? 0 : report.dense_bytes) +
+                         (arguments.sparse || arguments.sparse_only ? report.sparse_bytes : 0);
+  Progress(true, 0, false)
+      .note(fmt::format("wrote {}: {}, {} tensors in {} files, {}{}", arguments.out,
+                        report.architecture, report.tensors, report.files,
+                        rate_text(bytes, now_seconds() - started),
+                        report.tokenizer ? "" : "; the checkpoint holds no tokenizer"));
+  return 0;
+}
+
 int import_arrays(const ConvertArguments& arguments) {
+  if (is_hub_model(arguments.in)) {
+    return import_hub(arguments);
+  }
+  if (arguments.config.file.empty()) {
+    throw Usage(
+        fmt::format("--config is missing: a TOML file that describes the network of {} (a folder "
+                    "of a Hugging Face model needs none)",
+                    arguments.in));
+  }
+  if (arguments.zeros_are_pruned || arguments.no_tokenizer || arguments.context > 0 ||
+      !arguments.dtype.empty()) {
+    throw Usage(
+        "--zeros-are-pruned, --dtype, --context and --no-tokenizer are for folders of Hugging "
+        "Face models; zeros of plain arrays are always pruned");
+  }
   check_output(arguments.out, std::array{arguments.in, arguments.config.file});
   check(
       !io::is_checkpoint(arguments.in),
@@ -62,6 +159,14 @@ std::vector<float> dense_values(const io::CheckpointReader& reader,
 }
 
 int export_arrays(const ConvertArguments& arguments) {
+  if (!is_hdf5_name(arguments.out)) {
+    return export_hub(arguments);
+  }
+  if (arguments.sparse || arguments.sparse_only || !arguments.dtype.empty()) {
+    throw Usage(
+        "--sparse, --sparse-only and --dtype are for folders of Hugging Face models, and an output "
+        "that ends in .h5 holds plain float32 arrays; name a folder with -o");
+  }
   check_output(arguments.out, std::array{arguments.in});
   const io::CheckpointReader reader(arguments.in);
   io::PlainWriter writer(arguments.out);
@@ -83,22 +188,47 @@ int export_arrays(const ConvertArguments& arguments) {
 void register_convert(CLI::App& app, Action& chosen) {
   auto in = std::make_shared<ConvertArguments>();
   CLI::App* imported = app.add_subcommand(
-      "import",
-      "Make a checkpoint of a plain HDF5 file; zeros of prunable arrays become its masks");
+      "import", "Make a checkpoint of a Hugging Face directory or of a plain HDF5 file");
+  imported->footer(
+      "A directory holds config.json, safetensors files and perhaps tokenizer.json (docs/hub.md).\n"
+      "Of plain arrays, zeros of prunable ones become masks.");
+  const auto add_dtype = [](CLI::App* command, ConvertArguments& to) {
+    command
+        ->add_option("--dtype", to.dtype,
+                     "type of all values of a Hugging Face model; default: as they are")
+        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  };
   imported
-      ->add_option("file", in->in, "HDF5 file of dense arrays, named as `espalier inspect` shows")
+      ->add_option("file", in->in,
+                   "directory of a Hugging Face model, or HDF5 file of dense arrays, named as "
+                   "`espalier inspect` shows")
       ->required();
   imported->add_option("-o,--out", in->out, "the checkpoint")->required();
-  imported->add_option("--config", in->config.file, "TOML file that describes the network")
-      ->required();
+  imported->add_flag("--zeros-are-pruned", in->zeros_are_pruned,
+                     "zeros of prunable parameters become their masks");
+  add_dtype(imported, *in);
+  imported->add_option("--context", in->context, "model.context; default: all positions")
+      ->check(CLI::PositiveNumber);
+  imported->add_flag("--no-tokenizer", in->no_tokenizer, "leave tokenizer.json out");
+  imported->add_option("--config", in->config.file,
+                       "of an HDF5 file: TOML file that describes the network");
   imported->add_option("--set", in->config.overrides, "section.key=value")->allow_extra_args(false);
   imported->callback([in, &chosen] { chosen = [in] { return import_arrays(*in); }; });
 
   auto out = std::make_shared<ConvertArguments>();
   CLI::App* exported = app.add_subcommand(
-      "export", "Write a checkpoint's parameters as dense float32 arrays, for h5py and others");
+      "export", "Write a checkpoint as a Hugging Face directory or as plain HDF5 arrays");
+  exported->footer(
+      "transformers loads the directory (docs/hub.md). An output that ends in .h5 or .hdf5 is a\n"
+      "file of dense float32 arrays, for h5py and others. Pruned elements are zeros.");
   exported->add_option("file", out->in, "checkpoint")->required();
-  exported->add_option("-o,--out", out->out, "the plain HDF5 file")->required();
+  exported->add_option("-o,--out", out->out, "the directory, or the plain HDF5 file")->required();
+  add_dtype(exported, *out);
+  exported->add_option("--shard-size", out->shard_size, "of a safetensors file, at most")
+      ->capture_default_str();
+  exported->add_flag("--sparse", out->sparse,
+                     "also write sparse.safetensors: kept values and positions");
+  exported->add_flag("--sparse-only", out->sparse_only, "write no dense tensors");
   exported->callback([out, &chosen] { chosen = [out] { return export_arrays(*out); }; });
 }
 

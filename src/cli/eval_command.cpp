@@ -1,12 +1,17 @@
 // espalier eval FILE.h5: the validation loss of a file of weights, and the accuracy of a classifier
-// of images, over the same samples as in training.
+// of images, over the same samples as in training. With --data TEXT: the perplexity of a text by
+// sliding windows (src/train/generation/perplexity.h).
 #include <cmath>
 #include <optional>
 
+#include "io/files/folders.h"
+#include "io/files/mapped_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/text_codec.h"
 #include "src/cli/weights_file.h"
 #include "src/core/trace.h"
+#include "src/train/generation/perplexity.h"
 #include "src/train/run/source.h"
 
 namespace espalier::cli {
@@ -15,6 +20,9 @@ namespace {
 struct EvalArguments {
   std::string file;
   ConfigSource config;
+  std::string data;
+  std::string tokenizer;
+  int64_t stride = 0;  ///< 0: the context
   bool json = false;
 };
 
@@ -76,12 +84,108 @@ nlohmann::ordered_json json_of(const Evaluation& result, const WeightsFile& file
   return json;
 }
 
+/// The tokens of --data.
+class TextTokens {
+ public:
+  TextTokens(const EvalArguments& arguments, const WeightsFile& file) {
+    const std::string& kind = file.config.data.kind;
+    check(kind != "images", "{} classifies images: --data is for networks that predict tokens",
+          file.path.string());
+    const TextCodec codec(file, arguments.tokenizer);
+    if (codec.tokenizer() && !is_token_file(arguments.data)) {
+      read_text(arguments.data, *codec.tokenizer());
+      return;
+    }
+    io::DataConfig data = file.config.data;
+    data.train = {arguments.data};
+    data.validation.clear();
+    data.validation_fraction = 0;
+    data_ = io::TokenDataset::open(
+        data, io::Split::train,
+        {.context = 1, .vocabulary = file.problem.classes, .characters = &file.characters});
+  }
+
+  int64_t size() const { return data_ ? data_->size() : static_cast<int64_t>(tokens_.size()); }
+  void read(int64_t first, std::span<int32_t> out) const {
+    if (data_) {
+      data_->read(first, out);
+    } else {
+      std::copy_n(tokens_.begin() + first, out.size(), out.begin());
+    }
+  }
+
+ private:
+  /// As `espalier data tokenize` writes it, or by its name.
+  static bool is_token_file(const std::string& path) {
+    return path.ends_with(".bin") || io::path_exists(path + ".json");
+  }
+  void read_text(const std::string& path, const io::Tokenizer& tokenizer) {
+    const io::MappedFile file(path, "text file");
+    tokens_ =
+        tokenizer.encode({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
+  }
+
+  std::optional<io::TokenDataset> data_;
+  std::vector<int32_t> tokens_;
+};
+
+/// Samples of a micro-batch.
+int64_t micro_batch_of(const io::Config& config) {
+  return config.train.micro_batch > 0 ? config.train.micro_batch : config.train.global_batch;
+}
+
+int eval_text(const EvalArguments& arguments, const WeightsFile& file) {
+  const TextTokens text(arguments, file);
+  const int64_t context = file.problem.features;
+  const int64_t stride = arguments.stride > 0 ? arguments.stride : context;
+  check(stride <= context,
+        "--stride {} is larger than the context of {}: tokens between windows would not count; "
+        "use a stride up to the context",
+        stride, context);
+  check(context >= 2, "{} has a context of {}: windows need two tokens", file.path.string(),
+        context);
+  check(text.size() >= 2, "{} has {} tokens; a perplexity needs two", arguments.data, text.size());
+  const double begin = now_seconds();
+  const int64_t micro_batch = micro_batch_of(file.config);
+  Inference network(file, file.problem, micro_batch);
+  const auto windows = train::sliding_windows(text.size(), context, stride);
+  const train::TextLoss result =
+      train::text_loss(network.stage, micro_batch, windows,
+                       [&text](int64_t first, std::span<int32_t> out) { text.read(first, out); });
+  const double loss = result.sum / static_cast<double>(result.predictions);
+  check(std::isfinite(loss), "{}: the loss is {}: training has diverged; use an earlier checkpoint",
+        arguments.file, loss);
+  if (arguments.json) {
+    print_json({{"file", file.path.string()},
+                {"step", file.meta.step},
+                {"data", arguments.data},
+                {"context", context},
+                {"stride", stride},
+                {"windows", windows.size()},
+                {"tokens", text.size()},
+                {"predictions", result.predictions},
+                {"loss", loss},
+                {"perplexity", std::exp(loss)},
+                {"seconds", now_seconds() - begin}});
+    return 0;
+  }
+  print(table({{"loss", fmt::format("{:.6f}", loss)},
+               {"perplexity", fmt::format("{:.4f}", std::exp(loss))},
+               {"predictions", grouped(result.predictions)}}));
+  return 0;
+}
+
 int eval(const EvalArguments& arguments) {
   const WeightsFile file = open_weights(arguments.file, arguments.config);
+  if (!arguments.data.empty()) {
+    return eval_text(arguments, file);
+  }
+  if (arguments.stride > 0 || !arguments.tokenizer.empty()) {
+    throw Usage("--stride and --tokenizer belong to --data FILE");
+  }
   const auto source =
       train::open_source(file.config, file.characters.size() > 0 ? &file.characters : nullptr);
-  const int64_t micro_batch = file.config.train.micro_batch > 0 ? file.config.train.micro_batch
-                                                                : file.config.train.global_batch;
+  const int64_t micro_batch = micro_batch_of(file.config);
   Inference network(file, source->problem(), micro_batch);
   const Evaluation result = evaluate(network.stage, *source, file.config, micro_batch);
   check(std::isfinite(result.loss),
@@ -115,6 +219,15 @@ void register_eval(CLI::App& app, Action& chosen) {
   command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
   command->add_option("--set", arguments->config.overrides, "section.key=value, e.g. other data")
       ->allow_extra_args(false);
+  command->add_option("--data", arguments->data,
+                      "token file or text: its perplexity by sliding windows");
+  command
+      ->add_option("--stride", arguments->stride,
+                   "of --data: tokens from one window to the next; 0: the context")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--tokenizer", arguments->tokenizer,
+                      "of --data: tokenizer.json, instead of the checkpoint's");
   command->add_flag("--json", arguments->json, "print one JSON object");
   command->callback([arguments, &chosen] { chosen = [arguments] { return eval(*arguments); }; });
 }

@@ -130,6 +130,7 @@ struct Loaded {
   std::string config_text;  ///< empty: unknown
   io::Vocabulary characters;
   train::ProblemShape problem;
+  std::map<std::string, std::string> texts;  ///< io::texts_of_model
 };
 
 Loaded load(const PruneArguments& arguments) {
@@ -146,6 +147,7 @@ Loaded load(const PruneArguments& arguments) {
     loaded.config_text = config::to_toml(file.config);
     loaded.characters = file.characters;
     loaded.problem = file.problem;
+    loaded.texts = io::texts_of_model(file.meta);
   }
   return loaded;
 }
@@ -216,7 +218,7 @@ int prune(const PruneArguments& arguments) {
     notes.note("pruning: " + warning);
   }
   store.set_masks(result.masks);
-  write_weights(arguments.out, store, loaded.config_text, loaded.characters);
+  write_weights(arguments.out, store, loaded.config_text, loaded.characters, loaded.texts);
   print(density_table(store, prunable));
   notes.note(fmt::format("wrote {}: weights and masks, no optimizer; train from it with --init",
                          arguments.out));

@@ -1,126 +1,229 @@
-// espalier sample FILE.h5 --prompt TEXT: generates text with a trained network, token by token.
+// espalier sample FILE.h5 --prompt TEXT: generates text with a trained network, token by token, with
+// a key-value cache (src/train/generation/generator.h).
 //
-// Each token is drawn from softmax(logits / temperature) over the top-k. Its random number is
-// Philox(seed, number of the token), so equal seeds give equal texts. The network reads the last
-// `context` tokens only.
+// A text depends on the seed, its prompt and the options, not on the other prompts. The network
+// reads the last `context` tokens only.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <sstream>
+#include <map>
 
+#include "io/files/mapped_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/text_codec.h"
 #include "src/cli/weights_file.h"
-#include "src/core/mirror.h"
-#include "src/core/rng.h"
+#include "src/core/trace.h"
+#include "src/train/generation/generator.h"
+#include "src/train/generation/sampler.h"
 
 namespace espalier::cli {
 namespace {
 
 struct SampleArguments {
   std::string file;
-  std::string config;
-  std::string prompt;
+  ConfigSource config;
+  std::string tokenizer;
+  std::vector<std::string> prompts;
+  std::string prompts_file;
+  std::vector<std::string> stops;
   int64_t tokens = 200;
-  double temperature = 0.8;
-  int64_t top_k = 0;  ///< 0: all
+  train::Sampling sampling;
   uint64_t seed = 1;
+  bool json = false;
 };
 
-/// Uniform in [0, 1), 53 bits.
-double uniform_number(uint64_t seed, int64_t number) {
-  constexpr uint64_t kSampling = 0x73616d70;  // key of a separate random stream
-  const Philox bits = philox(mix(seed, kSampling), 0, static_cast<uint64_t>(number));
-  const uint64_t joined = uint64_t{bits[1]} << 32 | bits[0];
-  return static_cast<double>(joined >> 11) * 0x1.0p-53;
-}
+/// A sequence being written.
+struct Written {
+  std::string prompt;
+  size_t prompt_tokens;
+  train::SequenceRandom random;
+  TextCodec::Decoder decoder;
+  train::GrowingText text;
+  std::vector<int32_t> tokens{};
+  std::string finish{};  ///< its reason; empty: it goes on
+};
 
-/// Draws the next token from the logits of all tokens.
-int32_t draw(std::span<const float> logits, const SampleArguments& how, int64_t number) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto logit = [&](int32_t token) { return logits[static_cast<size_t>(token)]; };
-  const size_t all = logits.size();
-  const size_t kept = how.temperature == 0 ? 1
-                      : how.top_k == 0     ? all
-                                           : std::min(all, static_cast<size_t>(how.top_k));
-  // Equal logits: the lower token first, so the order is unique.
-  std::partial_sort(
-      order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(),
-      [&](int32_t a, int32_t b) { return logit(a) != logit(b) ? logit(a) > logit(b) : a < b; });
-  order.resize(kept);
-  if (kept == 1) {
-    return order.front();
-  }
-  const double top = static_cast<double>(logit(order.front()));
-  std::vector<double> sums;  // running sums of unnormalised probabilities
-  double sum = 0;
-  for (const int32_t token : order) {
-    sum += std::exp((static_cast<double>(logit(token)) - top) / how.temperature);
-    sums.push_back(sum);
-  }
-  const auto found = std::ranges::upper_bound(sums, uniform_number(how.seed, number) * sum);
-  const auto place = std::min(static_cast<size_t>(found - sums.begin()), order.size() - 1);
-  return order[place];
-}
-
-/// Token numbers of a prompt, separated by blanks or commas.
-std::vector<int32_t> token_numbers(std::string prompt, const WeightsFile& file) {
-  std::ranges::replace(prompt, ',', ' ');
-  std::istringstream words(prompt);
-  std::vector<int32_t> tokens;
-  for (std::string word; words >> word;) {
-    const bool digits = word.size() < 10 && word.find_first_not_of("0123456789") == word.npos;
-    const int64_t token = digits ? std::stoll(word) : -1;
-    if (token < 0 || token >= file.problem.classes) {
-      throw Usage(
-          fmt::format("--prompt: \"{}\" is not a token of {}; data of kind \"tokens\" take numbers "
-                      "from 0 to {}",
-                      word, file.path.string(), file.problem.classes - 1));
+std::vector<std::string> lines_of(const std::string& path) {
+  const io::MappedFile file(path, "file of prompts");
+  const std::string_view all(reinterpret_cast<const char*>(file.bytes().data()),
+                             file.bytes().size());
+  std::vector<std::string> lines;
+  for (size_t at = 0; at < all.size();) {
+    const size_t end = std::min(all.find('\n', at), all.size());
+    lines.emplace_back(all.substr(at, end - at));
+    if (lines.back().ends_with('\r')) {
+      lines.back().pop_back();
     }
-    tokens.push_back(static_cast<int32_t>(token));
+    at = end + 1;
   }
-  return tokens;
+  return lines;
 }
 
-/// The vocabulary of text; empty for data of token numbers.
-io::Vocabulary vocabulary_of(const WeightsFile& file) {
-  const std::string& kind = file.config.data.kind;
-  check(kind != "images", "{} classifies images and cannot write text; use a checkpoint of a GPT",
-        file.path.string());
-  check(kind != "chars" || file.characters.size() > 0,
-        "{} does not hold the characters of its vocabulary; repeat `espalier prune` or `espalier "
-        "import` with --config CONFIG.toml, where the files of data.train exist",
-        file.path.string());
-  return kind == "bytes" ? io::Vocabulary::all_bytes() : file.characters;
+std::vector<std::string> prompts_of(const SampleArguments& arguments) {
+  std::vector<std::string> prompts = arguments.prompts;
+  if (!arguments.prompts_file.empty()) {
+    for (std::string& line : lines_of(arguments.prompts_file)) {
+      prompts.push_back(std::move(line));
+    }
+  }
+  if (prompts.empty()) {
+    throw Usage("there is no prompt: give --prompt TEXT or --prompts FILE");
+  }
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].empty()) {
+      throw Usage(
+          fmt::format("prompt {} of --prompt or --prompts is empty: give at least one "
+                      "character",
+                      i + 1));
+    }
+  }
+  for (const std::string& stop : arguments.stops) {
+    if (stop.empty()) {
+      throw Usage("--stop is empty: give at least one character");
+    }
+  }
+  return prompts;
 }
+
+class Sampler {
+ public:
+  Sampler(const SampleArguments& arguments, const WeightsFile& file)
+      : arguments_(arguments), file_(file), codec_(file, arguments.tokenizer) {
+    std::map<std::vector<int32_t>, int64_t> seen;
+    for (const std::string& prompt : prompts_of(arguments)) {
+      std::vector<int32_t> tokens = codec_.encode(prompt, "--prompt");
+      check(static_cast<int64_t>(tokens.size()) <= file.problem.features,
+            "prompt {} has {} tokens, more than the context of {} that {} reads; shorten it",
+            prompts_.size() + 1, tokens.size(), file.problem.features, file.path.string());
+      written_.push_back({.prompt = prompt,
+                          .prompt_tokens = tokens.size(),
+                          .random = {arguments.seed, tokens, seen[tokens]++},
+                          .decoder = {codec_, tokens},
+                          .text = train::GrowingText(arguments.stops)});
+      prompts_.push_back(std::move(tokens));
+    }
+  }
+
+  int run() {
+    Inference network(file_, file_.problem, 1, /*generation=*/true);
+    train::Generator generator(file_.config, file_.problem, network.stage,
+                               static_cast<int64_t>(prompts_.size()));
+    if (streams()) {
+      print(written_.front().prompt);
+    }
+    const double begin = now_seconds();
+    generator.start(prompts_);
+    read_seconds_ = now_seconds() - begin;
+    const double decoding = now_seconds();
+    for (int64_t number = 0; number < arguments_.tokens && choose(generator, number); ++number) {
+      if (number + 1 < arguments_.tokens) {
+        generator.append(next_);
+        decoded_ += std::ranges::count_if(next_, [](int32_t token) { return token >= 0; });
+      }
+    }
+    decode_seconds_ = now_seconds() - decoding;
+    finish();
+    return 0;
+  }
+
+ private:
+  bool streams() const { return written_.size() == 1 && !arguments_.json; }
+
+  /// Draws token `number` of each sequence; returns whether any sequence goes on.
+  bool choose(const train::Generator& generator, int64_t number) {
+    next_.assign(written_.size(), train::Generator::kEnded);
+    bool any = false;
+    for (size_t b = 0; b < written_.size(); ++b) {
+      Written& one = written_[b];
+      if (!one.finish.empty()) {
+        continue;
+      }
+      const std::span<const float> logits = generator.logits(static_cast<int64_t>(b));
+      check(std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }),
+            "{}: the predictions are not finite: training has diverged; use an earlier checkpoint",
+            file_.path.string());
+      const int32_t token = train::draw(logits, arguments_.sampling, one.random.uniform(number));
+      one.tokens.push_back(token);
+      if (codec_.ends_text(token)) {
+        one.finish = "special token";
+      } else if (one.text.add(one.decoder.add(token))) {
+        one.finish = "stop";
+      } else {
+        next_[b] = token;
+        any = true;
+      }
+      if (streams()) {
+        print(one.text.take());
+      }
+    }
+    return any;
+  }
+
+  void finish() {
+    for (Written& one : written_) {
+      if (const std::string rest = one.text.ended() ? "" : one.decoder.rest(); !rest.empty()) {
+        one.finish = one.text.add(rest) ? "stop" : one.finish;
+      }
+      one.finish = one.finish.empty() ? "length" : one.finish;
+    }
+    if (arguments_.json) {
+      print_json(json());
+    } else if (streams()) {
+      print(written_.front().text.take(true) + "\n");
+    } else {
+      for (size_t b = 0; b < written_.size(); ++b) {
+        print(
+            fmt::format("=== {} ===\n{}{}\n", b + 1, written_[b].prompt, written_[b].text.text()));
+      }
+    }
+    int64_t prompt_tokens = 0;
+    for (const Written& one : written_) {
+      prompt_tokens += static_cast<int64_t>(one.prompt_tokens);
+    }
+    Progress(true, 0, false)
+        .note(fmt::format("read {} tokens at {:.1f} tokens/s, wrote {} at {:.1f} tokens/s",
+                          grouped(prompt_tokens), rate(prompt_tokens, read_seconds_),
+                          grouped(decoded_), rate(decoded_, decode_seconds_)));
+  }
+
+  static double rate(int64_t tokens, double seconds) {
+    return static_cast<double>(tokens) / std::max(seconds, 1e-9);
+  }
+
+  nlohmann::ordered_json json() const {
+    nlohmann::ordered_json texts = nlohmann::ordered_json::array();
+    int64_t tokens = 0;
+    for (const Written& one : written_) {
+      texts.push_back({{"prompt", one.prompt},
+                       {"prompt_tokens", one.prompt_tokens},
+                       {"text", one.text.text()},
+                       {"tokens", one.tokens},
+                       {"finish", one.finish}});
+      tokens += static_cast<int64_t>(one.tokens.size());
+    }
+    return {{"file", file_.path.string()},
+            {"seed", arguments_.seed},
+            {"texts", texts},
+            {"tokens", tokens},
+            {"read_seconds", read_seconds_},
+            {"write_seconds", decode_seconds_},
+            {"tokens_per_second", rate(decoded_, decode_seconds_)}};
+  }
+
+  const SampleArguments& arguments_;
+  const WeightsFile& file_;
+  TextCodec codec_;
+  std::vector<std::vector<int32_t>> prompts_;
+  std::vector<Written> written_;
+  std::vector<int32_t> next_;
+  int64_t decoded_ = 0;  ///< tokens that the network has read one by one
+  double read_seconds_ = 0, decode_seconds_ = 0;
+};
 
 int sample(const SampleArguments& arguments) {
-  const WeightsFile file =
-      open_weights(arguments.file, {.file = arguments.config, .overrides = {}});
-  const io::Vocabulary vocabulary = vocabulary_of(file);
-  const bool text = file.config.data.kind != "tokens";
-  std::vector<int32_t> tokens =
-      text ? vocabulary.encode(arguments.prompt) : token_numbers(arguments.prompt, file);
-  if (tokens.empty()) {
-    throw Usage("--prompt is empty: give at least one character");
-  }
-  Inference network(file, file.problem, 1);
-  const auto context = static_cast<size_t>(file.config.model.context);
-  print(arguments.prompt);
-  for (int64_t number = 0; number < arguments.tokens; ++number) {
-    const size_t seen = std::min(tokens.size(), context);
-    const Mirror logits(network.backend.stream(),
-                        network.stage.predict(std::span(tokens).last(seen)));
-    const auto row = logits.read().host().span<const float>();
-    check(std::ranges::all_of(row, [](float x) { return std::isfinite(x); }),
-          "{}: the predictions are not finite: training has diverged; use an earlier checkpoint",
-          file.path.string());
-    tokens.push_back(draw(row, arguments, number));
-    print(text ? vocabulary.decode({&tokens.back(), 1}) : fmt::format(" {}", tokens.back()));
-  }
-  print("\n");
-  return 0;
+  const std::vector<std::string> checked = prompts_of(arguments);  // before a large file is opened
+  const WeightsFile file = open_weights(arguments.file, arguments.config);
+  return Sampler(arguments, file).run();
 }
 
 }  // namespace
@@ -131,23 +234,42 @@ void register_sample(CLI::App& app, Action& chosen) {
   command->add_option("file", arguments->file, "checkpoint, or with --config plain HDF5")
       ->required();
   command
-      ->add_option("--prompt", arguments->prompt,
-                   "text to go on from; for data of kind tokens, token numbers")
-      ->required();
+      ->add_option(
+          "--prompt", arguments->prompts,
+          "text to go on from; for data of kind tokens without a tokenizer, token numbers; "
+          "repeated: several texts at a time")
+      ->allow_extra_args(false);
+  command->add_option("--prompts", arguments->prompts_file, "file with one prompt a line");
   command->add_option("--tokens", arguments->tokens, "tokens to write")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   command
-      ->add_option("--temperature", arguments->temperature,
+      ->add_option("--temperature", arguments->sampling.temperature,
                    "0: always the most likely token; 1: the probabilities of the network")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1000.0));
-  command->add_option("--top-k", arguments->top_k, "draw among the K most likely; 0: all")
+  command
+      ->add_option("--top-k", arguments->sampling.top_k,
+                   "draw among the K most likely tokens; 0: all")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--top-p", arguments->sampling.top_p,
+                   "draw among the fewest tokens whose probabilities reach P; 1: all")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  command->add_option("--stop", arguments->stops, "a text ends before this one; may be repeated")
+      ->allow_extra_args(false);
   command->add_option("--seed", arguments->seed, "the same seed writes the same text")
       ->capture_default_str();
-  command->add_option("--config", arguments->config, "TOML file, instead of the checkpoint's");
+  command->add_option("--tokenizer", arguments->tokenizer,
+                      "tokenizer.json, instead of the checkpoint's");
+  command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
+  command
+      ->add_option("--set", arguments->config.overrides,
+                   "section.key=value, e.g. sparse.storage=dense")
+      ->allow_extra_args(false);
+  command->add_flag("--json", arguments->json, "print one JSON object");
   command->callback([arguments, &chosen] { chosen = [arguments] { return sample(*arguments); }; });
 }
 

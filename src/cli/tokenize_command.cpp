@@ -1,4 +1,5 @@
-// espalier data tokenize: writes token files, of bytes, of characters, or by a tokenizer.json.
+// espalier data tokenize: writes token files, of bytes, of characters, or by a tokenizer.json, also
+// that of a checkpoint.
 #include <charconv>
 #include <cstring>
 
@@ -6,9 +7,9 @@
 #include "io/data/tokens.h"
 #include "io/files/mapped_file.h"
 #include "io/files/raw_file.h"
-#include "io/tokenizer/tokenizer.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/tokenizer_file.h"
 #include "src/cli/weights_file.h"
 #include "src/core/error.h"
 #include "src/core/trace.h"
@@ -21,7 +22,13 @@ struct TokenizeArguments {
   std::string tokenizer;
   std::string separator = "none";
   std::string out;
-  std::string dtype = "uint16";
+  std::string dtype = "auto";
+
+  /// The type of tokens below `vocabulary`.
+  std::string type_for(int64_t vocabulary) const {
+    return dtype != "auto" ? dtype : vocabulary > kMost16 ? "uint32" : "uint16";
+  }
+  static constexpr int64_t kMost16 = 65536;
 };
 
 /// Tokens in a file that appears whole or not at all: little-endian integers.
@@ -68,16 +75,15 @@ void write_note(const TokenizeArguments& arguments, const nlohmann::ordered_json
 
 /// The lines of a config that reads the tokens.
 void print_config(const TokenizeArguments& arguments, int64_t vocabulary) {
-  print(
-      fmt::format("[model]\nvocabulary = {}\n\n[data]\nkind = \"tokens\"\ntrain = [\"{}\"]\n"
-                  "token_type = \"{}\"\n",
-                  vocabulary, arguments.out, arguments.dtype));
+  print(fmt::format("[model]\nvocabulary = {}\n\n[data]\nkind = \"tokens\"\ntrain = [\"{}\"]\n",
+                    vocabulary, arguments.out));
 }
 
 int tokenize_bytes(const TokenizeArguments& arguments) {
   const auto data =
       io::TokenDataset::open(arguments.data, io::Split::train, {.context = 0, .vocabulary = 0});
-  TokenFile tokens(arguments.out, arguments.dtype);
+  const std::string type = arguments.type_for(data.vocabulary());
+  TokenFile tokens(arguments.out, type);
   std::vector<int32_t> buffer;
   for (int64_t at = 0; at < data.size(); at += static_cast<int64_t>(buffer.size())) {
     buffer.resize(static_cast<size_t>(std::min<int64_t>(data.size() - at, int64_t{1} << 20U)));
@@ -87,7 +93,7 @@ int tokenize_bytes(const TokenizeArguments& arguments) {
   tokens.commit();
   // The note allows decoding to text: token t stands for byte bytes[t].
   write_note(arguments, {{"kind", arguments.data.kind},
-                         {"token_type", arguments.dtype},
+                         {"token_type", type},
                          {"tokens", data.size()},
                          {"vocabulary", data.vocabulary()},
                          {"bytes", data.characters().text()}});
@@ -143,10 +149,12 @@ void tokenize_file(const io::MappedFile& file, const io::Tokenizer& tokenizer, i
 int tokenize_by_file(const TokenizeArguments& arguments) {
   check_output(arguments.out, std::array{arguments.tokenizer});
   check_output(note_file_of(arguments), std::array{arguments.tokenizer});
-  const auto tokenizer = io::Tokenizer::from_file(arguments.tokenizer);
-  check(arguments.dtype != "uint16" || tokenizer.vocabulary() <= 65536,
-        "the vocabulary of {} has {} tokens, and uint16 holds 65536; add --dtype uint32",
-        arguments.tokenizer, tokenizer.vocabulary());
+  const io::Tokenizer tokenizer = open_tokenizer(arguments.tokenizer);
+  const std::string type = arguments.type_for(tokenizer.vocabulary());
+  check(type != "uint16" || tokenizer.vocabulary() <= TokenizeArguments::kMost16,
+        "the vocabulary of {} has {} tokens, and uint16 holds {}; leave out --dtype, or use "
+        "--dtype uint32",
+        arguments.tokenizer, tokenizer.vocabulary(), TokenizeArguments::kMost16);
   const int32_t separator = separator_of(arguments, tokenizer);
   std::vector<io::MappedFile> files;
   int64_t total = 0;
@@ -155,7 +163,7 @@ int tokenize_by_file(const TokenizeArguments& arguments) {
     total += static_cast<int64_t>(files.back().bytes().size());
   }
   const double started = now_seconds();
-  TokenFile tokens(arguments.out, arguments.dtype);
+  TokenFile tokens(arguments.out, type);
   int64_t done = 0;
   {
     ByteProgress progress(total);
@@ -168,15 +176,14 @@ int tokenize_by_file(const TokenizeArguments& arguments) {
   }
   tokens.commit();
   const double seconds = std::max(now_seconds() - started, 1e-9);
-  nlohmann::ordered_json note{
-      {"kind", "tokenizer"},
-      {"token_type", arguments.dtype},
-      {"tokens", tokens.count()},
-      {"vocabulary", tokenizer.vocabulary()},
-      {"text_bytes", total},
-      {"tokenizer", arguments.tokenizer},
-      {"tokenizer_content", io::fingerprint(std::array{arguments.tokenizer}, "tokenizer")},
-      {"document_separator", nullptr}};
+  nlohmann::ordered_json note{{"kind", "tokenizer"},
+                              {"token_type", type},
+                              {"tokens", tokens.count()},
+                              {"vocabulary", tokenizer.vocabulary()},
+                              {"text_bytes", total},
+                              {"tokenizer", arguments.tokenizer},
+                              {"tokenizer_content", io::fingerprint_of(tokenizer.text())},
+                              {"document_separator", nullptr}};
   if (separator >= 0) {
     note["document_separator"] = separator;
   }
@@ -216,15 +223,16 @@ void register_tokenize(CLI::App& data, Action& chosen) {
                           ->capture_default_str();
   CLI::Option* tokenizer =
       command->add_option("--tokenizer", arguments->tokenizer,
-                          "tokenizer.json of a model of Hugging Face (docs/tokenizers.md)");
+                          "tokenizer.json of a Hugging Face model, or a checkpoint that holds one "
+                          "(docs/tokenizers.md)");
   tokenizer->excludes(kind);
   command
       ->add_option("--document-separator", arguments->separator,
                    "token after each file: its number or text, or none")
       ->needs(tokenizer)
       ->capture_default_str();
-  command->add_option("--dtype", arguments->dtype, "of a token")
-      ->check(CLI::IsMember({"uint16", "uint32"}))
+  command->add_option("--dtype", arguments->dtype, "of a token; auto: by the vocabulary")
+      ->check(CLI::IsMember({"auto", "uint16", "uint32"}))
       ->capture_default_str();
   command->callback(
       [arguments, &chosen] { chosen = [arguments] { return tokenize(*arguments); }; });

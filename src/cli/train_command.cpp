@@ -8,6 +8,8 @@
 #include <optional>
 #include <thread>
 
+#include "io/checkpoint/checkpoint.h"
+#include "io/files/folders.h"
 #include "parallel/grid.h"
 #include "parallel/transport/mpi_communicator.h"
 #include "parallel/transport/thread_communicator.h"
@@ -103,6 +105,16 @@ int run_under_launcher(const io::Config& config, const RankBody& body) {
   }
 }
 
+/// The network of a checkpoint that describes it; empty for other files of weights, and for a file
+/// that does not exist, which the run reports.
+std::optional<io::ModelConfig> model_of(const std::string& init) {
+  if (init.empty() || !io::path_exists(init) || !io::is_checkpoint(init)) {
+    return {};
+  }
+  const std::string text = io::CheckpointReader(init).meta().config;
+  return text.empty() ? std::nullopt : std::optional(config::parse(text, init + " (config)").model);
+}
+
 int train(const TrainArguments& arguments) {
   std::optional<io::Config> config;
   try {
@@ -177,7 +189,7 @@ int on_ranks(const io::Config& config, const RankBody& body) {
 }
 
 io::Config config_of(const TrainArguments& arguments) {
-  io::Config config = config::load(arguments.config, arguments.overrides);
+  io::Config config = config::load(arguments.config, arguments.overrides, model_of(arguments.init));
   if (arguments.out) {
     config.run.out = *arguments.out;
     config::check_limits(*config::find_field("run", "out"), config, "--out");
@@ -202,7 +214,9 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
       ->check(CLI::IsMember(std::vector<std::string>(train::kAcceptableChanges.begin(),
                                                      train::kAcceptableChanges.end())))
       ->needs(resume);
-  command.add_option("--init", arguments.init, "weights and masks to start from (HDF5)");
+  command.add_option("--init", arguments.init,
+                     "weights and masks to start from (HDF5); without a section [model] "
+                     "in the config, also its network");
   command.add_option("--steps", arguments.steps, "end this call after step N of the run")
       ->check(CLI::PositiveNumber);
   command.add_flag("--dry-run", arguments.dry_run,

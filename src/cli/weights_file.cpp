@@ -57,11 +57,12 @@ std::vector<sparse::ParameterSpec> parameters_of(const io::Config& config,
 
 /// A stage laid out for the masks of the file.
 train::Stage::Options options_for(const WeightsFile& file, const train::ProblemShape& problem,
-                                  int64_t micro_batch) {
+                                  int64_t micro_batch, bool generation) {
   auto specs = parameters_of(file.config, problem);
   auto prunable = train::prunable_of(specs, file.config.pruning);
   return {.micro_batch = micro_batch,
           .training = false,
+          .generation = generation,
           .masks = train::masks_in(file.path, std::move(specs), std::move(prunable))};
 }
 
@@ -144,10 +145,10 @@ Weights::Weights(const WeightsFile& file)
 }
 
 Inference::Inference(const WeightsFile& file, const train::ProblemShape& problem,
-                     int64_t micro_batch)
+                     int64_t micro_batch, bool generation)
     : backend(kernels::by_name(file.config.run.backend), threads_of(file.config)),
       stage(file.config, problem, backend.stream(), backend.kernels(),
-            options_for(file, problem, micro_batch)) {
+            options_for(file, problem, micro_batch, generation)) {
   train::load_weights(file.path, stage.store(),
                       train::prunable_of(stage.store(), file.config.pruning));
 }
@@ -173,9 +174,10 @@ void check_output(const fs::path& out, std::span<const std::string> inputs) {
 }
 
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,
-                   const io::Vocabulary& characters) {
+                   const io::Vocabulary& characters,
+                   const std::map<std::string, std::string>& texts) {
   io::CheckpointWriter writer(path);
-  io::CheckpointMeta meta{.config = config};
+  io::CheckpointMeta meta{.config = config, .extra = texts};
   if (characters.size() > 0) {
     meta.extra["vocabulary"] = characters.text();
   }

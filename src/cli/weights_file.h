@@ -2,6 +2,7 @@
 // Files of weights that subcommands read: an Espalier checkpoint, which contains its config, or a
 // plain HDF5 file of dense arrays, which needs --config.
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -55,7 +56,9 @@ struct Inference {
   kernels::Backend backend;
   train::Stage stage;
 
-  Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch);
+  /// `generation`: for train::Generator.
+  Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch,
+            bool generation = false);
 };
 
 /// Called before the work: throws Failure if `out` is no place for a file, is one of the files that
@@ -64,8 +67,9 @@ struct Inference {
 void check_output(const fs::path& out, std::span<const std::string> inputs);
 
 /// Writes a checkpoint of weights and masks without optimizer state, for `train --init`. Values are
-/// fp32; step 0.
+/// fp32; step 0. `texts`: io::texts_of_model of the file that the weights come from.
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,
-                   const io::Vocabulary& characters);
+                   const io::Vocabulary& characters,
+                   const std::map<std::string, std::string>& texts = {});
 
 }  // namespace espalier::cli

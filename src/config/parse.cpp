@@ -138,6 +138,16 @@ void check_keys(std::string_view text, std::string_view name) {
         "{}: a key has more than {} parts; keys are section.key", name, io::kMaxKeyParts);
 }
 
+/// False for text that is not TOML: `parse` reports it.
+bool has_section(std::string_view text, std::string_view name, std::string_view section) {
+  check_keys(text, name);
+  try {
+    return toml::parse(text, name).contains(section);
+  } catch (const toml::parse_error&) {
+    return false;
+  }
+}
+
 /// The value of an assignment as a TOML document with the one key "v". What is no TOML is a bare
 /// word, and so is what a string field gets without quotes (`run.out=2024`).
 toml::table override_value(const std::string& text, bool wants_string) {
@@ -225,8 +235,14 @@ Config parse(std::string_view text, std::string_view name, std::span<const std::
   return config;
 }
 
-Config load(const std::filesystem::path& path, std::span<const std::string> overrides) {
-  return parse(io::read_text(path, "config", io::kMaxConfig), path.string(), overrides);
+Config load(const std::filesystem::path& path, std::span<const std::string> overrides,
+            const std::optional<io::ModelConfig>& model) {
+  const std::string text = io::read_text(path, "config", io::kMaxConfig);
+  Config defaults;
+  if (model && !has_section(text, path.string(), "model")) {
+    defaults.model = *model;
+  }
+  return parse(text, path.string(), overrides, defaults);
 }
 
 int64_t parse_bytes(std::string_view text) {

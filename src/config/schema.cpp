@@ -147,7 +147,10 @@ void add_data(std::vector<Field>& out) {
   rows.add("validation", &D::validation, {}, "files; empty: the last part of train");
   rows.add("validation_fraction", &D::validation_fraction, fraction(),
            "size of that part / size of train");
-  rows.add("token_type", &D::token_type, words({"uint16", "uint32"}),
+  rows.add("token_type", &D::token_type,
+           one_of({{"auto", "by the note FILE.json of `espalier data tokenize`, else uint16"},
+                   {"uint16", "unsigned, 2 bytes"},
+                   {"uint32", "unsigned, 4 bytes"}}),
            "type of token files without a header");
   rows.add("format", &D::format, one_of(choices(io::image_formats())), "of images: their files");
   rows.add(

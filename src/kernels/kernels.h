@@ -29,6 +29,7 @@
 #include "src/kernels/operations/convolution.h"
 #include "src/kernels/operations/dense.h"
 #include "src/kernels/operations/elementwise.h"
+#include "src/kernels/operations/generation.h"
 #include "src/kernels/operations/index.h"
 #include "src/kernels/operations/local_norm.h"
 #include "src/kernels/operations/low_rank.h"

@@ -48,9 +48,10 @@ struct Csr {
 };
 
 /// The forms in which sparse products read the positions of a matrix: that of the product with W,
-/// with its transpose, and of its gradient; or one that all three read.
-enum class PositionForm : uint8_t { product, transposed, sampled, bits };
-inline constexpr size_t kPositionForms = 4;
+/// with its transpose, and of its gradient; or one that all three read. `rows`: that of products with
+/// few rows (operations/generation.h).
+enum class PositionForm : uint8_t { product, transposed, sampled, bits, rows };
+inline constexpr size_t kPositionForms = 5;
 
 /// Memory for forms of the positions of one matrix that a backend keeps between calls, instead of
 /// making them in each; owned by the matrix's owner, for as long as positions do not change.

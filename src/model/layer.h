@@ -30,6 +30,7 @@ std::string_view name_of(Recompute recompute);
 Recompute recompute_by_name(std::string_view name);
 
 struct Pass;
+struct CachedPass;
 
 /// Deferred weight gradients (the W part of a split backward), with copies of their operands on a
 /// tape of their own.
@@ -68,6 +69,8 @@ struct Pass {
   Tensor targets;                         ///< int32 [rows] of the last layer
   Tensor losses;                          ///< fp32 [rows]: written by the last layer
   Tensor target_ranks;                    ///< likewise (kernels::CrossEntropyArgs); empty: none
+  const CachedPass* cached = nullptr;     ///< of generation (key_value_cache.h); null: none
+  bool few_rows = false;                  ///< products read weights at the speed of memory
   bool training = false;                  ///< save the tensors that backward needs
   Recompute recompute = Recompute::none;  ///< in training
   bool accumulate = false;                ///< add to the gradients of earlier micro-batches

@@ -250,6 +250,23 @@ TEST(Cli, PruneKeepsTheLargestAndInspectCountsThem) {
   expect_error(here.run("train c.toml --out other --resume p.h5"), 1, "--init");
 }
 
+TEST(Cli, AConfigWithoutAModelTrainsTheNetworkOfInit) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  std::string text = here.read("run/config.toml");  // has every key
+  const size_t model = text.find("[model]");
+  const std::string section = text.substr(model, text.find("\n[", model) - model);
+  EXPECT_NE(section.find("width"), std::string::npos) << section;
+  text.erase(model, section.size());
+  here.write("rest.toml", text);
+  expect_error(here.run("train rest.toml --out next --init missing.h5"), 1, "missing.h5");
+  expect_code(here.run("train rest.toml --out next --init " + kLast), 0);
+  EXPECT_NE(here.read("next/config.toml").find(section), std::string::npos);
+  // A key of the command line replaces the checkpoint's.
+  expect_code(here.run("train rest.toml --out other --set model.dropout=0.1 --init " + kLast), 0);
+  EXPECT_NE(here.read("other/config.toml").find("dropout = 0.1"), std::string::npos);
+}
+
 TEST(Cli, PruneTakesCheckpointsOfEveryType) {
   for (const std::string dtype : {"bf16", "fp16"}) {
     const Workplace here;

@@ -143,11 +143,26 @@ inline NamedOperands operands(AttentionBackwardArgs& a) {
           {"dout", Use::in, a.dout},
           {"dqkv", Use::out, a.dqkv}};
 }
+inline NamedOperands operands(CacheTokensArgs& a) {
+  return {{"qkv", Use::in, a.qkv},
+          {"keys", Use::both, a.keys},
+          {"values", Use::both, a.values},
+          {"first", Use::in, a.first},
+          {"counts", Use::in, a.counts}};
+}
+inline NamedOperands operands(CachedAttentionArgs& a) {
+  return {{"q", Use::in, a.q},
+          {"keys", Use::in, a.keys},
+          {"values", Use::in, a.values},
+          {"lengths", Use::in, a.lengths},
+          {"out", Use::out, a.out}};
+}
 inline NamedOperands operands(EmbeddingArgs& a) {
   return {{"tokens", Use::in, a.tokens},
           {"token", Use::in, a.token},
           {"position", Use::in, a.position},
-          {"x", Use::out, a.x}};
+          {"x", Use::out, a.x},
+          {"positions", Use::in, a.positions}};
 }
 inline NamedOperands operands(EmbeddingBackwardArgs& a) {
   return {{"tokens", Use::in, a.tokens},

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "io/data/images.h"
@@ -111,8 +112,21 @@ TEST_F(TokensTest, NumbersOfTwoAndFourBytes) {
   EXPECT_EQ(all(TokenDataset::open(data, Split::train, {})),
             (std::vector<int32_t>{1, 50256, 3, 4}));
   EXPECT_EQ(TokenDataset::open(data, Split::train, {}).vocabulary(), 65536);
-  data.token_type = "uint32";
   data.train = {numbers<uint32_t>("b", {1, 128'000, 3, 4'000'000'000})};
+  // Type "auto" is that of the note; a note without a type counts as none.
+  data.validation_fraction = 0;
+  for (const auto& [note, count] :
+       std::map<std::string, int64_t>{{"{}", 8},
+                                      {"no JSON", 8},
+                                      {R"({"token_type": "uint16"})", 8},
+                                      {R"({"token_type": "uint32"})", 4},
+                                      {R"({"token_type": 32})", 8}}) {
+    file("b.json", note);
+    EXPECT_EQ(TokenDataset::open(data, Split::train, {.vocabulary = 130'000}).size(), count)
+        << note;
+  }
+  file("b.json", R"({"token_type": "uint16"})");
+  data.token_type = "uint32";
   data.validation_fraction = 0;
   const auto wide = TokenDataset::open(data, Split::train, {.vocabulary = 130'000});
   std::vector<int32_t> out(3);

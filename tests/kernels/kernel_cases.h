@@ -235,12 +235,12 @@ inline Case attention_backward_case(const reference::Attention& s, DType dtype) 
   const Shape qkv = made.operands[0].shape;
   made.operands.push_back(input(dtype, made.operands[1].shape));
   // `out` is rounded, so the row sums of out * dout carry the rounding of terms of size 1. Tables
-  // with products of pairs also round probabilities and gradients of scores.
-  made.operands.push_back(output(dtype, qkv,
-                                 {dtype == kBf16   ? 3e-2
-                                  : dtype == kFp16 ? 4e-3
-                                                   : 5e-5,
-                                  1e-4}));
+  // with products of pairs also round probabilities and gradients of scores. The latter are
+  // multiplied by the scale, and the heads of a group are summed.
+  const double terms = static_cast<double>(s.heads / s.groups()) *
+                       std::max(1.0, s.factor() * std::sqrt(static_cast<double>(s.width)));
+  const double rounding = dtype == kBf16 ? 3e-2 : dtype == kFp16 ? 4e-3 : 5e-5;
+  made.operands.push_back(output(dtype, qkv, {rounding * terms, 1e-4}));
   made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.attention_backward(stream, {.qkv = t[0],
                                         .out = t[1],
@@ -259,42 +259,47 @@ inline Case attention_backward_case(const reference::Attention& s, DType dtype) 
   return made;
 }
 
+inline const std::vector<reference::Attention>& attention_shapes() {
+  static const std::vector<reference::Attention> all{
+      {1, 1, 1, 4},
+      {2, 5, 3, 8},
+      {1, 33, 2, 16},
+      {1, 150, 2, 24},
+      {2, 130, 2, 64},
+      // Edges of tiles: of 64 rows and 128, of 32, 64, 96 and 128 columns.
+      {3, 1, 2, 64},
+      {1, 193, 1, 32},
+      {1, 64, 1, 64},
+      {1, 65, 1, 80},
+      {1, 70, 2, 96},
+      {1, 40, 1, 128},
+      {1, 150, 1, 128},
+      {1, 1, 1, 4, false},
+      {2, 5, 3, 8, false},
+      {1, 49, 2, 16, false},
+      {1, 150, 2, 24, false},
+      {2, 130, 2, 64, false},
+      {1, 193, 1, 32, false},
+      {1, 64, 1, 64, false},
+      {1, 65, 1, 80, false},
+      {1, 70, 2, 96, false},
+      {1, 150, 1, 128, false},
+      // Shared keys and values; windows within, across and beyond tiles; scales.
+      {2, 1, 6, 20, true, 2},
+      {2, 131, 6, 20, true, 2},
+      {1, 131, 4, 64, true, 1, 1},
+      {2, 70, 4, 32, false, 2, 0, 0.3F},
+      {1, 131, 3, 64, true, 3, 5},
+      {1, 300, 2, 20, true, 1, 37, 0.5F},
+      {1, 300, 2, 64, true, 2, 128},
+      {1, 290, 2, 40, true, 1, 129},
+      {1, 131, 2, 128, true, 1, 1000},
+      {1, 261, 2, 96, true, 0, 17}};
+  return all;
+}
+
 inline void add_attention_cases(Cases& cases, DType dtype) {
-  for (const reference::Attention& s : std::vector<reference::Attention>{
-           {1, 1, 1, 4},
-           {2, 5, 3, 8},
-           {1, 33, 2, 16},
-           {1, 150, 2, 24},
-           {2, 130, 2, 64},
-           // Edges of tiles: of 64 rows and 128, of 32, 64, 96 and 128 columns.
-           {3, 1, 2, 64},
-           {1, 193, 1, 32},
-           {1, 64, 1, 64},
-           {1, 65, 1, 80},
-           {1, 70, 2, 96},
-           {1, 40, 1, 128},
-           {1, 150, 1, 128},
-           {1, 1, 1, 4, false},
-           {2, 5, 3, 8, false},
-           {1, 49, 2, 16, false},
-           {1, 150, 2, 24, false},
-           {2, 130, 2, 64, false},
-           {1, 193, 1, 32, false},
-           {1, 64, 1, 64, false},
-           {1, 65, 1, 80, false},
-           {1, 70, 2, 96, false},
-           {1, 150, 1, 128, false},
-           // Shared keys and values; windows within, across and beyond tiles; scales.
-           {2, 1, 6, 20, true, 2},
-           {2, 131, 6, 20, true, 2},
-           {1, 131, 4, 64, true, 1, 1},
-           {2, 70, 4, 32, false, 2, 0, 0.3F},
-           {1, 131, 3, 64, true, 3, 5},
-           {1, 300, 2, 20, true, 1, 37, 0.5F},
-           {1, 300, 2, 64, true, 2, 128},
-           {1, 290, 2, 40, true, 1, 129},
-           {2, 131, 4, 128, true, 2, 1000},
-           {1, 261, 2, 96, true, 0, 17}}) {
+  for (const reference::Attention& s : attention_shapes()) {
     cases.push_back(attention_case(s, dtype));
     cases.push_back(attention_backward_case(s, dtype));
   }

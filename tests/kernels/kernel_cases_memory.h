@@ -26,6 +26,7 @@ inline Case embedding_case(const Shape& shape, int64_t vocabulary, DType dtype,
   made.operands = {ids({shape[0], shape[1]}, vocabulary), input(dtype, {vocabulary, cols}),
                    input(dtype, {shape[1] + 2, cols}), output(kFp32, shape, {1e-7, 1e-7})};
   made.operands[1].nan_at = static_cast<int64_t>(made.operands[0].values[0]) * cols;
+  made.operands[2].input = learned;
   made.run = [learned](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.embedding(
         stream, {t[0], t[1], learned ? t[2] : Tensor(), t[3], learned ? 1.0F : kEmbeddingScale});

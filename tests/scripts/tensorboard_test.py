@@ -4,12 +4,13 @@ Scalars must be those of metrics.jsonl, and histograms those of the weights in t
 Needs TensorBoard and h5py: of the Python that TENSORBOARD_PYTHON names, or of the virtual environment VENV, which is
 made by pip when it is missing. Exit code 77 (skipped) if it cannot be made."""
 import json
-import os
 import pathlib
 import random
 import subprocess
 import sys
 import tempfile
+
+from python_with import restart_with
 
 ROOT, PROGRAM, VENV = (pathlib.Path(path).absolute() for path in sys.argv[1:4])
 IMPORTS = "import h5py, numpy; from tensorboard.backend.event_processing import event_accumulator"
@@ -54,32 +55,6 @@ TAGS = {
     "allreduce_bytes": "communication/allreduce_bytes", "p2p_bytes": "communication/p2p_bytes",
     "sparsity": "masks/sparsity",
 }
-
-
-def works(python):
-    return os.access(python, os.X_OK) and not subprocess.run([python, "-c", IMPORTS], capture_output=True).returncode
-
-
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(77)
-
-
-def prepare():
-    """A Python with TensorBoard and h5py."""
-    if chosen := os.environ.get("TENSORBOARD_PYTHON"):
-        return chosen if works(chosen) else sys.exit(f"TENSORBOARD_PYTHON={chosen} has no TensorBoard or h5py")
-    python = str(VENV / "bin" / "python")
-    if works(python):
-        return python
-    for command in ([sys.executable, "-m", "venv", "--clear", str(VENV)],
-                    [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1",
-                     "--timeout", "20", "tensorboard", "h5py"]):
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            skip(f"{' '.join(command)}: {(done.stderr or done.stdout).strip().splitlines()[-1:]}; set "
-                 "TENSORBOARD_PYTHON to a Python with TensorBoard and h5py")
-    return python if works(python) else skip("TensorBoard or h5py cannot be imported")
 
 
 def train(folder, *arguments):
@@ -135,9 +110,7 @@ def check_weights(events, checkpoints):
 
 
 def main():
-    if "--inside" not in sys.argv:
-        python = prepare()
-        os.execv(python, [python, __file__, *sys.argv[1:4], "--inside"])
+    restart_with(IMPORTS, ["tensorboard", "h5py"], VENV, "TENSORBOARD_PYTHON")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         words = random.Random(1)

@@ -14,6 +14,8 @@ import sys
 import tempfile
 import unicodedata
 
+from python_with import restart_with
+
 ROOT, PROGRAM, VENV = (pathlib.Path(path).absolute() for path in sys.argv[1:4])
 STRINGS = int(sys.argv[4]) if len(sys.argv) > 4 and sys.argv[4].isdigit() else 100_000
 
@@ -24,33 +26,6 @@ GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
          r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 MARK = "\u2581"
-
-
-def works(python):
-    return os.access(python, os.X_OK) and not subprocess.run([python, "-c", "import tokenizers"],
-                                                             capture_output=True).returncode
-
-
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(77)
-
-
-def prepare():
-    """A Python with `tokenizers`."""
-    if chosen := os.environ.get("TOKENIZERS_PYTHON"):
-        return chosen if works(chosen) else sys.exit(f"TOKENIZERS_PYTHON={chosen} has no tokenizers")
-    python = str(VENV / "bin" / "python")
-    if works(python):
-        return python
-    for command in ([sys.executable, "-m", "venv", "--clear", str(VENV)],
-                    [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1",
-                     "--timeout", "20", "tokenizers"]):
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            skip(f"{' '.join(command)}: {(done.stderr or done.stdout).strip().splitlines()[-1:]}; set "
-                 "TOKENIZERS_PYTHON to a Python with tokenizers")
-    return python if works(python) else skip("tokenizers cannot be imported")
 
 
 def corpus():
@@ -243,9 +218,7 @@ def write_cases(folder):
 
 
 def main():
-    if "--inside" not in sys.argv:
-        python = prepare()
-        os.execv(python, [python, __file__, *sys.argv[1:], "--inside"])
+    restart_with("import tokenizers", ["tokenizers"], VENV, "TOKENIZERS_PYTHON")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(os.environ.get("TOKENIZERS_CASES", name))
         folder.mkdir(exist_ok=True)

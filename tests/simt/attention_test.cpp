@@ -22,16 +22,36 @@ using reference::Attention;
 /// Each width with a kernel, and some between; several tiles, with an incomplete last one.
 const std::vector<Attention>& shapes() {
   static const std::vector<Attention> all{
-      {2, 201, 2, 32},        {1, 259, 2, 64},        {1, 141, 1, 96},
-      {1, 137, 1, 128},       {1, 100, 3, 8},         {2, 66, 1, 72},
-      {1, 128, 2, 64},        {1, 67, 1, 120},        {2, 201, 2, 32, false},
-      {1, 259, 2, 64, false}, {1, 141, 1, 96, false}, {1, 137, 1, 128, false},
-      {1, 100, 3, 8, false}};
+      {2, 201, 2, 32},
+      {1, 259, 2, 64},
+      {1, 141, 1, 96},
+      {1, 137, 1, 128},
+      {1, 100, 3, 8},
+      {2, 66, 1, 72},
+      {1, 128, 2, 64},
+      {1, 67, 1, 120},
+      {2, 201, 2, 32, false},
+      {1, 259, 2, 64, false},
+      {1, 141, 1, 96, false},
+      {1, 137, 1, 128, false},
+      {1, 100, 3, 8, false},
+      // Shared keys and values; windows within a tile, across tiles, and in several.
+      {2, 201, 4, 32, true, 2},
+      {1, 259, 6, 64, true, 2},
+      {1, 141, 2, 96, false, 1},
+      {1, 137, 3, 128, true, 1},
+      {2, 201, 2, 32, true, 0, 1},
+      {1, 300, 2, 64, true, 1, 7},
+      {1, 300, 2, 64, true, 2, 64},
+      {1, 330, 2, 64, true, 1, 129, 0.2F},
+      {1, 261, 1, 96, true, 0, 33},
+      {1, 300, 2, 128, true, 1, 100},
+      {1, 137, 1, 120, true, 0, 200}};
   return all;
 }
 std::string text(const Attention& s) {
-  return fmt::format("{}x{} heads {}x{}{}", s.sequences, s.tokens, s.heads, s.width,
-                     s.causal ? "" : " all");
+  return fmt::format("{}x{} heads {}x{}{} of {} window {}", s.sequences, s.tokens, s.heads, s.width,
+                     s.causal ? "" : " all", s.groups(), s.window);
 }
 
 TEST(SimtAttention, agrees_with_the_reference_over_several_tiles) {
@@ -67,8 +87,10 @@ struct Operands {
               .tokens = s.tokens,
               .heads = s.heads,
               .width = s.width,
-              .scale = 1.0F / std::sqrt(static_cast<float>(s.width)),
-              .causal = s.causal};
+              .group = s.heads / s.groups(),
+              .scale = static_cast<float>(s.factor()),
+              .causal = s.causal,
+              .window = s.window};
   }
   template <class Forward, class Backward>
   void run(const Forward& forward, const Backward& backward) {
@@ -89,8 +111,10 @@ struct Operands {
 
 /// Scores up to 10,000 and more: one key has all the weight, and neither pass overflows.
 TEST(SimtAttention, bears_scores_of_ten_thousand) {
-  for (const Attention& shape :
-       {Attention{1, 150, 1, 64}, {1, 70, 2, 96}, {1, 150, 1, 64, false}}) {
+  for (const Attention& shape : {Attention{1, 150, 1, 64},
+                                 {1, 70, 2, 96},
+                                 {1, 150, 1, 64, false},
+                                 {1, 150, 2, 64, true, 1, 70}}) {
     Case one = attention_case(shape, kBf16);
     for (double& value : one.operands[0].values) {
       value = rounded(kBf16, 60 * value);

@@ -28,17 +28,19 @@ class Cudnn : public CudnnCases {
 };
 
 TEST_F(Cudnn, computes_the_cases_of_the_table) {
-  Cases cases;
-  add_attention_cases(cases, kFp32);
-  add_attention_cases(cases, kBf16);
   int64_t taken = 0;
-  for (const Case& one : cases) {
-    expect_right(one);
-    const Operand& out = one.operands[1];
-    const bool offered = out.dtype == kBf16 && out.shape[1] >= 64;
-    EXPECT_EQ(runs_, offered ? 1 : 0) << one.name;
-    taken += runs_;
-    buffers_.clear();
+  for (const DType dtype : {kFp32, kBf16}) {
+    for (const Attention& shape : attention_shapes()) {
+      const bool offered = dtype == kBf16 && shape.tokens >= 64 && shape.width % 8 == 0 &&
+                           shape.groups() == shape.heads && shape.window == 0;
+      for (const Case& one :
+           {attention_case(shape, dtype), attention_backward_case(shape, dtype)}) {
+        expect_right(one);
+        EXPECT_EQ(runs_, offered ? 1 : 0) << one.name;
+        taken += runs_;
+        buffers_.clear();
+      }
+    }
   }
   EXPECT_EQ(taken, 2 * 14);
   EXPECT_EQ(cudnn_host().sums_of_dq, 0) << "two runs have the same bits";
@@ -63,6 +65,12 @@ TEST_F(Cudnn, has_gradients_of_both_kinds_beside_each_other) {
   }
   EXPECT_EQ(cudnn_host().plans, 3) << "one of them forward";
   EXPECT_EQ(cudnn_host().sums_of_dq, 2);
+}
+
+TEST_F(Cudnn, shared_keys_and_windows_are_ours_scales_are_not) {
+  expect_runs({1, 70, 4, 16, true, 2}, 0, 0);
+  expect_runs({1, 70, 2, 16, true, 0, 9}, 0, 0);
+  expect_runs({1, 70, 2, 16, true, 2, 0, 0.5F}, 1, 1);
 }
 
 TEST_F(Cudnn, keeps_a_plan_for_each_shape) {

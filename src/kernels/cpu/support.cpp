@@ -13,4 +13,10 @@ void require_ids_below(const char* what, const Tensor& ids, int64_t limit) {
   }
 }
 
+void require_cached(const Tensor& lengths) {
+  for (const int32_t length : lengths.span<int32_t>()) {
+    require(length >= 1, "a sequence has cached tokens", length);
+  }
+}
+
 }  // namespace espalier::kernels::cpu

@@ -13,6 +13,9 @@ std::byte* workspace(Stream& stream, size_t bytes);
 /// Throws Bug unless all of `ids` (int32) are in [0, limit); `what` names them.
 void require_ids_below(const char* what, const Tensor& ids, int64_t limit);
 
+/// Throws Bug unless all of `lengths` (int32) are positive.
+void require_cached(const Tensor& lengths);
+
 /// True if the call only plans: it must not touch its memory.
 bool is_dry(Stream& stream);
 

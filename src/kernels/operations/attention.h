@@ -1,5 +1,5 @@
 #pragma once
-// Self-attention: causal, causal within a window, or of all tokens; heads may share keys and values.
+// Self-attention: causal, within a window, or of all tokens; heads may share keys and values.
 #include "src/core/tensor.h"
 
 namespace espalier::kernels {

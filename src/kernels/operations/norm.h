@@ -25,8 +25,8 @@ struct NormBackwardArgs {
 };
 
 /// RMSNorm of each head of a row: with D = C / heads, y = x rstd * weight over the D columns of a
-/// head, rstd = 1 / sqrt(mean of x² + epsilon). x any [R, C], rows may be strided; weight any [D]; y
-/// of x's type, may be x; rstd fp32 [R heads].
+/// head, rstd = 1 / sqrt(mean of x² + epsilon). x any [R, C], rows may be strided; weight any [D];
+/// y of x's type, may be x; rstd fp32 [R heads].
 struct HeadNormArgs {
   Tensor x, weight, y, rstd;
   int64_t heads = 1;

@@ -19,9 +19,12 @@ void is_embedding(const Tensor& x, const Tensor& tokens, const Tensor& token,
   if (position) {
     is_any("position", position);
     is_matrix("position", position, position.rows(), x.cols());
-    require(position.rows() >= x.shape[1], "positions must cover the context", position.rows(),
-            x.shape[1]);
   }
+}
+
+void covers_context(const Tensor& x, const Tensor& position) {
+  require(!position || position.rows() >= x.shape[1], "positions must cover the context",
+          position.rows(), x.shape[1]);
 }
 
 /// Bytes of the rows of tokens and positions that a batch selects.
@@ -37,6 +40,12 @@ void verify(const EmbeddingArgs& args) {
   if (args.position) {
     is_same_type("position", args.position, args.token);
   }
+  if (args.positions) {
+    is_int32("positions", args.positions);
+    is_flat("positions", args.positions, args.x.rows());
+  } else {
+    covers_context(args.x, args.position);
+  }
 }
 
 DryCount cost(const EmbeddingArgs& args) {
@@ -46,6 +55,7 @@ DryCount cost(const EmbeddingArgs& args) {
 
 void verify(const EmbeddingBackwardArgs& args) {
   is_embedding(args.dx, args.tokens, args.dtoken, args.dposition);
+  covers_context(args.dx, args.dposition);
 }
 
 DryCount cost(const EmbeddingBackwardArgs& args) {

@@ -5,10 +5,12 @@
 namespace espalier::kernels {
 
 /// fp32 x [B, T, C] = scale token[int32 tokens] + position[0..T). token, position: any [V, C],
-/// [>= T, C]. Without position, that term is missing.
+/// [>= T, C]. With `positions`, int32 [B T], row (b, t) adds position[positions[b T + t]] instead.
+/// Without position, that term is missing.
 struct EmbeddingArgs {
   Tensor tokens, token, position, x;
   float scale = 1;
+  Tensor positions{};
 };
 
 /// dtoken[tokens] += scale dx, dposition[t] += sum over b of dx. dx fp32; the others any: the

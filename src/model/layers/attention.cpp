@@ -1,5 +1,7 @@
 #include "src/model/layers/attention.h"
 
+#include "src/model/key_value_cache.h"
+
 namespace espalier::model {
 namespace {
 
@@ -157,7 +159,33 @@ void Attention::rotate(Pass& pass, const Tensor& qkv, bool inverse) const {
                                     .inverse = inverse});
 }
 
+/// Adds keys and values to the cache; a single token of each sequence attends to it.
+bool Attention::attend_cached(Pass& pass, const Saved& saved) const {
+  const CachedPass& cached = *pass.cached;
+  const KeyValueCache::Tensors cache = cached.cache.of(
+      this, {.count = options_.kv_heads, .width = options_.head_width, .window = options_.window},
+      cached.first_sequence, saved.qkv.shape[0]);
+  pass.kernels.cache_tokens(pass.stream, {.qkv = saved.qkv,
+                                          .keys = cache.keys,
+                                          .values = cache.values,
+                                          .first = cached.first,
+                                          .counts = cached.counts});
+  if (!cached.one_token) {
+    return false;
+  }
+  pass.kernels.cached_attention(
+      pass.stream, {.q = saved.qkv.column_range(0, options_.heads * options_.head_width),
+                    .keys = cache.keys,
+                    .values = cache.values,
+                    .lengths = cached.lengths,
+                    .out = saved.out});
+  return true;
+}
+
 void Attention::attend(Pass& pass, const Saved& saved) const {
+  if (pass.cached != nullptr && attend_cached(pass, saved)) {
+    return;
+  }
   pass.kernels.attention(pass.stream, {.qkv = saved.qkv,
                                        .out = saved.out,
                                        .lse = saved.lse,

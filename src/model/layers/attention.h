@@ -53,7 +53,8 @@ class Attention {
   Saved prepare(Pass& pass, int64_t sequences, int64_t tokens) const;
   /// saved.qkv from x [R, C].
   void project(Pass& pass, const Tensor& x, const Saved& saved);
-  /// saved.out and saved.lse from saved.qkv.
+  /// saved.out and, unless each sequence has one token and a cache, saved.lse from saved.qkv. With
+  /// pass.cached, keys and values go to the cache.
   void attend(Pass& pass, const Saved& saved) const;
   Linear& projection() { return projection_; }
 
@@ -76,6 +77,7 @@ class Attention {
     Tensor Saved::*rstd = nullptr;
   };
   static std::vector<Columns> columns_of(const std::string& name, const Options& options);
+  bool attend_cached(Pass& pass, const Saved& saved) const;
   void rotate(Pass& pass, const Tensor& qkv, bool inverse) const;
 
   Options options_;

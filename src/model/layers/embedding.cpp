@@ -43,7 +43,8 @@ Tensor Embedding::forward(Pass& pass, const Tensor& /*x*/) {
                           .token = token_->dense,
                           .position = position_ != nullptr ? position_->dense : Tensor(),
                           .x = out,
-                          .scale = options_.scale});
+                          .scale = options_.scale,
+                          .positions = pass.positions});
   apply_dropout(pass, name(), out, out);
   return out;
 }

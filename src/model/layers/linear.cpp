@@ -55,6 +55,7 @@ void Linear::forward(Pass& pass, sparse::Weight::Apply args) {
     (*pass.on_input)(weight_name_, args.x);
   }
   args.bias = bias();
+  args.few_rows = pass.few_rows;
   weight_->apply(pass.stream, args);
 }
 

@@ -86,7 +86,8 @@ void Reporter::begin_checkpoint(bool copies) {
                              .characters = run_.source->characters(),
                              .codec_choice = all_codec_choices(),
                              .loss_scale = run_.loss_scale.state(),
-                             .manifest = run_.manifest};
+                             .manifest = run_.manifest,
+                             .model_texts = run_.model_texts};
   const RunDirectory& directory = *run_.directory;
   const int64_t keep = run_.config().train.keep_checkpoints;
   pending_.emplace(run_.step, directory.checkpoint_path(run_.step), run_.stage->store(), progress,

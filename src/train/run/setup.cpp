@@ -208,6 +208,7 @@ const kernels::Kernels& kernels_of(const io::Config& config, const TrainerOption
 void open(const io::Config& config, const TrainerOptions& options, Opened& opened, Run& run) {
   std::optional<RunProgress> saved = saved_progress(config, opened.files);
   const io::Vocabulary characters = saved ? saved->characters : io::Vocabulary();
+  run.model_texts = saved ? saved->model_texts : std::map<std::string, std::string>();
   if (opened.files.resume) {
     opened.resumed = std::move(saved);
     for (const std::string& note :

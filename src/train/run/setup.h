@@ -3,7 +3,9 @@
 // and state, connects the ranks. All ranks set up together.
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "io/config/config.h"
 #include "io/data/fingerprint.h"
@@ -62,6 +64,7 @@ struct Run {
   io::FileStamps data;  ///< of the files that training reads, since before their fingerprints
   LossScale loss_scale;
   int64_t step = 0;                 ///< steps done or enqueued
+  std::map<std::string, std::string> model_texts{};  ///< of the checkpoint that it started from
   int64_t resumed_step = -1;        ///< of the checkpoint that the run resumed from; -1: none
   bool starts_pruned = false;       ///< the pruning before the first step is done
   bool copies_checkpoints = false;  ///< they are written from a copy, while training goes on; the

@@ -51,7 +51,8 @@ RunProgress progress_of(const io::CheckpointReader& reader) {
       .config = config::parse(meta.config, reader.path().string() + " (config)", {}, defaults),
       .characters = io::Vocabulary::from_text(text("vocabulary")),
       .codec_choice = text("codec_choice"),
-      .loss_scale = text("loss_scale")};
+      .loss_scale = text("loss_scale"),
+      .model_texts = io::texts_of_model(meta)};
   if (const std::string manifest = text("manifest"); !manifest.empty()) {
     progress.manifest = manifest_of(manifest, reader.path().string());
   }

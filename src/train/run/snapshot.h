@@ -4,6 +4,7 @@
 // the parameters that it holds.
 #include <array>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ struct RunProgress {
   std::string codec_choice{};          ///< CodecChoice::state of all stages
   std::string loss_scale{};            ///< LossScale::state
   std::optional<Manifest> manifest{};  ///< none in files of older versions
+  std::map<std::string, std::string> model_texts{};  ///< io::texts_of_model
 };
 
 /// The ranks that hold the parameters.

@@ -117,6 +117,8 @@ class Part {
   static constexpr int64_t kAllSteps = INT64_MAX;
   /// The sum of all.
   Loss take_loss();
+  /// An evaluation at the end of the network: the loss of each row. Waits for it.
+  std::vector<float> row_losses(int64_t number, const MicroBatch& batch);
   /// Passes once kernels have read the last pass's message.
   Mark message_read() const { return message_read_; }
   /// The kernels of the gradients of layers `layer` and later, counted in this part, are enqueued.

@@ -7,7 +7,8 @@
 #include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
-sparse::StoreOptions store_options(const io::Config& config, bool training) {
+
+sparse::StoreOptions store_options(const io::Config& config, bool training, bool generation) {
   auto encoding = [index = config.sparse.index](const std::string& name) {
     const std::string& wanted = index.for_name(name);
     return wanted == "auto" ? std::nullopt : std::optional(sparse::encoding_by_name(wanted));
@@ -31,12 +32,14 @@ sparse::StoreOptions store_options(const io::Config& config, bool training) {
           .block = {.edge = config.sparse.block > 0 ? config.sparse.block : config.pruning.block,
                     .exact = config.sparse.block > 0},
           .keep_tiles = training && config.sparse.keep_tiles,
+          .keep_rows = generation,
           .file_index = config.sparse.file_index,
           .storage =
-              [storage = config.sparse.storage, training](const std::string& name) {
+              [storage = config.sparse.storage,
+               kept = training || generation](const std::string& name) {
                 const std::string& wanted = storage.for_name(name);
                 // storage_choice.h resolves "auto" later by timing
-                const auto before = training ? sparse::Storage::sparse : sparse::Storage::dense;
+                const auto before = kept ? sparse::Storage::sparse : sparse::Storage::dense;
                 return wanted == "auto" ? before : sparse::storage_by_name(wanted);
               },
           .feedback = training && (config.parallel.error_feedback || uses_low_rank(config)),
@@ -144,7 +147,7 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
 
 std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const Options& options,
                                                  const Layers& layers) const {
-  sparse::StoreOptions wanted = store_options(config, options.training);
+  sparse::StoreOptions wanted = store_options(config, options.training, options.generation);
   wanted.start = options.masks;
   wanted.planned = options.planned;
   wanted.sharding = options.sharding;
@@ -208,6 +211,11 @@ Part::Loss Stage::evaluate(int64_t samples) {
   feed(samples);
   whole().forward(0, {.samples = samples}, false);
   return whole().take_loss();
+}
+
+std::vector<float> Stage::row_losses(int64_t samples) {
+  feed(samples);
+  return whole().row_losses(0, {.samples = samples});
 }
 
 Tensor Stage::predict(std::span<const int32_t> tokens) {

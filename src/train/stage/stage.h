@@ -18,14 +18,17 @@ namespace espalier::train {
 std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
                                   std::span<const PartShape> parts, bool borrowed = true);
 
-/// Store options of this config; without `training` for weights only.
-sparse::StoreOptions store_options(const io::Config& config, bool training);
+/// Store options of this config; without `training` for weights only; with `generation` for products
+/// with few rows, where storage "auto" is "sparse".
+sparse::StoreOptions store_options(const io::Config& config, bool training,
+                                   bool generation = false);
 
 class Stage {
  public:
   struct Options {
     int64_t micro_batch = 1;  ///< samples, at most
     bool training = true;
+    bool generation = false;  ///< not for training: for Generator (generation/generator.h)
     model::Recompute recompute = model::Recompute::none;
     bool dry = false;  ///< allocates nothing; kernels must be "dry"
     /// Initial masks (masks/initial_masks.h); empty: all elements are kept.
@@ -61,6 +64,8 @@ class Stage {
   double forward_backward(const MicroBatch& batch);
   /// Sums over the rows without training.
   Part::Loss evaluate(int64_t samples);
+  /// The loss of each row without training.
+  std::vector<float> row_losses(int64_t samples);
   /// Prediction of the token after `tokens`, 1 to features() of them: fp32 [1, classes], valid
   /// until the next call. The cost depends on the number of tokens given.
   Tensor predict(std::span<const int32_t> tokens);

@@ -1,8 +1,8 @@
 // Attention by tiles. One (sequence, head) pair at a time: q, k, v are packed to panels that fit
 // L2; score tiles of kQueryTile x kKeyTile are on the stack. Causal attention computes only tiles
-// on or below the diagonal, and within the window. Softmax and all sums are fp32. In bf16, if the instruction set
-// multiplies pairs, the operands of every product are bf16, including probabilities. Source: Dao,
-// FlashAttention-2 (2023), algorithms 1 and 2.
+// on or below the diagonal, and within the window. Softmax and all sums are fp32. In bf16, if the
+// instruction set multiplies pairs, the operands of every product are bf16, including
+// probabilities. Source: Dao, FlashAttention-2 (2023), algorithms 1 and 2.
 #include "src/kernels/cpu/attention/products.h"
 #include "src/kernels/cpu/attention/rows.h"
 #include "src/kernels/cpu/support.h"

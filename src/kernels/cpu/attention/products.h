@@ -24,8 +24,8 @@ inline const TileMath& math_for(DType dtype) {
   return pairs != nullptr ? *pairs : kFloatMath;
 }
 
-/// Heads and rows of AttentionArgs and AttentionBackwardArgs. A group is the query heads of one head
-/// of k and v.
+/// Heads and rows of AttentionArgs and AttentionBackwardArgs. A group is the query heads that share
+/// one head of k and v.
 struct Layout {
   int64_t heads, kv_heads, width, tokens;
 

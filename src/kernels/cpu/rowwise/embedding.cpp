@@ -27,7 +27,9 @@ void embed_row(const EmbeddingArgs& args, int64_t row) {
     }
     return;
   }
-  const T* position = row_of<T>(args.position, row % args.x.shape[1]);
+  const int64_t place =
+      args.positions ? elements<int32_t>(args.positions)[row] : row % args.x.shape[1];
+  const T* position = row_of<T>(args.position, place);
 #pragma omp simd
   for (int64_t c = 0; c < cols; ++c) {
     x[c] = scale * load(token + c) + load(position + c);
@@ -113,6 +115,9 @@ void add_columns(const EmbeddingBackwardArgs& args, const RowsById& sorted, int6
 
 void embedding(Stream& stream, const EmbeddingArgs& args) {
   cpu::require_ids_below("token", args.tokens, args.token.rows());
+  if (args.position && args.positions) {
+    cpu::require_ids_below("position", args.positions, args.position.rows());
+  }
   with_type(args.token.dtype, [&](auto type) {
     for_rows(stream.threads(), args.x.rows(), args.x.cols(),
              [&](int64_t row) { embed_row<decltype(type)>(args, row); });

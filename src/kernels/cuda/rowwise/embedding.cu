@@ -3,7 +3,7 @@
 // - Tokens with few rows have one block each.
 // - A token with many rows has one block per 128 columns, which sums 16 rows side by side.
 //
-// An id outside the table reads NaN and contributes nothing.
+// An id or a position outside the table reads NaN and contributes nothing.
 #include "src/kernels/cuda/simt/reduce.h"
 #include "src/kernels/cuda/simt/sort.h"
 #include "src/kernels/cuda/table.h"
@@ -17,23 +17,26 @@ constexpr int64_t kTileColumns = 128;
 
 struct Lookup {
   const int32_t* tokens;
+  const int32_t* positions;  ///< of each row, or null
   Elements token, position;
   float* x;
   float scale;
-  bool positions;
-  int64_t cols, context, vocabulary, token_stride, position_stride;
+  bool positioned;  ///< rows of `position` are added
+  int64_t cols, context, vocabulary, positions_known, token_stride, position_stride;
 };
 
 __global__ void __launch_bounds__(1024) embed_row(Lookup args) {
   const int64_t row = blockIdx.x;
   const int64_t id = args.tokens[row];
-  const bool known = id >= 0 && id < args.vocabulary;
+  const int64_t t = args.positions != nullptr ? args.positions[row] : row % args.context;
+  const bool known = id >= 0 && id < args.vocabulary &&
+                     (!args.positioned || (t >= 0 && t < args.positions_known));
   const int64_t from = known ? id * args.token_stride : 0;
-  const int64_t place = row % args.context * args.position_stride;
+  const int64_t place = known ? t * args.position_stride : 0;
   for (int64_t i = 4 * int64_t{threadIdx.x}; i < args.cols; i += 4 * int64_t{blockDim.x}) {
     const int64_t count = args.cols - i;
     Quad sum = load_quad(args.token, from + i, count);
-    const Quad position = args.positions ? load_quad(args.position, place + i, count) : Quad{};
+    const Quad position = args.positioned ? load_quad(args.position, place + i, count) : Quad{};
     for (int k = 0; k < 4; ++k) {
       sum.x[k] = known ? args.scale * sum.x[k] + position.x[k] : __uint_as_float(0x7fc00000U);
     }
@@ -144,14 +147,16 @@ __global__ void __launch_bounds__(1024)
 void embedding(Stream& stream, const EmbeddingArgs& args) {
   const int64_t cols = args.x.cols();
   const Lookup lookup{.tokens = static_cast<const int32_t*>(args.tokens.data),
+                      .positions = static_cast<const int32_t*>(args.positions.data),
                       .token = elements(args.token),
                       .position = elements(args.position),
                       .x = static_cast<float*>(args.x.data),
                       .scale = args.scale,
-                      .positions = static_cast<bool>(args.position),
+                      .positioned = static_cast<bool>(args.position),
                       .cols = cols,
                       .context = args.x.shape[1],
                       .vocabulary = args.token.rows(),
+                      .positions_known = args.position.rows(),
                       .token_stride = args.token.stride,
                       .position_stride = args.position.stride};
   launch(embed_row,

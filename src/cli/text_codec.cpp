@@ -1,0 +1,89 @@
+#include "src/cli/text_codec.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "src/core/error.h"
+
+namespace espalier::cli {
+
+TextCodec::TextCodec(const WeightsFile& file, const std::string& tokenizer)
+    : file_(file.path.string()), classes_(file.problem.classes) {
+  const std::string& kind = file.config.data.kind;
+  check(kind != "images", "{} classifies images and cannot write text; use a checkpoint of a GPT",
+        file_);
+  const auto found = file.meta.extra.find("tokenizer");
+  if (!tokenizer.empty()) {
+    tokenizer_ = io::Tokenizer::from_file(tokenizer);
+  } else if (found != file.meta.extra.end() && kind == "tokens") {
+    tokenizer_ = io::Tokenizer::from_text(found->second, file_ + " (tokenizer)");
+  }
+  if (tokenizer_) {
+    check(tokenizer_->vocabulary() <= classes_,
+          "the tokenizer has tokens up to {}, but the network of {} knows {}; use the tokenizer "
+          "that it was trained with",
+          tokenizer_->vocabulary() - 1, file_, classes_);
+    return;
+  }
+  check(kind != "chars" || file.characters.size() > 0,
+        "{} does not hold the characters of its vocabulary; repeat `espalier prune` or `espalier "
+        "import` with --config CONFIG.toml, where the files of data.train exist",
+        file_);
+  characters_ = kind == "bytes" ? io::Vocabulary::all_bytes() : file.characters;
+}
+
+std::vector<int32_t> TextCodec::encode(const std::string& text, std::string_view option) const {
+  return tokenizer_               ? tokenizer_->encode(text)
+         : characters_.size() > 0 ? characters_.encode(text)
+                                  : numbers(text, option);
+}
+
+/// Token numbers, separated by blanks or commas.
+std::vector<int32_t> TextCodec::numbers(std::string text, std::string_view option) const {
+  std::ranges::replace(text, ',', ' ');
+  std::istringstream words(text);
+  std::vector<int32_t> tokens;
+  for (std::string word; words >> word;) {
+    const bool digits = word.size() < 10 && word.find_first_not_of("0123456789") == word.npos;
+    const int64_t token = digits ? std::stoll(word) : -1;
+    if (token < 0 || token >= classes_) {
+      throw Usage(
+          fmt::format("{}: \"{}\" is not a token of {}; data of kind \"tokens\" without a "
+                      "tokenizer take numbers from 0 to {}",
+                      option, word, file_, classes_ - 1));
+    }
+    tokens.push_back(static_cast<int32_t>(token));
+  }
+  return tokens;
+}
+
+/// The text of the tokens behind end_. With a tokenizer it is the difference of two decodings that
+/// begin with the same earlier tokens, because a token's text may depend on those before it. A text
+/// that ends in U+FFFD may end in a part of a character: it waits for more, unless `all`.
+std::string TextCodec::Decoder::piece(bool all) {
+  static constexpr std::string_view kIncomplete = "\xef\xbf\xbd";
+  const std::span<const int32_t> known = std::span(tokens_).subspan(begin_);
+  const std::string before = codec_.tokenizer_->decode(known.first(end_ - begin_));
+  const std::string now = codec_.tokenizer_->decode(known);
+  if (now.size() <= before.size() || (!all && now.ends_with(kIncomplete))) {
+    return "";
+  }
+  begin_ = end_;
+  end_ = tokens_.size();
+  return now.substr(before.size());
+}
+
+std::string TextCodec::Decoder::add(int32_t token) {
+  if (!codec_.tokenizer_) {
+    return codec_.characters_.size() > 0 ? codec_.characters_.decode({&token, 1})
+                                         : fmt::format(" {}", token);
+  }
+  tokens_.push_back(token);
+  return piece(false);
+}
+
+std::string TextCodec::Decoder::rest() {
+  return codec_.tokenizer_ && end_ < tokens_.size() ? piece(true) : "";
+}
+
+}  // namespace espalier::cli

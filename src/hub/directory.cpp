@@ -1,0 +1,166 @@
+#include "src/hub/directory.h"
+
+#include <array>
+#include <bit>
+
+#include "io/files/folders.h"
+#include "io/files/raw_file.h"
+#include "io/run/parse_json.h"
+#include "src/core/error.h"
+#include "src/hub/config_json.h"
+
+namespace espalier::hub {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Files that export writes back.
+constexpr std::array<std::string_view, 4> kCarried{"tokenizer_config.json",
+                                                   "special_tokens_map.json",
+                                                   "generation_config.json", "chat_template.jinja"};
+constexpr uint64_t kMaxTokenizer = uint64_t{256} << 20;
+
+/// Checkpoints hold texts without NUL.
+std::string read_plain_text(const fs::path& path, uint64_t most = 4 * io::kMaxConfig) {
+  std::string text = io::read_text(path, "text of a model", most);
+  check(text.find('\0') == std::string::npos,
+        "{} is no text (it holds a zero byte); download it again", path.string());
+  return text;
+}
+
+fs::path without_slash(const fs::path& path) {
+  return path.has_filename() ? path : path.parent_path();
+}
+
+}  // namespace
+
+std::map<std::string, std::string> read_texts(const fs::path& folder,
+                                              std::vector<std::string>& notes) {
+  std::map<std::string, std::string> texts;
+  const fs::path config = folder / "config.json";
+  check(io::path_exists(config),
+        "{} has no config.json, which describes the network; download it into the folder of the "
+        "weights",
+        folder.empty() ? "." : folder.string());
+  texts[std::string(kConfigText)] = read_plain_text(config);
+  for (const std::string_view name : kCarried) {
+    if (io::path_exists(folder / name)) {
+      texts[std::string(io::kHubTexts) + std::string(name)] = read_plain_text(folder / name);
+    }
+  }
+  if (io::path_exists(folder / kTokenizerFile)) {
+    texts[std::string(io::kTokenizerText)] =
+        read_plain_text(folder / kTokenizerFile, kMaxTokenizer);
+  } else {
+    const bool other = io::path_exists(folder / "tokenizer.model") ||
+                       io::path_exists(folder / "vocab.json") ||
+                       io::path_exists(folder / "spiece.model");
+    notes.push_back(fmt::format(
+        "{} has no tokenizer.json: texts need `data tokenize --tokenizer FILE`{}", folder.string(),
+        other ? "; its other tokenizer files become one with transformers: "
+                "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
+              : ""));
+  }
+  return texts;
+}
+
+void write_texts(const fs::path& folder, const std::map<std::string, std::string>& texts) {
+  const auto write = [&](std::string_view name, const std::string& text) {
+    io::AtomicFile file(folder / name);
+    file.append(text);
+    file.commit();
+  };
+  for (const std::string_view name : kCarried) {
+    const auto found = texts.find(std::string(io::kHubTexts) + std::string(name));
+    if (found != texts.end()) {
+      write(name, found->second);
+    }
+  }
+  if (const auto found = texts.find(std::string(io::kTokenizerText)); found != texts.end()) {
+    write(kTokenizerFile, found->second);
+  }
+}
+
+std::string text_of(const FileFacts& facts) {
+  Json json{{"prefix", facts.prefix},
+            {"type", facts.type},
+            {"other_types", facts.other_types},
+            {"numbers", Json::object()}};
+  for (const auto& [name, values] : facts.numbers) {
+    std::string bits;
+    for (const float value : values) {
+      bits += fmt::format("{:08x}", std::bit_cast<uint32_t>(value));
+    }
+    json["numbers"][name] = bits;
+  }
+  return json.dump(-1, ' ', true);
+}
+
+FileFacts file_facts_of(const std::string& text, const std::string& file) {
+  const Json json = io::parse_json<Json>(text);
+  const auto expect = [&](bool ok) {
+    check(ok, "{}: its text \"{}\" is damaged; import the model again", file, kLayoutText);
+  };
+  const auto word = [&](const Json& value) {
+    expect(value.is_string());
+    return value.get<std::string>();
+  };
+  expect(json.is_object());
+  for (const char* key : {"prefix", "type", "other_types", "numbers"}) {
+    expect(json.contains(key));
+  }
+  expect(json["other_types"].is_object() && json["numbers"].is_object());
+  FileFacts facts{.prefix = word(json["prefix"]), .type = word(json["type"])};
+  for (const auto& [name, type] : json["other_types"].items()) {
+    facts.other_types[name] = word(type);
+  }
+  for (const auto& [name, bits] : json["numbers"].items()) {
+    constexpr size_t kDigits = 8;
+    constexpr int kHexadecimal = 16;
+    const std::string digits = word(bits);
+    expect(digits.size() % kDigits == 0 &&
+           digits.find_first_not_of("0123456789abcdef") == std::string::npos);
+    std::vector<float>& values = facts.numbers[name];
+    for (size_t at = 0; at < digits.size(); at += kDigits) {
+      values.push_back(std::bit_cast<float>(
+          static_cast<uint32_t>(std::stoul(digits.substr(at, kDigits), nullptr, kHexadecimal))));
+    }
+  }
+  return facts;
+}
+
+AtomicFolder::AtomicFolder(fs::path path)
+    : path_(without_slash(path)), temporary_(io::temporary_name(path_)) {
+  std::error_code ignored;
+  check(!io::path_exists(path_) || fs::is_directory(path_, ignored),
+        "{} is no folder; name another output folder with -o", path_.string());
+  check(io::entries_of(path_).empty(),
+        "{} is not empty, and an export does not mix with other files; remove it, or name another "
+        "output folder with -o",
+        path_.string());
+  io::make_folder_of(path_);
+  const fs::path beside = path_.has_parent_path() ? path_.parent_path() : ".";
+  for (const fs::path& entry : io::entries_of(beside)) {
+    const bool mine = entry.filename() == temporary_.filename();
+    const bool of_this = entry.filename().string().starts_with(path_.filename().string() + ".tmp-");
+    if (mine || (of_this && io::is_abandoned(entry))) {
+      fs::remove_all(entry, ignored);  // left by a process that was killed
+    }
+  }
+  check(io::make_folder(temporary_), "{} exists already; remove it", temporary_.string());
+}
+
+AtomicFolder::~AtomicFolder() {
+  if (!committed_) {
+    std::error_code ignored;
+    fs::remove_all(temporary_, ignored);
+  }
+}
+
+void AtomicFolder::commit() {
+  io::sync_folder(temporary_);
+  io::publish(temporary_, path_);
+  committed_ = true;
+}
+
+}  // namespace espalier::hub

@@ -1,0 +1,101 @@
+// GPT-NeoX and Pythia (GPTNeoXForCausalLM). Queries, keys and values of a head are consecutive rows
+// of one matrix.
+#include "src/hub/families/shared.h"
+
+namespace espalier::hub {
+namespace {
+
+constexpr double kNeoxEpsilon = 1e-5;
+constexpr double kNeoxBase = 10'000;
+constexpr double kNeoxShare = 0.25;
+
+void read_neox(const ConfigJson& json, io::ModelConfig& model) {
+  model.kind = "decoder";
+  model.family = "neox";
+  read_sizes(json, model);
+  model.activation = activation_in(json, "hidden_act", "gelu_erf");
+  model.norm_epsilon = json.real("layer_norm_eps", kNeoxEpsilon);
+  model.tie_embeddings = json.flag("tie_word_embeddings", false);
+  model.rotary_share = json.real("rotary_pct", json.real("partial_rotary_factor", kNeoxShare));
+  read_rotary(json, model, "rotary_emb_base");
+  json.only("use_parallel_residual", true,
+            "attention and MLP of a block read the same residual stream");
+  json.only("attention_bias", true, "attention has biases");
+}
+
+Json write_neox(const io::ModelConfig& model) {
+  Json json{{"architectures", {"GPTNeoXForCausalLM"}},
+            {"model_type", "gpt_neox"},
+            {"attention_bias", true},
+            {"attention_dropout", 0.0},
+            {"hidden_act", activation_name(model.activation, "gelu_erf")},
+            {"hidden_dropout", 0.0},
+            {"hidden_size", model.width},
+            {"intermediate_size", mlp_width_of(model)},
+            {"layer_norm_eps", model.norm_epsilon > 0 ? model.norm_epsilon : kNeoxEpsilon},
+            {"max_position_embeddings", model.context},
+            {"num_attention_heads", model.heads},
+            {"num_hidden_layers", model.layers},
+            {"rotary_pct", model.rotary_share > 0 ? model.rotary_share : kNeoxShare},
+            {"tie_word_embeddings", model.tie_embeddings},
+            {"use_parallel_residual", true},
+            {"vocab_size", model.vocabulary}};
+  write_rotary(model, kNeoxBase, json, "rotary_emb_base");
+  return json;
+}
+
+std::vector<TensorRule> neox_tensors(const io::ModelConfig& model) {
+  std::vector<TensorRule> all{{.tensor = "embed_in.weight", .parameter = "embedding.token"}};
+  const auto add = [&](const std::string& tensor, const std::string& parameter) {
+    for (const char* kind : {".weight", ".bias"}) {
+      all.push_back(
+          {.tensor = "layers.{}." + tensor + kind, .parameter = "blocks.{}." + parameter + kind});
+    }
+  };
+  add("input_layernorm", "norm1");
+  for (const char* kind : {".weight", ".bias"}) {
+    int64_t part = 0;
+    for (const char* parameter : {"query", "key", "value"}) {
+      all.push_back({.tensor = std::string("layers.{}.attention.query_key_value") + kind,
+                     .parameter = std::string("blocks.{}.attention.") + parameter + kind,
+                     .form = Form::fused,
+                     .heads = model.heads,
+                     .part = part++});
+    }
+  }
+  add("attention.dense", "attention.projection");
+  add("post_attention_layernorm", "norm2");
+  add("mlp.dense_h_to_4h", "mlp.expand");
+  add("mlp.dense_4h_to_h", "mlp.contract");
+  all.push_back({.tensor = "final_layer_norm.weight", .parameter = "norm.weight"});
+  all.push_back({.tensor = "final_layer_norm.bias", .parameter = "norm.bias"});
+  if (!model.tie_embeddings) {
+    all.push_back({.tensor = "embed_out.weight", .parameter = "head.weight", .prefixed = false});
+  }
+  return all;
+}
+
+std::vector<std::string> neox_ignored(const io::ModelConfig& model) {
+  std::vector<std::string> all{"layers.{}.attention.bias", "layers.{}.attention.masked_bias",
+                               "layers.{}.attention.rotary_emb.inv_freq", "rotary_emb.inv_freq"};
+  if (model.tie_embeddings) {
+    all.emplace_back("embed_out.weight");
+  }
+  return all;
+}
+
+}  // namespace
+
+extern const Family kNeox;
+const Family kNeox{.name = "gpt_neox",
+                   .help = "GPT-NeoX, Pythia",
+                   .architecture = "GPTNeoXForCausalLM",
+                   .prefix = "gpt_neox.",
+                   .read = read_neox,
+                   .positions_key = "max_position_embeddings",
+                   .fits = [](const io::ModelConfig& model) { return is_decoder(model, "neox"); },
+                   .write = write_neox,
+                   .tensors = neox_tensors,
+                   .ignored = neox_ignored};
+
+}  // namespace espalier::hub

@@ -1,0 +1,260 @@
+#include "src/hub/families/shared.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace espalier::hub {
+namespace {
+
+/// Names in config.json, and model.activation; export writes the first name of each.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kActivations{
+    {{"silu", "silu"},
+     {"gelu_pytorch_tanh", "gelu"},
+     {"gelu", "gelu_erf"},
+     {"relu", "relu"},
+     {"swish", "silu"},
+     {"gelu_new", "gelu"}}};
+
+/// The member of the config that scales rotary positions.
+void read_scaling(const ConfigJson& scaling, const std::string& type, const ConfigJson& json,
+                  io::ModelConfig& model) {
+  constexpr double kYarnHigh = 32;
+  const auto positions = static_cast<double>(json.number("max_position_embeddings", 1));
+  if (type == "default") {
+    return;
+  }
+  if (type != "linear" && type != "llama3" && type != "yarn") {
+    scaling.refuse(scaling.has("rope_type") ? "rope_type" : "type",
+                   "rotary positions are scaled by linear, llama3 or yarn");
+  }
+  model.rotary_scaling = type;
+  model.rotary_factor = scaling.real("factor", 1);
+  model.rotary_context =
+      scaling.number("original_max_position_embeddings", static_cast<int64_t>(positions));
+  if (type == "llama3") {
+    model.rotary_low = scaling.real("low_freq_factor", 1);
+    model.rotary_high = scaling.real("high_freq_factor", 4);
+  } else if (type == "yarn") {
+    model.rotary_low = scaling.real("beta_slow", 1);
+    model.rotary_high = scaling.real("beta_fast", kYarnHigh);
+    model.rotary_gain = scaling.real("attention_factor", 0);
+    for (const char* key : {"mscale", "mscale_all_dim"}) {
+      if (scaling.has(key)) {
+        scaling.refuse(key, "the gain of yarn is attention_factor or its default");
+      }
+    }
+    scaling.only("truncate", true, "the ends of the scaled range are whole numbers");
+  }
+}
+
+}  // namespace
+
+std::string activation_in(const ConfigJson& json, const std::string& key,
+                          const std::string& missing) {
+  if (!json.has(key)) {
+    return missing;
+  }
+  const std::string name = json.word(key, "");
+  std::string known;
+  for (const auto& [theirs, ours] : kActivations) {
+    if (name == theirs) {
+      return std::string(ours);
+    }
+    known += (known.empty() ? "" : ", ") + std::string(theirs);
+  }
+  json.refuse(key, "blocks compute " + known);
+}
+
+std::string activation_name(const std::string& activation, std::string_view own) {
+  const std::string_view wanted = activation == "auto" ? own : std::string_view(activation);
+  for (const auto& [theirs, ours] : kActivations) {
+    if (wanted == ours) {
+      return std::string(theirs);
+    }
+  }
+  fail("model.activation = \"{}\" has no name in Hugging Face's config.json", wanted);
+}
+
+void read_sizes(const ConfigJson& json, io::ModelConfig& model) {
+  model.layers = json.number("num_hidden_layers");
+  model.heads = json.number("num_attention_heads");
+  model.width = json.number("hidden_size");
+  model.mlp_width = json.number("intermediate_size");
+  model.vocabulary = json.number("vocab_size");
+}
+
+void read_rotary(const ConfigJson& json, io::ModelConfig& model, const std::string& base_key) {
+  // transformers 5 joins both members in rope_parameters.
+  const bool joined = json.has("rope_parameters");
+  const ConfigJson scaling = json.part(joined ? "rope_parameters" : "rope_scaling");
+  constexpr double kBase = 10'000;
+  model.rotary_base = joined ? scaling.real("rope_theta", kBase)
+                             : json.real(base_key, json.real("rope_theta", kBase));
+  check(model.rotary_base > 0, "{}: \"{}\" must be above 0; correct config.json", json.file(),
+        base_key);
+  read_scaling(scaling, scaling.word("rope_type", scaling.word("type", "default")), json, model);
+}
+
+void write_rotary(const io::ModelConfig& model, double base, Json& json,
+                  const std::string& base_key) {
+  json[base_key] = model.rotary_base > 0 ? model.rotary_base : base;
+  if (model.rotary_scaling == "none") {
+    json["rope_scaling"] = nullptr;
+    return;
+  }
+  check(model.rotary_scaling != "dynamic",
+        "model.rotary_scaling = \"dynamic\" computes with model.context, and transformers with the "
+        "length of each sequence; export plain arrays with -o FILE.h5");
+  Json scaling{{"rope_type", model.rotary_scaling},
+               {"factor", model.rotary_factor},
+               {"original_max_position_embeddings",
+                model.rotary_context > 0 ? model.rotary_context : model.context}};
+  const bool by_turns = model.rotary_scaling == "llama3";
+  if (by_turns || model.rotary_scaling == "yarn") {
+    constexpr double kLlamaHigh = 4;
+    constexpr double kYarnHigh = 32;
+    const double high = by_turns ? kLlamaHigh : kYarnHigh;
+    scaling[by_turns ? "low_freq_factor" : "beta_slow"] = model.rotary_low;
+    scaling[by_turns ? "high_freq_factor" : "beta_fast"] =
+        model.rotary_high > 0 ? model.rotary_high : high;
+  }
+  if (model.rotary_gain > 0) {
+    check(model.rotary_scaling == "yarn",
+          "model.rotary_gain beside model.rotary_scaling = \"{}\" has no key in Hugging Face's "
+          "config.json; export plain arrays with -o FILE.h5",
+          model.rotary_scaling);
+    scaling["attention_factor"] = model.rotary_gain;
+  }
+  json["rope_scaling"] = scaling;
+}
+
+bool is_decoder(const io::ModelConfig& model, std::string_view family) {
+  return model.kind == "decoder" && model.family == family;
+}
+
+/// Layers from max_window_layers on have the window; newer files list the kind of each layer.
+void read_qwen_window(const ConfigJson& json, io::ModelConfig& model) {
+  if (!json.flag("use_sliding_window", false) || !json.has("sliding_window")) {
+    return;
+  }
+  const int64_t window = json.number("sliding_window");
+  int64_t windows = 0;
+  if (json.has("layer_types")) {
+    const Json& types = json.json()["layer_types"];
+    windows = types.is_array() ? std::ranges::count(types, Json("sliding_attention")) : -1;
+  } else {
+    constexpr int64_t kFirst = 28;  // where the key is missing
+    const Json& json_first = json.json();
+    const int64_t first =
+        json_first.contains("max_window_layers") && json_first["max_window_layers"] == 0
+            ? 0
+            : json.number("max_window_layers", kFirst);
+    windows = std::max<int64_t>(model.layers - first, 0);
+  }
+  if (windows != 0 && windows != model.layers) {
+    json.refuse(json.has("layer_types") ? "layer_types" : "max_window_layers",
+                "either all layers or none have the window of attention");
+  }
+  model.window = windows == 0 ? 0 : window;
+}
+
+void write_qwen_window(const io::ModelConfig& model, Json& json) {
+  json["use_sliding_window"] = model.window > 0;
+  json["sliding_window"] = model.window > 0 ? Json(model.window) : Json();
+  json["max_window_layers"] = model.window > 0 ? 0 : model.layers;
+}
+
+int64_t kv_heads_of(const io::ModelConfig& model) {
+  return model.kv_heads > 0 ? model.kv_heads : model.heads;
+}
+int64_t head_width_of(const io::ModelConfig& model) {
+  return model.head_width > 0 ? model.head_width : model.width / model.heads;
+}
+int64_t mlp_width_of(const io::ModelConfig& model) {
+  return model.mlp_width > 0 ? model.mlp_width : model.mlp_ratio * model.width;
+}
+
+void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::ModelConfig& model) {
+  model.kind = "decoder";
+  model.family = like.family;
+  read_sizes(json, model);
+  model.kv_heads = json.number("num_key_value_heads", model.heads);
+  model.head_width = json.number("head_dim", model.width / model.heads);
+  model.norm_epsilon = json.real("rms_norm_eps", 1e-6);
+  model.tie_embeddings = json.flag("tie_word_embeddings", tied);
+  model.activation = activation_in(json, "hidden_act", std::string(like.activation));
+  read_rotary(json, model);
+  if (json.has("partial_rotary_factor")) {
+    model.rotary_share = json.real("partial_rotary_factor", 1);
+  }
+  json.only("mlp_bias", false, "MLPs have no biases");
+  if (!like.bias) {
+    json.only("attention_bias", false, "attention has no biases in this family");
+  }
+}
+
+Json write_llama(const io::ModelConfig& model, const LlamaLike& like) {
+  Json json{{"architectures", {like.architecture}},
+            {"model_type", like.type},
+            {"attention_dropout", 0.0},
+            {"head_dim", head_width_of(model)},
+            {"hidden_act", activation_name(model.activation, like.activation)},
+            {"hidden_size", model.width},
+            {"intermediate_size", mlp_width_of(model)},
+            {"max_position_embeddings", model.context},
+            {"num_attention_heads", model.heads},
+            {"num_hidden_layers", model.layers},
+            {"num_key_value_heads", kv_heads_of(model)},
+            {"rms_norm_eps", model.norm_epsilon > 0 ? model.norm_epsilon : like.epsilon},
+            {"tie_word_embeddings", model.tie_embeddings},
+            {"vocab_size", model.vocabulary}};
+  if (model.rotary_share > 0 && model.rotary_share != 1) {
+    json["partial_rotary_factor"] = model.rotary_share;
+  }
+  write_rotary(model, like.base, json);
+  return json;
+}
+
+std::vector<TensorRule> llama_tensors(const io::ModelConfig& model, const LlamaLike& like) {
+  std::vector<TensorRule> all{{.tensor = "embed_tokens.weight", .parameter = "embedding.token"}};
+  const auto norm = [&](const std::string& tensor, const std::string& parameter) {
+    all.push_back({.tensor = tensor, .parameter = parameter, .plus_one = like.plus_one});
+  };
+  const auto add = [&](const std::string& tensor, const std::string& parameter, bool bias) {
+    all.push_back({.tensor = "layers.{}." + tensor + ".weight",
+                   .parameter = "blocks.{}." + parameter + ".weight"});
+    if (bias) {
+      all.push_back({.tensor = "layers.{}." + tensor + ".bias",
+                     .parameter = "blocks.{}." + parameter + ".bias"});
+    }
+  };
+  norm("layers.{}.input_layernorm.weight", "blocks.{}.norm1.weight");
+  add("self_attn.q_proj", "attention.query", like.bias);
+  add("self_attn.k_proj", "attention.key", like.bias);
+  add("self_attn.v_proj", "attention.value", like.bias);
+  if (like.head_norm) {
+    norm("layers.{}.self_attn.q_norm.weight", "blocks.{}.attention.query_norm.weight");
+    norm("layers.{}.self_attn.k_norm.weight", "blocks.{}.attention.key_norm.weight");
+  }
+  add("self_attn.o_proj", "attention.projection", false);
+  norm("layers.{}.post_attention_layernorm.weight", "blocks.{}.norm2.weight");
+  add("mlp.gate_proj", "mlp.gate", false);
+  add("mlp.up_proj", "mlp.up", false);
+  add("mlp.down_proj", "mlp.contract", false);
+  norm("norm.weight", "norm.weight");
+  if (!model.tie_embeddings) {
+    all.push_back({.tensor = "lm_head.weight", .parameter = "head.weight", .prefixed = false});
+  }
+  return all;
+}
+
+std::vector<std::string> llama_ignored(const io::ModelConfig& model) {
+  std::vector<std::string> all{"layers.{}.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq"};
+  if (model.tie_embeddings) {
+    all.emplace_back("lm_head.weight");
+  }
+  return all;
+}
+
+}  // namespace espalier::hub

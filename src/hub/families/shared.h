@@ -1,0 +1,56 @@
+#pragma once
+// Keys and tensors that several families share.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/hub/families/family.h"
+
+namespace espalier::hub {
+
+/// model.activation of the name in config.json; refuses others. `missing`: that of the family.
+std::string activation_in(const ConfigJson& json, const std::string& key,
+                          const std::string& missing);
+/// The name in config.json of model.activation; "auto" is `own`.
+std::string activation_name(const std::string& activation, std::string_view own);
+
+/// num_hidden_layers, num_attention_heads, hidden_size, intermediate_size, vocab_size.
+void read_sizes(const ConfigJson& json, io::ModelConfig& model);
+/// Rotary positions: rope_theta and rope_scaling, or rope_parameters. `base_key`: older name of
+/// rope_theta.
+void read_rotary(const ConfigJson& json, io::ModelConfig& model,
+                 const std::string& base_key = "rope_theta");
+/// Adds rope_theta and rope_scaling.
+void write_rotary(const io::ModelConfig& model, double base, Json& json,
+                  const std::string& base_key = "rope_theta");
+
+/// Whether the network is a decoder of this model.family.
+bool is_decoder(const io::ModelConfig& model, std::string_view family);
+/// The window of Qwen's layers, which must be alike.
+void read_qwen_window(const ConfigJson& json, io::ModelConfig& model);
+void write_qwen_window(const io::ModelConfig& model, Json& json);
+
+/// Numbers that zeros in [model] stand for.
+int64_t kv_heads_of(const io::ModelConfig& model);
+int64_t head_width_of(const io::ModelConfig& model);
+int64_t mlp_width_of(const io::ModelConfig& model);
+
+/// What differs between the relatives of Llama.
+struct LlamaLike {
+  std::string_view family;        ///< model.family
+  std::string_view architecture;  ///< "LlamaForCausalLM"
+  std::string_view type;          ///< model_type
+  std::string_view activation;    ///< its model.activation
+  double epsilon = 1e-6;          ///< of its norms, where [model] has none
+  double base = 10'000;           ///< likewise, of rotary positions
+  bool bias = false;              ///< of queries, keys and values
+  bool head_norm = false;
+  bool plus_one = false;  ///< norms multiply by weight + 1
+};
+/// The keys of all relatives. `tied`: where tie_word_embeddings is missing.
+void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::ModelConfig& model);
+Json write_llama(const io::ModelConfig& model, const LlamaLike& like);
+std::vector<TensorRule> llama_tensors(const io::ModelConfig& model, const LlamaLike& like);
+std::vector<std::string> llama_ignored(const io::ModelConfig& model);
+
+}  // namespace espalier::hub

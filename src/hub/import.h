@@ -1,0 +1,42 @@
+#pragma once
+// Hugging Face directory → checkpoint.
+//
+// Tensors are read and parameters written in pieces of 4 MiB, by two threads. Transposed tensors
+// (GPT-2) and those that become masked are in memory as a whole, one at a time. The checkpoint
+// appears whole or not at all.
+//
+// Its config: [model] of the family, data.kind = "tokens", data.token_type by the vocabulary,
+// train.dtype by the type of most values. Its texts: directory.h.
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/config/config.h"
+#include "src/core/types.h"
+
+namespace espalier::hub {
+
+struct ImportOptions {
+  std::filesystem::path from;  ///< the folder, its safetensors file or its index
+  std::filesystem::path to;
+  bool zeros_are_pruned = false;  ///< zeros of prunable parameters become their masks
+  std::optional<DType> dtype{};   ///< of all values; none: each parameter's in the files
+  int64_t context = 0;            ///< model.context; 0: the largest number of positions
+  bool tokenizer = true;          ///< false: tokenizer.json is left out
+};
+
+struct ImportReport {
+  io::Config config{};
+  std::string architecture{};
+  int64_t parameters = 0, kept = 0;  ///< elements
+  uint64_t bytes = 0;                ///< of the values
+  int64_t tokens = 0;                ///< of the tokenizer; 0: none
+  std::vector<std::string> notes{};
+};
+
+/// Throws Failure, with nothing written, unless the directory holds exactly the tensors of a
+/// network of a supported family.
+ImportReport import_model(const ImportOptions& options);
+
+}  // namespace espalier::hub

@@ -1,0 +1,131 @@
+#include "src/hub/masked_array.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace espalier::hub {
+namespace {
+
+constexpr int64_t kWordBits = 64;
+constexpr int64_t kWordsPerCount = 8;
+
+/// Calls `body` with an unsigned integer as wide as the type.
+template <class Body>
+void with_bits(DType dtype, const Body& body) {
+  if (size_of(dtype) == sizeof(uint16_t)) {
+    body(uint16_t{0});
+  } else {
+    body(uint32_t{0});
+  }
+}
+
+template <class Bits>
+std::span<Bits> bits_of(const Tensor& tensor) {
+  return {static_cast<Bits*>(tensor.data), static_cast<size_t>(tensor.count())};
+}
+
+}  // namespace
+
+void convert_elements(const Tensor& from, const Tensor& to) {
+  require(from.count() == to.count(), "arrays have equally many elements", from.count(),
+          to.count());
+  if (from.dtype == to.dtype) {
+    std::memcpy(to.data, from.data, from.bytes());
+    return;
+  }
+  with_number(from.dtype, [&]<class From>(From) {
+    with_number(to.dtype, [&]<class To>(To) {
+      std::ranges::transform(from.span<From>(), to.get<To>(),
+                             [](From x) { return from_float<To>(to_float(x)); });
+    });
+  });
+}
+
+MaskedArray::MaskedArray(sparse::Mask mask, std::vector<std::byte> values, DType dtype)
+    : mask_(std::move(mask)), values_(std::move(values)), dtype_(dtype) {
+  int64_t sum = 0;
+  const auto words = mask_.words();
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i % kWordsPerCount == 0) {
+      counts_.push_back(sum);
+    }
+    sum += std::popcount(words[i]);
+  }
+  require(values_.size() == static_cast<size_t>(sum) * size_of(dtype_),
+          "there is a value for each kept element", values_.size(), sum);
+}
+
+int64_t MaskedArray::kept_before(int64_t position) const {
+  const int64_t word = position / kWordBits;
+  const auto words = mask_.words();
+  if (position == mask_.size()) {
+    return static_cast<int64_t>(values_.size() / size_of(dtype_));
+  }
+  int64_t sum = counts_[static_cast<size_t>(word / kWordsPerCount)];
+  for (int64_t w = word / kWordsPerCount * kWordsPerCount; w < word; ++w) {
+    sum += std::popcount(words[static_cast<size_t>(w)]);
+  }
+  const uint64_t below = (uint64_t{1} << (position % kWordBits)) - 1;
+  return sum + std::popcount(words[static_cast<size_t>(word)] & below);
+}
+
+void MaskedArray::read(int64_t first, const Tensor& out, std::span<uint8_t> kept) const {
+  const int64_t count = out.count();
+  require(first >= 0 && first + count <= mask_.size(), "the elements are within the array", first,
+          count, mask_.size());
+  if (dtype_ != out.dtype) {
+    std::vector<std::byte> same(static_cast<size_t>(count) * size_of(dtype_));
+    const Tensor view(same.data(), dtype_, Shape{count});
+    read(first, view, kept);
+    convert_elements(view, out.reshaped(Shape{count}));
+    return;
+  }
+  const int64_t from = kept_before(first);
+  with_bits(dtype_, [&]<class Bits>(Bits) {
+    const Bits* next = reinterpret_cast<const Bits*>(values_.data()) + from;
+    const auto to = bits_of<Bits>(out);
+    for (int64_t i = 0; i < count; ++i) {
+      const bool keep = mask_[first + i];
+      to[static_cast<size_t>(i)] = keep ? *next : Bits{0};
+      next += keep ? 1 : 0;
+    }
+  });
+  for (size_t i = 0; i < kept.size(); ++i) {
+    kept[i] = mask_[first + static_cast<int64_t>(i)] ? 1 : 0;
+  }
+}
+
+MaskedArrayBuilder::MaskedArrayBuilder(int64_t size, DType dtype)
+    : size_(size), dtype_(dtype), words_(static_cast<size_t>((size + kWordBits - 1) / kWordBits)) {
+  // Pages that are not written take no memory; a vector that grows would be copied.
+  values_.reserve(static_cast<size_t>(size) * size_of(dtype));
+}
+
+void MaskedArrayBuilder::add(const Tensor& values, std::span<const uint8_t> kept) {
+  require(values.dtype == dtype_ && next_ + values.count() <= size_,
+          "the elements are the next of the array", next_, values.count(), size_);
+  with_bits(dtype_, [&]<class Bits>(Bits) {
+    // Of fp32, bf16 and fp16, the zeros are those whose bits below the sign are 0.
+    constexpr auto kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
+    const auto from = bits_of<const Bits>(values);
+    const size_t before = values_.size();
+    values_.resize(before + from.size_bytes());
+    Bits* to = reinterpret_cast<Bits*>(values_.data() + before);
+    Bits* const begin = to;
+    for (size_t i = 0; i < from.size(); ++i) {
+      const bool keep = kept.empty() ? (from[i] & kMagnitude) != 0 : kept[i] != 0;
+      const auto position = static_cast<size_t>(next_) + i;
+      *to = from[i];
+      to += keep ? 1 : 0;
+      words_[position / kWordBits] |= uint64_t{keep ? 1U : 0U} << (position % kWordBits);
+    }
+    values_.resize(before + static_cast<size_t>(to - begin) * sizeof(Bits));
+    kept_ += to - begin;
+  });
+  next_ += values.count();
+}
+
+std::span<const std::byte> MaskedArrayBuilder::values() const { return values_; }
+
+}  // namespace espalier::hub

@@ -1,0 +1,17 @@
+#pragma once
+// Transposes parts of matrices in memory.
+#include <cstdint>
+#include <span>
+
+#include "src/core/tensor.h"
+
+namespace espalier::hub {
+
+/// out [n, R] = columns [first, first + n) of in [R, C], transposed. Elements of 2 or 4 bytes, of
+/// one type; both contiguous.
+void transpose(const Tensor& in, int64_t first, const Tensor& out);
+/// The same of bytes: in [rows, cols], out [count, rows].
+void transpose_bytes(std::span<const uint8_t> in, int64_t rows, int64_t cols, int64_t first,
+                     int64_t count, std::span<uint8_t> out);
+
+}  // namespace espalier::hub

@@ -1,0 +1,124 @@
+// The real program with directories of Hugging Face models: a tiny one goes in, is pruned and
+// trained, and comes out, with its tokenizer.
+#include <gmock/gmock.h>
+
+#include "io/checkpoint/checkpoint.h"
+#include "tests/hub/example_models.h"
+#include "tests/support/program.h"
+
+namespace espalier::cli_hub_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+
+/// Each byte of the text is a token.
+std::string byte_tokenizer() {
+  nlohmann::ordered_json vocabulary;
+  int next = 0;
+  for (char c = 'a'; c <= 'z'; ++c) {
+    vocabulary[std::string(1, c)] = next++;
+  }
+  vocabulary["\u0120"] = next++;  // a blank
+  vocabulary["\u010a"] = next++;  // the end of a line
+  return nlohmann::ordered_json{
+      {"version", "1.0"},
+      {"added_tokens", nlohmann::json::array()},
+      {"normalizer", nullptr},
+      {"pre_tokenizer",
+       {{"type", "ByteLevel"},
+        {"add_prefix_space", false},
+        {"trim_offsets", true},
+        {"use_regex", true}}},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "ByteLevel"}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", nlohmann::json::array()}}}}
+      .dump();
+}
+
+void write_hub_model(const Workplace& here, const std::string& architecture) {
+  const std::string config = hub::example_model(architecture).config;
+  hub::write_model(here / "hub", config, hub::make_tensors(config, io::SafetensorsType::bf16));
+  here.write("hub/tokenizer.json", byte_tokenizer());
+  std::string text;
+  for (int i = 0; i < 200; ++i) {
+    text += "the quick brown fox jumps over a lazy dog\n";
+  }
+  here.write("words.txt", text);
+}
+
+class HubModel : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HubModel, IsPrunedTrainedAndExported) {
+  const Workplace here;
+  write_hub_model(here, GetParam());
+  const Ran imported = here.run("import hub -o dense.h5 --context 16");
+  expect_code(imported, 0);
+  EXPECT_THAT(imported.err, HasSubstr("wrote dense.h5: " + GetParam()));
+  expect_code(here.run("data tokenize words.txt --tokenizer dense.h5 -o train.bin"), 0);
+  expect_code(here.run("inspect dense.h5"), 0);
+  expect_code(here.run("prune dense.h5 -o pruned.h5 --method wanda --sparsity 0.5 --calibration "
+                       "train.bin --samples 8"),
+              0);
+  here.write("finetune.toml",
+             "[data]\nkind = \"tokens\"\ntrain = [\"train.bin\"]\n[train]\nsteps = 3\n"
+             "global_batch = 2\neval_batches = 1\n[run]\nout = \"tuned\"\n");
+  expect_code(here.run("train finetune.toml --init pruned.h5"), 0);
+  const std::string last = "tuned/checkpoints/step-000003.h5";
+  expect_code(here.run("eval " + last), 0);
+  expect_code(here.run("export " + last + " -o out/model"), 0);
+  EXPECT_EQ(here.read("out/model/tokenizer.json"), byte_tokenizer());
+
+  // The masks come back, also those of the checkpoint before the training.
+  expect_code(here.run("import out/model -o again.h5 --zeros-are-pruned"), 0);
+  const auto kept = [&](const std::string& file) {
+    return here.run("inspect --json " + file).json()["kept_parameters"].get<int64_t>();
+  };
+  EXPECT_EQ(kept("again.h5"), kept("pruned.h5"));
+  EXPECT_LT(kept("pruned.h5"), kept("dense.h5"));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HubModel, ::testing::Values("GPT2LMHeadModel", "Qwen2ForCausalLM"),
+                         [](const auto& row) { return row.param; });
+
+TEST(CliHub, WrongUsage) {
+  const Workplace here;
+  write_hub_model(here, "GPT2LMHeadModel");
+  expect_code(here.run("import hub -o dense.h5"), 0);
+  expect_error(here.run("import hub -o x.h5 --config c.toml"), 1, "hub: a model's config.json");
+  expect_error(here.run("import a.h5 -o x.h5 --config c.toml --zeros-are-pruned"), 2,
+               "--zeros-are-pruned");
+  expect_error(here.run("import hub -o x.h5 --dtype int8"), 2, "--dtype");
+  expect_error(here.run("import hub -o x.h5 --context 0"), 2, "--context");
+  expect_error(here.run("import hub -o x.h5 --context 17"), 1, "--context 17 is more than the 16");
+  expect_error(here.run("import hub -o hub"), 1, "hub is not an ordinary file");
+  expect_error(here.run("import none -o x.h5 --config c.toml"), 1, "none");
+  EXPECT_FALSE(fs::exists(here / "x.h5"));
+  expect_error(here.run("export dense.h5 -o x.h5 --sparse"), 2, "--sparse");
+  expect_error(here.run("export dense.h5 -o out --shard-size 5KG"), 1, "\"5KG\" is not a size");
+  expect_error(here.run("export dense.h5 -o hub"), 1, "hub is not empty");
+  expect_error(here.run("export none.h5 -o out"), 1, "none.h5");
+  EXPECT_FALSE(fs::exists(here / "out"));
+  here.write("none.json", "{}");
+  expect_error(here.run("data tokenize words.txt --tokenizer none.json -o t.bin"), 1, "none.json");
+  expect_code(here.run("import hub -o without.h5 --no-tokenizer"), 0);
+  expect_error(here.run("data tokenize words.txt --tokenizer without.h5 -o t.bin"), 1,
+               "without.h5 holds no tokenizer");
+  EXPECT_FALSE(fs::exists(here / "t.bin"));
+}
+
+TEST(CliHub, ANetworkWithoutArchitectureIsExportedAsArrays) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --set model.norm=rmsnorm --set train.steps=1 --set "
+                       "pruning.method=none --set train.checkpoint_every=0"),
+              0);
+  const std::string last = "run/checkpoints/step-000001.h5";
+  expect_error(here.run("export " + last + " -o out"), 1,
+               "no Hugging Face architecture computes this network");
+  EXPECT_FALSE(fs::exists(here / "out"));
+  expect_code(here.run("export " + last + " -o plain.h5"), 0);
+}
+
+}  // namespace
+}  // namespace espalier::cli_hub_test

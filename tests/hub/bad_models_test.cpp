@@ -1,0 +1,288 @@
+// Directories that cannot be imported, and exports that cannot be written: the error names cause
+// and fix, and nothing is written.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/safetensors/writer.h"
+#include "src/hub/export.h"
+#include "src/hub/import.h"
+#include "tests/hub/example_models.h"
+#include "tests/support/failure.h"
+#include "tests/support/support.h"
+
+namespace espalier::hub::bad_models_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::TempDir;
+using Type = io::SafetensorsType;
+namespace fs = std::filesystem;
+
+const std::string kGpt2 = "GPT2LMHeadModel";
+
+/// Imports DIR/hub to DIR/out/x.h5; checks that the error has `words` and nothing was written.
+void expect_refused(const TempDir& dir, const std::string& words, ImportOptions options = {}) {
+  options.from = options.from.empty() ? dir / "hub" : options.from;
+  options.to = dir / "out/x.h5";
+  EXPECT_THAT(failure_of([&] { import_model(options); }), HasSubstr(words));
+  EXPECT_THAT(testing::names_in(dir / "out"), IsEmpty()) << words;
+}
+
+/// A model of GPT-2 whose tensors `change` changes.
+template <class Change>
+void expect_tensors_refused(const Change& change, const std::string& words) {
+  const TempDir dir;
+  const std::string config = example_model(kGpt2).config;
+  MadeTensors tensors = make_tensors(config, Type::f32);
+  change(tensors);
+  write_model(dir / "hub", config, tensors);
+  expect_refused(dir, words);
+}
+
+void expect_config_refused(const std::string& config, const std::string& words) {
+  const TempDir dir;
+  write_model(dir / "hub", config, make_tensors(example_model(kGpt2).config, Type::f32));
+  expect_refused(dir, words);
+}
+
+TEST(BadModels, MissingExtraAndWrongTensorsAreListed) {
+  expect_tensors_refused([](MadeTensors& all) { all.erase("transformer.h.1.ln_2.bias"); },
+                         "1 tensors are missing: \"transformer.h.1.ln_2.bias\"");
+  expect_tensors_refused(
+      [](MadeTensors& all) { all["transformer.h.2.ln_2.bias"] = all["transformer.h.1.ln_2.bias"]; },
+      "1 tensors are of no parameter: \"transformer.h.2.ln_2.bias\"; download config.json and "
+      "weights");
+  expect_tensors_refused(
+      [](MadeTensors& all) {
+        all["transformer.h.0.ln_1.weight"] = all["transformer.h.0.attn.c_attn.bias"];
+      },
+      "\"transformer.h.0.ln_1.weight\" has shape [72] instead of [24]");
+  expect_tensors_refused(
+      [](MadeTensors& all) {
+        for (int block = 0; block < 2; ++block) {
+          for (const char* kind : {".weight", ".bias"}) {
+            for (const char* name : {"ln_1", "ln_2", "mlp.c_fc"}) {
+              all.erase(fmt::format("transformer.h.{}.{}{}", block, name, kind));
+            }
+          }
+        }
+      },
+      "12 tensors are missing: ");
+  expect_tensors_refused(
+      [](MadeTensors& all) {
+        MadeTensor& tensor = all["transformer.wte.weight"];
+        tensor.type = Type::i32;
+      },
+      "\"transformer.wte.weight\" has type I32, and weights are read from F64");
+}
+
+TEST(BadModels, TensorsThatTheNetworkNeedsNotAreIgnored) {
+  const TempDir dir;
+  const std::string config = example_model(kGpt2).config;
+  MadeTensors tensors = make_tensors(config, Type::f32);
+  const MadeTensors made = tensors;
+  tensors["transformer.h.0.attn.bias"] = {
+      .type = Type::u8, .shape = {1, 1, 16, 16}, .bytes = std::vector<std::byte>(256)};
+  tensors["lm_head.weight"] = tensors["transformer.wte.weight"];  // tied
+  write_model(dir / "hub", config, tensors);
+  import_model({.from = dir / "hub", .to = dir / "x.h5"});
+  export_model({.from = dir / "x.h5", .to = dir / "back"});
+  EXPECT_EQ(difference(made, read_model(dir / "back")), "");
+}
+
+TEST(BadModels, ConfigsOfOtherNetworksAreNamed) {
+  const auto with = [](const std::string& key, const std::string& value) {
+    return config_with(kGpt2, key, value);
+  };
+  for (const auto& [config, words] : std::vector<std::pair<std::string, std::string>>{
+           {"[1]", "config.json is no JSON object"},
+           {"{", "config.json is no JSON object"},
+           {R"({"model_type": "mamba"})", "architecture \"mamba\" is not supported"},
+           {R"({"n_embd": 3})", "names no architecture"},
+           {with("architectures", R"(["GPT2LMHeadModle"])"),
+            "(nearest: GPT2LMHeadModel); supported: GPT2LMHeadModel"},
+           {with("architectures", R"(["BertForMaskedLM"])"),
+            "\"BertForMaskedLM\" is not supported; supported: "},
+           {with("n_embd", "\"24\""), "\"n_embd\" is \"24\" instead of a number"},
+           {with("n_embd", "0"), "\"n_embd\" is 0 instead of a number from 1 to"},
+           {with("n_embd", "1e99"), "\"n_embd\" is 1e+99"},
+           {with("n_layer", "3"), "12 tensors are missing"},
+           {with("vocab_size", "41"), "has shape [40, 24] instead of [41, 24]"},
+           {with("n_positions", "17"), "has shape [16, 24] instead of [17, 24]"},
+           {with("n_positions", ""), "has no \"n_positions\""},
+           {with("n_head", "5"), "not divisible by model.heads = 5"},
+           {with("tie_word_embeddings", "false"), "missing: \"lm_head.weight\""},
+           {with("activation_function", "\"quick_gelu\""),
+            "\"activation_function\": \"quick_gelu\" is not supported"},
+           {with("quantization_config", R"({"bits": 4})"),
+            "\"quantization_config\": {\"bits\":4} is not supported: the weights are quantized"},
+           {with("scale_attn_by_inverse_layer_idx", "true"),
+            "\"scale_attn_by_inverse_layer_idx\": true is not supported"},
+           {with("add_cross_attention", "true"), "\"add_cross_attention\": true is not"}}) {
+    expect_config_refused(config, words);
+  }
+}
+
+TEST(BadModels, FilesThatAreMissingOrBroken) {
+  const std::string config = example_model(kGpt2).config;
+  const MadeTensors tensors = make_tensors(config, Type::f32);
+  {
+    const TempDir dir;
+    expect_refused(dir, "hub does not exist");
+    fs::create_directories(dir / "hub");
+    expect_refused(dir, "holds no safetensors file");
+    std::ofstream(dir / "hub/pytorch_model.bin") << "x";
+    expect_refused(dir, "a pickle runs code; in the folder, convert with: python3");
+  }
+  {
+    const TempDir dir;
+    write_model(dir / "hub", config, tensors);
+    fs::remove(dir / "hub/config.json");
+    expect_refused(dir, "has no config.json");
+  }
+  {
+    const TempDir dir;
+    write_model(dir / "hub", config, tensors, 3000);
+    const auto shard = dir / "hub/model-00002-of-00014.safetensors";
+    std::string first;
+    for (const std::string& name : testing::names_in(dir / "hub")) {
+      if (name.starts_with("model-00002")) {
+        first = name;
+      }
+    }
+    const auto path = dir / "hub" / first;
+    fs::resize_file(path, fs::file_size(path) - 4);
+    expect_refused(dir, first);
+    fs::remove(path);
+    expect_refused(dir, "1 of them are missing: \"" + first + "\"");
+  }
+  {
+    const TempDir dir;
+    write_model(dir / "hub", config, tensors);
+    std::ofstream(dir / "hub/generation_config.json") << std::string("a\0b", 3);
+    expect_refused(dir, "generation_config.json is no text");
+  }
+}
+
+TEST(BadModels, Tokenizers) {
+  const TempDir dir;
+  const std::string config = example_model(kGpt2).config;
+  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  EXPECT_THAT(import_model({.from = dir / "hub", .to = dir / "x.h5"}).notes.front(),
+              HasSubstr("has no tokenizer.json"));
+  std::ofstream(dir / "hub/tokenizer.json") << R"({"model": {"type": "WordPiece"}})";
+  expect_refused(dir, "--no-tokenizer imports the model without it");
+  std::ofstream(dir / "hub/tokenizer.json")
+      << R"({"version":"1.0","added_tokens":[{"id":40,"content":"<x>","single_word":false,)"
+         R"("lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,)"
+         R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,)"
+         R"("use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel"},)"
+         R"("model":{"type":"BPE","vocab":{"a":0},"merges":[]}})";
+  expect_refused(dir, "has tokens up to 40, but the embedding of the model has 40 rows");
+  import_model({.from = dir / "hub", .to = dir / "y.h5", .tokenizer = false});
+}
+
+TEST(BadModels, ContextsThatTheModelHasNot) {
+  const TempDir dir;
+  const std::string config = example_model(kGpt2).config;
+  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  expect_refused(dir, "--context 17 is more than the 16 positions", {.context = 17});
+}
+
+TEST(BadModels, DamagedSparseForms) {
+  const std::string config = example_model(kGpt2).config;
+  const auto refused = [&](const auto& change, const std::string& words) {
+    const TempDir dir;
+    MadeTensors tensors = make_tensors(config, Type::f32);
+    const MadeTensor bias = tensors["transformer.ln_f.bias"];
+    tensors.erase("transformer.ln_f.bias");
+    std::vector<std::byte> shape(8);
+    shape[0] = std::byte{24};
+    tensors["transformer.ln_f.bias.shape"] = {.type = Type::i64, .shape = {1}, .bytes = shape};
+    tensors["transformer.ln_f.bias.index"] = {
+        .type = Type::u8, .shape = {3}, .bytes = std::vector<std::byte>(3, std::byte{0x0f})};
+    tensors["transformer.ln_f.bias.values"] = {
+        .type = Type::f32,
+        .shape = {12},
+        .bytes = {bias.bytes.begin(), bias.bytes.begin() + 12 * 4}};
+    change(tensors);
+    write_model(dir / "hub", config, tensors);
+    if (words.empty()) {
+      EXPECT_NO_THROW(import_model({.from = dir / "hub", .to = dir / "x.h5"}));
+    } else {
+      expect_refused(dir, words);
+    }
+  };
+  const std::string name = "transformer.ln_f.bias";
+  refused([](MadeTensors&) {}, "");
+  refused([&](MadeTensors& all) { all[name + ".index"].bytes[0] = std::byte{0x1f}; },
+          "marks 13 elements");
+  refused(
+      [&](MadeTensors& all) {
+        all[name + ".index"].bytes.push_back(std::byte{0});
+        all[name + ".index"].shape = {4};
+      },
+      "needs 3 of U8");
+  refused([&](MadeTensors& all) { all[name + ".shape"].bytes[7] = std::byte{0x80}; },
+          "names impossible extents");
+  refused([&](MadeTensors& all) { all[name + ".shape"].bytes[5] = std::byte{1}; },
+          "names impossible extents");
+  refused([&](MadeTensors& all) { all.erase(name + ".shape"); },
+          "missing: \"transformer.ln_f.bias\"");
+}
+
+TEST(BadModels, ExportsThatCannotBeWritten) {
+  const TempDir dir;
+  const std::string config = example_model(kGpt2).config;
+  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  import_model({.from = dir / "hub", .to = dir / "x.h5"});
+  const auto refused = [&](const fs::path& to, const std::string& words) {
+    EXPECT_THAT(failure_of([&] { export_model({.from = dir / "x.h5", .to = to}); }),
+                HasSubstr(words));
+  };
+  fs::create_directories(dir / "full");
+  std::ofstream(dir / "full/file") << "mine";
+  refused(dir / "full", "full is not empty");
+  EXPECT_THAT(testing::names_in(dir / "full"), ::testing::ElementsAre("file"));
+  refused(dir / "full/file", "file is no folder");
+  fs::create_directories(dir / "empty");
+  export_model({.from = dir / "x.h5", .to = dir / "empty/"});
+  EXPECT_TRUE(fs::exists(dir / "empty/model.safetensors"));
+
+  // A folder of a process that was killed disappears with the next export.
+  fs::create_directories(dir / "new.tmp-999999999-nowhere");
+  export_model({.from = dir / "x.h5", .to = dir / "new"});
+  EXPECT_THAT(testing::names_in(dir / "full"), ::testing::ElementsAre("file"));
+}
+
+TEST(BadModels, DamagedCheckpointsLeaveNoFolder) {
+  const TempDir dir;
+  const std::string config = example_model(kGpt2).config;
+  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  import_model({.from = dir / "hub", .to = dir / "x.h5"});
+  {  // a byte of the embedding, whose values are read in pieces
+    std::fstream file(dir / "x.h5", std::ios::in | std::ios::out | std::ios::binary);
+    const MadeTensors made = read_model(dir / "hub");
+    const auto& wanted = made.at("transformer.wte.weight").bytes;
+    std::string all((std::istreambuf_iterator<char>(file)), {});
+    const size_t at =
+        all.find(std::string(reinterpret_cast<const char*>(wanted.data()), wanted.size()));
+    ASSERT_NE(at, std::string::npos);
+    file.clear();
+    file.seekp(static_cast<std::streamoff>(at + 100));
+    file.put(static_cast<char>(~all[at + 100]));
+  }
+  EXPECT_THAT(failure_of([&] { export_model({.from = dir / "x.h5", .to = dir / "back"}); }),
+              HasSubstr("is damaged (checksum"));
+  EXPECT_FALSE(fs::exists(dir / "back"));
+  for (const auto& entry : fs::directory_iterator(dir / "")) {
+    EXPECT_THAT(entry.path().string(), ::testing::Not(HasSubstr(".tmp-")));
+  }
+}
+
+}  // namespace
+}  // namespace espalier::hub::bad_models_test

@@ -1,0 +1,46 @@
+"""A Python with libraries from PyPI, for tests that compare with them.
+
+    python = python_with("import torch", ["torch"], venv="build/torch-venv", variable="TORCH_PYTHON")
+
+It is the Python that the environment variable names, or that of the virtual environment `venv`, which pip makes when it
+is missing. A test whose libraries cannot be installed ends with exit code 77 (skipped) and the reason.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
+def works(python, imports):
+    return os.access(python, os.X_OK) and not subprocess.run([python, "-c", imports], capture_output=True).returncode
+
+
+def python_with(imports, packages, venv, variable):
+    """Path of a Python that can run the statement `imports`."""
+    if chosen := os.environ.get(variable):
+        return chosen if works(chosen, imports) else sys.exit(f"{variable}={chosen} fails at: {imports}")
+    python = str(pathlib.Path(venv) / "bin" / "python")
+    if works(python, imports):
+        return python
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "20"]
+    commands = [[sys.executable, "-m", "venv", "--clear", str(venv)], [*pip, *packages]]
+    if "torch" in packages:  # the small build for CPUs, where its index can be reached
+        commands.insert(1, [*pip, "--index-url", "https://download.pytorch.org/whl/cpu", "torch"])
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode and "--index-url" not in command:
+            skip(f"{' '.join(command)}: {(done.stderr or done.stdout).strip().splitlines()[-1:]}; set {variable} to a "
+                 "Python that has the libraries")
+    return python if works(python, imports) else skip(f"{python} fails at: {imports}")
+
+
+def restart_with(imports, packages, venv, variable):
+    """Runs this script again, with the argument --inside, under that Python; returns there."""
+    if "--inside" not in sys.argv:
+        python = python_with(imports, packages, venv, variable)
+        os.execv(python, [python, *sys.argv, "--inside"])
