@@ -85,6 +85,11 @@ const std::vector<std::string>& ways() {
       kTwoTiles + " run.deterministic=false",
       "random_rounding",
       "optimizer.state_bits=8 optimizer.offload=true model.dropout=0.1",
+      "family:neox train.recompute=full",
+      "family:gemma",
+      "family:qwen3 prune pruning.at_step=2",
+      "family:llama prune_sparse pruning.at_step=2",
+      "family:mistral",
   };
   return all;
 }

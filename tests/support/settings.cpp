@@ -31,6 +31,8 @@ void apply_settings(io::Config& config, const std::string& settings) {
       config.parallel.codec_min_size = 64;
     } else if (word.starts_with("stages:")) {
       in_two_stages(config, word.substr(7));
+    } else if (word.starts_with("family:")) {
+      take_family(config.model, word.substr(7));
     } else {
       config::apply_override(config, word);
     }

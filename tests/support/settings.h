@@ -19,6 +19,7 @@ struct RanksWay {
 ///   blocks            prune, with blocks of 16 x 16 and their storage
 ///   codec:CODEC       codes of gradients, also of small parameters
 ///   stages:SCHEDULE   two stages
+///   family:FAMILY     a decoder
 void apply_settings(io::Config& config, const std::string& settings);
 
 }  // namespace espalier::testing

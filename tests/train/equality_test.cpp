@@ -32,7 +32,7 @@ double largest_difference(const Outcome& a, const Outcome& b) {
 }
 
 /// Numbers of threads that a run can be compared with. oneDNN divides the sums of some small dense
-/// products among threads; those of the tiny GPT are not among them.
+/// products among threads; on CPUs with AVX-512 not those of the tiny GPT.
 std::vector<int64_t> other_threads(const io::Config& config) {
   return config.model.kind == "gpt" ? std::vector<int64_t>{2, 3} : std::vector<int64_t>();
 }

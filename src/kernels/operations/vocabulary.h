@@ -13,7 +13,7 @@ struct EmbeddingArgs {
   Tensor positions{};
 };
 
-/// dtoken[tokens] += scale dx, dposition[t] += sum over b of dx. dx fp32; dtoken, dposition any: the
+/// dtoken[tokens] += scale dx, dposition[t] += sum over b of dx. dx fp32; the others any: the
 /// contributions of one call to an element are first summed in fp32. dposition may be empty.
 struct EmbeddingBackwardArgs {
   Tensor tokens, dx, dtoken, dposition;

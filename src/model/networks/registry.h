@@ -1,5 +1,5 @@
 #pragma once
-// Networks: one file each (decoder.cpp has two, mlp.cpp, vision.cpp); the list is in registry.cpp. The entry of
+// Networks: decoder.cpp (two kinds), mlp.cpp, vision.cpp; the list is in registry.cpp. The entry of
 // a network holds everything that depends on `model.kind`; no other code compares that name.
 #include <functional>
 #include <memory>
