@@ -9,6 +9,7 @@
 #include "sparse/index/file_index.h"
 #include "src/config/parse.h"
 #include "src/core/cpus.h"
+#include "src/train/generation/generator.h"
 #include "src/train/masks/mask_files.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/run/run_directory.h"
@@ -149,6 +150,9 @@ Inference::Inference(const WeightsFile& file, const train::ProblemShape& problem
     : backend(kernels::by_name(file.config.run.backend), threads_of(file.config)),
       stage(file.config, problem, backend.stream(), backend.kernels(),
             options_for(file, problem, micro_batch, generation)) {
+  if (generation) {
+    train::choose_generation_storages(file.config, stage.store());
+  }
   train::load_weights(file.path, stage.store(),
                       train::prunable_of(stage.store(), file.config.pruning));
 }

@@ -230,6 +230,28 @@ TEST(Generation, HoldsNoDenseWeight) {
   EXPECT_LE(network.arena.use(Memory::scratch).now, 60'000U);
 }
 
+TEST(Generation, AlmostFullWeightsGetADenseCopy) {
+  Network network({.storage = "auto"});
+  sparse::Store& store = network.stage.store();
+  std::vector<sparse::Mask> masks = store.masks();
+  size_t first = 0;
+  while (!store.parameters()[first].spec.prunable) {
+    ++first;
+  }
+  for (int64_t i = 0; i < masks[first].size(); ++i) {
+    masks[first].set(i, i % 9 != 0);
+  }
+  store.set_masks(masks);
+  choose_generation_storages(network.config, store);
+  for (size_t p = 0; p < masks.size(); ++p) {
+    const sparse::Parameter& parameter = store.parameters()[p];
+    if (parameter.spec.prunable) {
+      EXPECT_EQ(parameter.storage.name, p == first ? "dense" : "sparse") << parameter.spec.name;
+      EXPECT_EQ(static_cast<bool>(parameter.dense), p == first);
+    }
+  }
+}
+
 TEST(Generation, RefusesBadPrompts) {
   Network network({.storage = ""});
   Generator generator(network.config, problem_of(network.config), network.stage, 2);

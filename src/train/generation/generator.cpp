@@ -20,6 +20,16 @@ int64_t padded_tokens(int64_t count, int64_t context) {
 
 }  // namespace
 
+void choose_generation_storages(const io::Config& config, sparse::Store& store) {
+  for (sparse::Parameter& parameter : store.parameters()) {
+    const bool free = config.sparse.storage.for_name(parameter.spec.name) == "auto";
+    const bool almost_full = !parameter.full() && 4 * parameter.kept() > 3 * parameter.size();
+    if (free && almost_full && parameter.storage == sparse::Storage::sparse) {
+      store.set_storage(parameter, sparse::Storage::dense);
+    }
+  }
+}
+
 Generator::Generator(const io::Config& config, const ProblemShape& problem, Stage& stage,
                      int64_t sequences)
     : Generator(problem, stage, sequences,

@@ -27,6 +27,11 @@
 
 namespace espalier::train {
 
+/// With sparse.storage = "auto": gives a dense copy to the weights that keep more than three quarters
+/// of their elements. Their values and columns have more bytes than the copy, and take twice as long
+/// to multiply. Call it before weights are loaded.
+void choose_generation_storages(const io::Config& config, sparse::Store& store);
+
 class Generator {
  public:
   /// `stage`: the whole network, not for training; it and the arguments outlive the generator.
