@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Tokens/s of `espalier sample`, dense and pruned, beside transformers in bf16, and the share of the memory bound.
+"""Tokens/s of `espalier sample`, dense and pruned, in bf16, beside transformers, and the share of the memory bound.
 
-    generate.py [--shape gpt2|llama] [--rounds 5] [--tokens 64] [--prompt 16] [--batches 1,8] [--threads 2]
-                [--ways dense,0.5,0.9] [--torch PYTHON] [--program build/src/cli/espalier] [--folder DIR]
+    generate.py [--shape gpt2|llama] [--rounds 5] [--tokens 64] [--peer-tokens 16] [--prompt 16] [--batches 1,8]
+                [--threads 2] [--ways dense,0.5,0.9] [--torch PYTHON] [--program build/src/cli/espalier] [--folder DIR]
 
 Makes checkpoints with random weights: dense, and pruned by magnitude to each sparsity. Each round runs every way at
 every batch, then transformers (a python that has torch, transformers and h5py) with a model of the same shape, greedy,
@@ -29,10 +29,11 @@ SHAPES = {
               "vocabulary": 151936, "mlp": 4864},
 }
 
+PEERS = ("transformers bf16", "transformers fp32")
 PEER = r'''
 import json, sys, time
 import torch
-shape, tokens, prompt, batch, threads = json.loads(sys.argv[1])
+shape, tokens, prompt, batch, threads, dtype = json.loads(sys.argv[1])
 torch.set_num_threads(threads)
 torch.manual_seed(1)
 if shape["kind"] == "gpt":
@@ -45,7 +46,7 @@ else:
         num_hidden_layers=shape["layers"], num_attention_heads=shape["heads"], num_key_value_heads=shape["kv_heads"],
         hidden_size=shape["width"], intermediate_size=shape["mlp"], max_position_embeddings=shape["context"],
         vocab_size=shape["vocabulary"], tie_word_embeddings=True))
-model = model.to(torch.bfloat16).eval()
+model = model.to(torch.bfloat16 if dtype == "bf16" else torch.float32).eval()
 with torch.inference_mode():
     ids = torch.randint(shape["vocabulary"], (batch, prompt))
     out = model(ids, use_cache=True)
@@ -169,11 +170,13 @@ def measure(options, shape, files):
     for round_number in range(options.rounds):
         rate = json.loads(output([options.torch, "-c", RATE, str(options.threads)]))["bytes_per_second"]
         for batch in options.batches:
-            for way in options.ways + ["transformers"]:
-                if way == "transformers":
-                    about = [shape, options.tokens, options.prompt, batch, options.threads]
+            for way in options.ways + list(PEERS):
+                if way in PEERS:
+                    tokens = min(options.tokens, options.peer_tokens)
+                    about = [shape, tokens, options.prompt, batch, options.threads, way.split()[1]]
                     speed = json.loads(output([options.torch, "-c", PEER, json.dumps(about)]))["tokens_per_second"]
-                    share = bytes_per_token(shape, "dense", options.prompt + options.tokens / 2, batch) * speed / rate
+                    share = bytes_per_token(shape, "dense", options.prompt + tokens / 2, batch) * speed / rate
+                    share *= 2 if way.endswith("fp32") else 1
                 else:
                     speed = sample(options, shape, files[way], batch)
                     share = bytes_per_token(shape, way, options.prompt + options.tokens / 2, batch) * speed / rate
@@ -184,15 +187,14 @@ def measure(options, shape, files):
 
 
 def table(options, results):
-    print("\n| batch | way | tokens/s | share of the bound | ratio to transformers |\n|---|---|---|---|---|")
+    print("\n| batch | way | tokens/s | share of the bound | ratio to transformers bf16, fp32 |\n|---|---|---|---|---|")
     for batch in options.batches:
         of = lambda way, key: [r[key] for r in results if r["batch"] == batch and r["way"] == way]
-        peer = of("transformers", "tokens_per_second")
-        for way in options.ways + ["transformers"]:
+        for way in options.ways + list(PEERS):
             speeds = of(way, "tokens_per_second")
-            ratio = statistics.median(a / b for a, b in zip(speeds, peer))
+            ratios = [statistics.median(a / b for a, b in zip(speeds, of(peer, "tokens_per_second"))) for peer in PEERS]
             print(f"| {batch} | {way} | {statistics.median(speeds):.1f} | "
-                  f"{100 * statistics.median(of(way, 'share_of_bound')):.0f} % | {ratio:.2f} |")
+                  f"{100 * statistics.median(of(way, 'share_of_bound')):.0f} % | {ratios[0]:.1f}, {ratios[1]:.1f} |")
 
 
 def main():
@@ -200,6 +202,7 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, default="gpt2")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--peer-tokens", type=int, default=16, help="tokens of transformers, which is slow")
     parser.add_argument("--prompt", type=int, default=16)
     parser.add_argument("--batches", type=lambda text: [int(b) for b in text.split(",")], default=[1, 8])
     parser.add_argument("--threads", type=int, default=2)

@@ -33,7 +33,11 @@ void choose_generation_storages(const io::Config& config, sparse::Store& store) 
 Generator::Generator(const io::Config& config, const ProblemShape& problem, Stage& stage,
                      int64_t sequences)
     : Generator(problem, stage, sequences,
-                measure(config, problem, stage.stream().arena().on_device(), sequences)) {}
+                measure(config, problem, stage.stream().arena().on_device(), sequences)) {
+  // Products with few rows make the lists that they read on their first call.
+  const std::vector<int32_t> zeros(static_cast<size_t>(sequences));
+  read_tokens(zeros, zeros);
+}
 
 Generator::Generator(const ProblemShape& problem, Stage& stage, int64_t sequences,
                      size_t tape_bytes)

@@ -34,7 +34,8 @@ void choose_generation_storages(const io::Config& config, sparse::Store& store);
 
 class Generator {
  public:
-  /// `stage`: the whole network, not for training; it and the arguments outlive the generator.
+  /// `stage`: the whole network with its weights, not for training; it outlives the generator. Runs
+  /// a decoding pass, which lists the columns of pruned weights.
   Generator(const io::Config& config, const ProblemShape& problem, Stage& stage, int64_t sequences);
 
   int64_t sequences() const { return cache_.sequences(); }
