@@ -7,7 +7,8 @@
 // Between matrices everything counts as the identity; a branch of a residual network is added to
 // its stream, and a matrix on the shortcut reads the stream; parts of an output (queries, keys,
 // values) are added up, also those of matrices beside each other (sparse::Flow). Branches that read
-// the same stream (parallel blocks) count as one after the other. Images count as equal in all pixels, so flows are vectors of
+// the same stream (parallel blocks) count as one after the other. Images count as equal in all
+// pixels, so flows are vectors of
 // channels: an element of a convolution multiplies the same channel at each place of the window.
 // Along the stream the scores of the matrices of each branch have equal sums, so a layer cannot
 // lose its last elements while thinner ones than it keep theirs, if each round prunes a little:

@@ -50,10 +50,9 @@ const sparse::Parameter* own_parameter(sparse::Store& store, const std::string& 
 }
 
 io::CheckpointMeta meta_of(const RunProgress& progress) {
-  io::CheckpointMeta meta{
-      .step = progress.step,
-      .config = config::to_toml(progress.config),
-      .extra = progress.model_texts};
+  io::CheckpointMeta meta{.step = progress.step,
+                          .config = config::to_toml(progress.config),
+                          .extra = progress.model_texts};
   if (progress.characters.size() > 0) {
     meta.extra["vocabulary"] = progress.characters.text();
   }

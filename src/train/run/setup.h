@@ -63,7 +63,7 @@ struct Run {
   Manifest manifest;
   io::FileStamps data;  ///< of the files that training reads, since before their fingerprints
   LossScale loss_scale;
-  int64_t step = 0;                 ///< steps done or enqueued
+  int64_t step = 0;                                  ///< steps done or enqueued
   std::map<std::string, std::string> model_texts{};  ///< of the checkpoint that it started from
   int64_t resumed_step = -1;        ///< of the checkpoint that the run resumed from; -1: none
   bool starts_pruned = false;       ///< the pruning before the first step is done

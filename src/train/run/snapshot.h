@@ -28,10 +28,10 @@ inline constexpr std::array<const char*, 2> kPruningKinds{"pruning1", "pruning2"
 struct RunProgress {
   int64_t step = 0;  ///< steps done
   io::Config config;
-  io::Vocabulary characters;           ///< empty for other data than text
-  std::string codec_choice{};          ///< CodecChoice::state of all stages
-  std::string loss_scale{};            ///< LossScale::state
-  std::optional<Manifest> manifest{};  ///< none in files of older versions
+  io::Vocabulary characters;                         ///< empty for other data than text
+  std::string codec_choice{};                        ///< CodecChoice::state of all stages
+  std::string loss_scale{};                          ///< LossScale::state
+  std::optional<Manifest> manifest{};                ///< none in files of older versions
   std::map<std::string, std::string> model_texts{};  ///< io::texts_of_model
 };
 
