@@ -1,5 +1,5 @@
-// espalier sample FILE.h5 --prompt TEXT: generates text with a trained network, token by token, with
-// a key-value cache (src/train/generation/generator.h).
+// espalier sample FILE.h5 --prompt TEXT: generates text with a trained network, token by token,
+// with a key-value cache (src/train/generation/generator.h).
 //
 // A text depends on the seed, its prompt and the options, not on the other prompts. The network
 // reads the last `context` tokens only.

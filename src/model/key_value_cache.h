@@ -1,6 +1,6 @@
 #pragma once
-// Keys and values of the tokens that a network has read, for generation: each pass computes those of
-// new tokens only, and attention of new tokens reads the others from here.
+// Keys and values of the tokens that a network has read, for generation: each pass computes those
+// of new tokens only, and attention of new tokens reads the others from here.
 //
 // A layer's cache is [B, K, capacity, D] of the compute type for each, B sequences, K heads of keys
 // and values, D head width. A token at position p has slot p % capacity: with a window, capacity is
@@ -34,8 +34,8 @@ class KeyValueCache {
   struct Tensors {
     Tensor keys, values;
   };
-  /// Those of sequences [first, first + count). `layer` identifies the layer; its heads are the same
-  /// in each call.
+  /// Those of sequences [first, first + count). `layer` identifies the layer; its heads are the
+  /// same in each call.
   Tensors of(const void* layer, const Heads& heads, int64_t first, int64_t count);
 
   size_t bytes() const;
@@ -54,8 +54,8 @@ class KeyValueCache {
 struct CachedPass {
   KeyValueCache& cache;
   int64_t first_sequence = 0;
-  /// One new token for each sequence, which attends to the cache. Otherwise the first tokens of each
-  /// sequence, which attend to each other.
+  /// One new token for each sequence, which attends to the cache. Otherwise the first tokens of
+  /// each sequence, which attend to each other.
   bool one_token = false;
   Tensor first;    ///< int32 [B]: position of the first token of each sequence
   Tensor counts;   ///< int32 [B]: tokens of each sequence; the others of T are padding

@@ -15,12 +15,15 @@ struct Group {
   const char* name;
   void (*add)(Cases& cases);
 };
-constexpr Group kGroups[] = {
-    {"math", add_math_cases},     {"transformer", add_transformer_cases},
-    {"fp8", add_fp8_cases},       {"block", add_block_cases},
-    {"memory", add_memory_cases}, {"low_rank", add_low_rank_cases},
-    {"generation", add_generation_cases},
-    {"sparse", add_sparse_cases}, {"sparse_convolution", add_sparse_convolution_cases}};
+constexpr Group kGroups[] = {{"math", add_math_cases},
+                             {"transformer", add_transformer_cases},
+                             {"fp8", add_fp8_cases},
+                             {"block", add_block_cases},
+                             {"memory", add_memory_cases},
+                             {"low_rank", add_low_rank_cases},
+                             {"generation", add_generation_cases},
+                             {"sparse", add_sparse_cases},
+                             {"sparse_convolution", add_sparse_convolution_cases}};
 
 class KernelCases : public ::testing::TestWithParam<Group> {
  protected:

@@ -1,5 +1,6 @@
-// Generation with a key-value cache: the same predictions as without one, for every storage, type and
-// family of decoders; a sequence's bits do not depend on its batch; stop strings; draws; perplexity.
+// Generation with a key-value cache: the same predictions as without one, for every storage, type
+// and family of decoders; a sequence's bits do not depend on its batch; stop strings; draws;
+// perplexity.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 namespace espalier::train {
 namespace {
 
-/// Fills row `row` of inputs and targets; tokens behind the window are zeros, which no earlier token
-/// attends to.
+/// Fills row `row` of inputs and targets; tokens behind the window are zeros, which no earlier
+/// token attends to.
 void fill_window(const SlidingWindow& window, int64_t row, const Tensor& inputs,
                  const Tensor& targets, int64_t classes, const ReadTokens& read) {
   const auto length = static_cast<size_t>(window.end - window.begin);

@@ -1,9 +1,9 @@
 #pragma once
 // Perplexity of a text by sliding windows, as the documentation of transformers computes it
 // ("Perplexity of fixed-length models"): windows of `context` tokens that begin `stride` tokens
-// apart. A token is predicted once, from the tokens before it in the first window that holds it. The
-// first token of a window is not predicted by that window: with stride = context one token of each
-// window counts nowhere.
+// apart. A token is predicted once, from the tokens before it in the first window that holds it.
+// The first token of a window is not predicted by that window: with stride = context one token of
+// each window counts nowhere.
 //
 //   loss = mean of -ln p(token) over predicted tokens;  perplexity = exp(loss)
 //
@@ -24,7 +24,8 @@ struct SlidingWindow {
   bool operator==(const SlidingWindow&) const = default;
 };
 
-/// In order, without windows that predict nothing. `tokens` >= 2; 1 <= stride <= context, context >= 2.
+/// In order, without windows that predict nothing. `tokens` >= 2; 1 <= stride <= context, context
+/// >= 2.
 std::vector<SlidingWindow> sliding_windows(int64_t tokens, int64_t context, int64_t stride);
 
 struct TextLoss {

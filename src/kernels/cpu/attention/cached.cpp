@@ -1,9 +1,10 @@
-// Attention of new tokens over cached keys and values: one pass over the cache, which memory bounds.
+// Attention of new tokens over cached keys and values: one pass over the cache, which memory
+// bounds.
 //
 // A unit of work is a sequence, a head of the cache and a slice of kSlice keys; it leaves the
-// maximum of its scores, the sum of their exponentials and the weighted sum of values. A second pass
-// combines the slices of each query head in order. A slice that few keys fill is computed by the
-// same code, so no bit depends on the number of threads or on other sequences.
+// maximum of its scores, the sum of their exponentials and the weighted sum of values. A second
+// pass combines the slices of each query head in order. A slice that few keys fill is computed by
+// the same code, so no bit depends on the number of threads or on other sequences.
 #include <cstring>
 
 #include "src/kernels/cpu/simd/loops.h"

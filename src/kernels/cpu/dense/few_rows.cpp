@@ -1,6 +1,6 @@
-// y = x Wᵀ for few rows of x: every element of W is read from memory once, and multiplied with up to
-// kTogether rows of x while it is in a register; with more rows, again from the cache. The order of
-// a dot product is that of its blocks (simd/few_rows.h), whatever the number of rows.
+// y = x Wᵀ for few rows of x: every element of W is read from memory once, and multiplied with up
+// to kTogether rows of x while it is in a register; with more rows, again from the cache. The order
+// of a dot product is that of its blocks (simd/few_rows.h), whatever the number of rows.
 #include "src/kernels/cpu/simd/few_rows.h"
 
 #include "src/kernels/cpu/simd/loops.h"
@@ -68,8 +68,8 @@ template <int Weights, int Rows, class T>
     }
     add(blocks, at);
   };
-  // Rows to come, in the order of memory, one request a cache line: hardware prefetchers alone reach
-  // two thirds of the memory's rate (AMD EPYC 7551).
+  // Rows to come, in the order of memory, one request a cache line: hardware prefetchers alone
+  // reach two thirds of the memory's rate (AMD EPYC 7551).
   constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
   for (; k + kLine <= s.cols; k += kLine) {
 #pragma GCC unroll 4

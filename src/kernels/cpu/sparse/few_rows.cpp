@@ -1,12 +1,15 @@
-// y = x Wᵀ for few rows of x and an unstructured W, from lists of its columns by rows (form `rows` of
-// its positions) and the values where they are: nothing is copied, and both are read once, in order.
+// y = x Wᵀ for few rows of x and an unstructured W, from lists of its columns by rows (form `rows`
+// of its positions) and the values where they are: nothing is copied, and both are read once, in
+// order.
 //
 // A dot product has 8 sums: element j of a row of W goes to sum j % 8. With one row of x these are
 // the lanes of two vectors, and activations are loaded one by one (measured: hardware gathers take
-// twice the time on Zen 1); with more, x is packed so that the rows of x are the lanes of 8 vectors.
-// Either way the sums are added in the same order, so a row's bits do not depend on the others.
+// twice the time on Zen 1); with more, x is packed so that the rows of x are the lanes of 8
+// vectors. Either way the sums are added in the same order, so a row's bits do not depend on the
+// others.
 //
-// Cost: values and 2 bytes per kept element, (32-bit columns, if W has more than 65,536 of them: 4).
+// Cost: values and 2 bytes per kept element, (32-bit columns, if W has more than 65,536 of them:
+// 4).
 #include <cstring>
 
 #include "src/kernels/cpu/simd/loops.h"

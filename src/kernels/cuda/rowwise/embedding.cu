@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(1024) embed_row(Lookup args) {
   const int64_t row = blockIdx.x;
   const int64_t id = args.tokens[row];
   const int64_t t = args.positions != nullptr ? args.positions[row] : row % args.context;
-  const bool known = id >= 0 && id < args.vocabulary &&
-                     (!args.positioned || (t >= 0 && t < args.positions_known));
+  const bool known =
+      id >= 0 && id < args.vocabulary && (!args.positioned || (t >= 0 && t < args.positions_known));
   const int64_t from = known ? id * args.token_stride : 0;
   const int64_t place = known ? t * args.position_stride : 0;
   for (int64_t i = 4 * int64_t{threadIdx.x}; i < args.cols; i += 4 * int64_t{blockDim.x}) {
