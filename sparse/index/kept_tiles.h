@@ -3,8 +3,8 @@
 // sparse products of the CPU read, kept between calls. A product makes its form when it first runs;
 // later ones only copy the values. Every change of the mask needs new ones.
 //
-// Products with few rows read lists of columns instead (src/kernels/cpu/sparse/few_rows.cpp): 2 bytes
-// per kept element, and the values where they are.
+// Products with few rows read lists of columns instead (src/kernels/cpu/sparse/few_rows.cpp): 2
+// bytes per kept element, and the values where they are.
 //
 // Bytes per kept element: 1.2 (product), 5.2 (with the transpose), 1.2 (gradient); more at low
 // densities, because each panel of 128 columns has lists of its rows. On a matrix unit

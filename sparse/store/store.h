@@ -113,8 +113,8 @@ struct Pattern {
   DeviceIndex device_index;  ///< with a device, where the index is not full
   BlockList blocks;          ///< of pruned weights with storage block, unless blocks are thin
   CsrList csr;               ///< on a device, of pruned weights multiplied element by element
-  /// With StoreOptions::keep_tiles or keep_rows, on the CPU, of pruned weights multiplied element by
-  /// element (keep_rows: of all without a dense copy).
+  /// With StoreOptions::keep_tiles or keep_rows, on the CPU, of pruned weights multiplied element
+  /// by element (keep_rows: of all without a dense copy).
   std::unique_ptr<KeptTiles> tiles;
 };
 

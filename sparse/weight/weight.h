@@ -41,8 +41,8 @@ class Weight {
     /// With `activated`: also activated = f(y), in the compute type.
     kernels::Activation activation = kernels::Activation::none;
     Tensor activated;
-    /// Reads the weight as fast as memory gives it, where the table has such products: for few rows.
-    /// A row's bits then do not depend on the others.
+    /// Reads the weight as fast as memory gives it, where the table has such products: for few
+    /// rows. A row's bits then do not depend on the others.
     bool few_rows = false;
   };
   void apply(Stream& stream, const Apply& args);

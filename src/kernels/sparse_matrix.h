@@ -48,8 +48,8 @@ struct Csr {
 };
 
 /// The forms in which sparse products read the positions of a matrix: that of the product with W,
-/// with its transpose, and of its gradient; or one that all three read. `rows`: that of products with
-/// few rows (operations/generation.h).
+/// with its transpose, and of its gradient; or one that all three read. `rows`: that of products
+/// with few rows (operations/generation.h).
 enum class PositionForm : uint8_t { product, transposed, sampled, bits, rows };
 inline constexpr size_t kPositionForms = 5;
 

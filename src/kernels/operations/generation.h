@@ -46,8 +46,8 @@ struct CacheTokensArgs {
 /// fp32. Query head h reads head h / (H / K) of the cache.
 ///   q             any [B, H D]; rows may be strided
 ///   keys, values  of q's type, [B, K, capacity, D], contiguous
-///   lengths       int32 [B]: tokens cached so far, at least 1; slots [0, min(length, capacity)) are
-///                 valid. The order of slots does not matter, so a cache may roll
+///   lengths       int32 [B]: tokens cached so far, at least 1; slots [0, min(length, capacity))
+///                 are valid. The order of slots does not matter, so a cache may roll
 ///   out           [B, H D] of q's type; rows may be strided
 /// A sequence's bits do not depend on other sequences or on the number of threads: the keys are cut
 /// into slices of fixed length, whose sums are combined in order.

@@ -18,8 +18,8 @@ namespace espalier::train {
 std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
                                   std::span<const PartShape> parts, bool borrowed = true);
 
-/// Store options of this config; without `training` for weights only; with `generation` for products
-/// with few rows, where storage "auto" is "sparse".
+/// Store options of this config; without `training` for weights only; with `generation` for
+/// products with few rows, where storage "auto" is "sparse".
 sparse::StoreOptions store_options(const io::Config& config, bool training,
                                    bool generation = false);
 
