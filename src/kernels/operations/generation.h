@@ -47,8 +47,7 @@ struct CacheTokensArgs {
 ///   q             any [B, H D]; rows may be strided
 ///   keys, values  of q's type, [B, K, capacity, D], contiguous
 ///   lengths       int32 [B]: tokens cached so far, at least 1; slots [0, min(length, capacity))
-///   are
-///                 valid. The order of slots does not matter, so a cache may roll
+///                 are valid. The order of slots does not matter, so a cache may roll
 ///   out           [B, H D] of q's type; rows may be strided
 /// A sequence's bits do not depend on other sequences or on the number of threads: the keys are cut
 /// into slices of fixed length, whose sums are combined in order.

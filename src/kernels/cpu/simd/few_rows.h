@@ -1,7 +1,6 @@
 #pragma once
 // Blocks of weights as fp32 vectors, for products with few rows (dense/few_rows.cpp), which stream
-// a
-// weight once: conversion must take no longer than the memory.
+// a weight once: conversion must take no longer than the memory.
 //
 // A block is 2 kLanes elements of a row. Of bf16 it is one vector of 32-bit words, whose low halves
 // are the even elements: a shift and a mask make two vectors, without the shuffles of a widening
