@@ -1,4 +1,6 @@
 // The real program on text: samples, token files, and listings of a run's requirements.
+#include <cctype>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -30,6 +32,55 @@ TEST(CliText, SampleIsAFunctionOfTheSeed) {
   EXPECT_EQ(here.run("sample " + kLast + " --prompt 'a tree' --tokens 0").out, "a tree\n");
   expect_error(here.run("sample " + kLast + " --prompt ''"), 2, "--prompt");
   expect_error(here.run("sample " + kLast + " --prompt a --temperature -1"), 2, "temperature");
+}
+
+TEST(CliText, SampleWritesSeveralTextsAsEachAlone) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const std::string sample = "sample " + kLast + " --tokens 40 --seed 3 ";
+  const std::string a = here.run(sample + "--prompt 'a tree'").out;
+  const std::string b = here.run(sample + "--prompt 'The'").out;
+  here.write("prompts.txt", "a tree\nThe\n");
+  const Ran both = here.run(sample + "--prompts prompts.txt");
+  expect_code(both, 0);
+  EXPECT_EQ(both.out, "=== 1 ===\n" + a + "=== 2 ===\n" + b);
+  EXPECT_NE(both.err.find("tokens/s"), std::string::npos) << both.err;
+  const Json json =
+      Json::parse(here.run(sample + "--prompt 'a tree' --prompt 'a tree' --json").out);
+  ASSERT_EQ(json["texts"].size(), 2U);
+  EXPECT_EQ(json["texts"][0]["tokens"].size(), 40U);
+  EXPECT_EQ(json["texts"][0]["finish"], "length");
+  EXPECT_NE(json["texts"][0]["tokens"], json["texts"][1]["tokens"]);  // each its own numbers
+}
+
+TEST(CliText, SampleStopsBeforeAText) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const std::string sample = "sample " + kLast + " --prompt 'a tree' --tokens 60 --temperature 0 ";
+  const std::string whole = here.run(sample).out;
+  size_t at = 20;
+  while (std::isalpha(static_cast<unsigned char>(whole.at(at))) == 0) {
+    ++at;
+  }
+  const std::string stop = whole.substr(at, 1);
+  const size_t place = whole.find(stop, 6);
+  EXPECT_EQ(here.run(sample + "--stop '" + stop + "'").out, whole.substr(0, place) + "\n");
+  expect_error(here.run("sample " + kLast + " --prompt '" + std::string(500, 'a') + "'"), 1,
+               "more than the context");
+}
+
+TEST(CliText, PerplexityOfATextUsesSlidingWindows) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const std::string eval = "eval " + kLast + " --data text.txt ";
+  const Json apart = Json::parse(here.run(eval + "--json").out);
+  const Json sliding = Json::parse(here.run(eval + "--stride 5 --json").out);
+  const auto size = static_cast<int64_t>(here.read("text.txt").size());
+  EXPECT_EQ(sliding["predictions"], size - 1);
+  EXPECT_LT(apart["predictions"], size - 1);  // not the first token of a window
+  EXPECT_NEAR(std::exp(sliding["loss"].get<double>()), sliding["perplexity"].get<double>(), 1e-9);
+  expect_error(here.run(eval + "--stride 100000"), 1, "--stride 100000 is larger than the context");
+  expect_error(here.run("eval " + kLast + " --stride 5"), 2, "--data");
 }
 
 TEST(CliText, SampleOfCharactersStaysInTheirVocabulary) {
