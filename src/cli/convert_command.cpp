@@ -57,8 +57,8 @@ bool is_hdf5_name(const std::string& path) {
 
 int import_hub(const ConvertArguments& arguments) {
   check(arguments.config.file.empty() && arguments.config.overrides.empty(),
-        "{}: a model's config.json describes it; leave out --config and --set, which are of plain "
-        "HDF5 files",
+        "{} is not an ordinary file: with --config or --set, name an HDF5 file of arrays. The "
+        "config.json of a model's folder describes it: leave out --config and --set",
         arguments.in);
   check_output(arguments.out, std::span<const std::string>());
   const double started = now_seconds();

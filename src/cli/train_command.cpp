@@ -105,14 +105,14 @@ int run_under_launcher(const io::Config& config, const RankBody& body) {
   }
 }
 
-/// The network of a checkpoint that describes it; empty for other files of weights, and for a file
-/// that does not exist, which the run reports.
-std::optional<io::ModelConfig> model_of(const std::string& init) {
+/// The network of a checkpoint that describes it; the default one for other files of weights, and
+/// for a file that does not exist, which the run reports.
+io::ModelConfig model_of(const std::string& init) {
   if (init.empty() || !io::path_exists(init) || !io::is_checkpoint(init)) {
     return {};
   }
   const std::string text = io::CheckpointReader(init).meta().config;
-  return text.empty() ? std::nullopt : std::optional(config::parse(text, init + " (config)").model);
+  return text.empty() ? io::ModelConfig() : config::parse(text, init + " (config)").model;
 }
 
 int train(const TrainArguments& arguments) {
@@ -189,7 +189,8 @@ int on_ranks(const io::Config& config, const RankBody& body) {
 }
 
 io::Config config_of(const TrainArguments& arguments) {
-  io::Config config = config::load(arguments.config, arguments.overrides, model_of(arguments.init));
+  io::Config config =
+      config::load(arguments.config, arguments.overrides, [&] { return model_of(arguments.init); });
   if (arguments.out) {
     config.run.out = *arguments.out;
     config::check_limits(*config::find_field("run", "out"), config, "--out");

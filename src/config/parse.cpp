@@ -236,11 +236,11 @@ Config parse(std::string_view text, std::string_view name, std::span<const std::
 }
 
 Config load(const std::filesystem::path& path, std::span<const std::string> overrides,
-            const std::optional<io::ModelConfig>& model) {
+            const std::function<io::ModelConfig()>& model) {
   const std::string text = io::read_text(path, "config", io::kMaxConfig);
   Config defaults;
   if (model && !has_section(text, path.string(), "model")) {
-    defaults.model = *model;
+    defaults.model = model();
   }
   return parse(text, path.string(), overrides, defaults);
 }

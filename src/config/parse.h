@@ -3,7 +3,7 @@
 // `--set section.key=value`. An unknown key, a wrong type or a value out of range throws Failure
 // with file:line, the value and the allowed values.
 #include <filesystem>
-#include <optional>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,10 +12,10 @@
 
 namespace espalier::config {
 
-/// Reads a file, applies `overrides` ("section.key=value") in order, and validates. `model`: the
-/// network of a file without a section [model]; empty: the default one.
+/// Reads a file, applies `overrides` ("section.key=value") in order, and validates. `model` returns
+/// the network of a file without a section [model]; null: the default one.
 io::Config load(const std::filesystem::path& path, std::span<const std::string> overrides = {},
-                const std::optional<io::ModelConfig>& model = {});
+                const std::function<io::ModelConfig()>& model = {});
 /// The same from text; `name` is the file's name in messages, `defaults` are of omitted keys.
 io::Config parse(std::string_view text, std::string_view name,
                  std::span<const std::string> overrides = {}, const io::Config& defaults = {});

@@ -100,19 +100,20 @@ TEST(CliHostile, ATruncatedFileIsRefusedAtAnyLength) {
 TEST(CliHostile, AnOutputThatIsNoFileIsNotReplaced) {
   const Workplace here;
   expect_code(here.run("train c.toml --steps 1 --set model.layers=1 --set model.width=8"), 0);
-  here.shell("mkfifo pipe && ln -s pipe link && echo old >target && ln -s target linked");
+  here.shell(
+      "mkfifo pipe.h5 && ln -s pipe.h5 link.h5 && echo old >target && ln -s target linked.h5");
   const std::string in = "run/checkpoints/step-000001.h5";
   for (const std::string& command :
        {"export " + in, "prune " + in + " --method magnitude --sparsity 0.5",
         std::string("data tokenize text.txt"), std::string("report run")}) {
-    for (const std::string name : {"pipe", "link"}) {
+    for (const std::string name : {"pipe.h5", "link.h5"}) {
       SCOPED_TRACE(command + " -o " + name);
       expect_error(here.shell(kAtOnce + command + " -o " + name), 1,
                    name + " is not an ordinary file");
       EXPECT_TRUE(fs::is_fifo(here / name));
     }
   }
-  expect_code(here.run("export " + in + " -o linked"), 0);
+  expect_code(here.run("export " + in + " -o linked.h5"), 0);
   EXPECT_EQ(here.read("target"), "old\n");
 }
 

@@ -177,7 +177,10 @@ TEST(CliText, ATokenizerMakesTokenFiles) {
                "none.txt");
   json["model"]["vocab"]["far"] = 65536;
   here.write("tokenizer.json", json.dump());
-  expect_error(here.run(tokenize), 1, "add --dtype uint32");
+  expect_error(here.run(tokenize + " --dtype uint16"), 1, "leave out --dtype");
+  expect_code(here.run(tokenize), 0);
+  EXPECT_EQ(here.read("t.bin").size(), 4U * 7U);
+  expect_code(here.run("data inspect t.bin --kind tokens --context 2 --validation-fraction 0"), 0);
   json["decoder"]["type"] = "CTC";
   here.write("tokenizer.json", json.dump());
   expect_error(here.run(tokenize), 1, "tokenizer.json: decoder.type \"CTC\" is not supported");
@@ -351,7 +354,7 @@ TEST(CliText, LargeConfigsFitTheirRanks) {
     }
     // Tied embeddings are on two stages.
     EXPECT_GE(kept, found["kept_parameters"]) << entry.path();
-    EXPECT_LT(kept, 0.2 * parameters) << entry.path();
+    EXPECT_LT(kept, 0.25 * parameters) << entry.path();
     EXPECT_NE(text.find("method = \"random\""), std::string::npos) << entry.path();
     EXPECT_EQ(text.find("at_step"), std::string::npos) << entry.path();
   }
