@@ -53,6 +53,38 @@ TEST_P(Networks, OnlyMatricesDecay) {
   }
 }
 
+/// A checkpoint fits a config that states the family's numbers, and no other ones. Any context reads
+/// the weights of rotary positions.
+TEST(Decoders, IdentityHoldsTheNumbersThatZerosStandFor) {
+  const auto identity = [](const io::ModelConfig& config) {
+    return network_of(config).identity(config);
+  };
+  const io::ModelConfig config{.kind = "decoder", .family = "llama"};
+  io::ModelConfig stated = config;
+  stated.kv_heads = config.heads;
+  stated.head_width = config.width / config.heads;
+  stated.activation = "silu";
+  stated.norm_epsilon = 1e-5;
+  stated.rotary_base = 10'000;
+  stated.rotary_share = 1;
+  stated.context = 2 * config.context;
+  EXPECT_EQ(identity(stated), identity(config));
+  for (const auto& change : std::vector<void (*)(io::ModelConfig&)>{
+           [](auto& model) { model.family = "mistral"; }, [](auto& model) { model.kv_heads = 2; },
+           [](auto& model) { model.activation = "relu"; },
+           [](auto& model) { model.norm_epsilon = 1e-6; }, [](auto& model) { model.window = 7; },
+           [](auto& model) { model.rotary_base = 500'000; },
+           [](auto& model) { model.rotary_share = 0.5; },
+           [](auto& model) {
+             model.rotary_scaling = "linear";
+             model.rotary_factor = 2;
+           }}) {
+    io::ModelConfig changed = config;
+    change(changed);
+    EXPECT_NE(identity(changed), identity(config));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Networks, ::testing::ValuesIn(networks().begin(), networks().end()),
                          [](const auto& network) { return std::string(network.param->name); });
 
