@@ -53,8 +53,8 @@ TEST_P(Networks, OnlyMatricesDecay) {
   }
 }
 
-/// A checkpoint fits a config that states the family's numbers, and no other ones. Any context reads
-/// the weights of rotary positions.
+/// A checkpoint fits a config that states the family's numbers, and no other ones. Any context
+/// reads the weights of rotary positions.
 TEST(Decoders, IdentityHoldsTheNumbersThatZerosStandFor) {
   const auto identity = [](const io::ModelConfig& config) {
     return network_of(config).identity(config);
