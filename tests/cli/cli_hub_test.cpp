@@ -86,7 +86,7 @@ TEST(CliHub, WrongUsage) {
   const Workplace here;
   write_hub_model(here, "GPT2LMHeadModel");
   expect_code(here.run("import hub -o dense.h5"), 0);
-  expect_error(here.run("import hub -o x.h5 --config c.toml"), 1, "hub: a model's config.json");
+  expect_error(here.run("import hub -o x.h5 --config c.toml"), 1, "hub is not an ordinary file");
   expect_error(here.run("import a.h5 -o x.h5 --config c.toml --zeros-are-pruned"), 2,
                "--zeros-are-pruned");
   expect_error(here.run("import hub -o x.h5 --dtype int8"), 2, "--dtype");
