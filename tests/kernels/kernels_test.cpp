@@ -140,17 +140,13 @@ TEST(Fp8, infinity_in_an_operand_leaves_no_number) {
   }
 }
 
-/// The results of both passes of attention with the settings of `s`, on the same inputs.
+/// The results of both passes of attention with the settings of `s`, each on fixed inputs.
 std::string attention_bytes(const TestedTable& table, const reference::Attention& s, DType dtype) {
-  Case one = attention_case(s, dtype);
-  one.operands.push_back(input(dtype, one.operands[1].shape));
-  one.operands.push_back(output(dtype, one.operands[0].shape, {}));
-  for (size_t i = 0; i < one.operands.size(); ++i) {
-    Operand& operand = one.operands[i];
-    operand.values = draw(i, operand.shape.count(), -1, 1);
-  }
-  one.run = [s, forward = one.run](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    forward(kernels, stream, t);
+  const Case forward = attention_case(s, dtype);
+  Case backward = forward;
+  backward.operands.push_back(input(dtype, forward.operands[1].shape));
+  backward.operands.push_back(output(dtype, forward.operands[0].shape, {}));
+  backward.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
     kernels.attention_backward(stream, {.qkv = t[0],
                                         .out = t[1],
                                         .lse = t[2],
@@ -162,9 +158,16 @@ std::string attention_bytes(const TestedTable& table, const reference::Attention
                                         .window = s.window,
                                         .scale = s.scale});
   };
-  const Memories memories(one);
-  run(one, table, memories);
-  return memories.bytes();
+  std::string all;
+  for (Case one : {forward, backward}) {
+    for (size_t i = 0; i < one.operands.size(); ++i) {
+      one.operands[i].values = draw(i, one.operands[i].shape.count(), -1, 1);
+    }
+    const Memories memories(one);
+    run(one, table, memories);
+    all += memories.bytes();
+  }
+  return all;
 }
 
 /// As many heads of k and v as of q are those of a call without kv_heads; a window of all tokens
