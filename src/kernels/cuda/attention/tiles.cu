@@ -15,8 +15,8 @@
 // read T / 256 times on average; from T = 1,024 on that is no bound.
 //
 // Registers of causal kernels (ptxas of CUDA 13, sm_90a; sm_80 about the same, sm_100 up to 31
-// more; none spills; the others take up to 10 more on sm_90a), shared memory, blocks an SM:
-//          168, 16 KiB, 3  220, 32 KiB, 2  207, 36 KiB, 2  239, 48 KiB, 2
+// more; none spills; the others take up to 11 more on sm_90a), shared memory, blocks an SM:
+//          161, 16 KiB, 3  223, 32 KiB, 2  209, 36 KiB, 2  242, 48 KiB, 2
 #include "src/kernels/cuda/attention/tile.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

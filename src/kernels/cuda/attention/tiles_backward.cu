@@ -18,10 +18,10 @@
 // memory for 2,048 multiply-adds, so 1,024 a clock of an SM, the full rate of an A100.
 //
 // Registers of causal kernels (ptxas of CUDA 13, sm_90a; sm_80 about the same, sm_100 up to 31
-// more; none spills; the others take 20 fewer to 16 more on sm_90a), shared memory, blocks an SM:
+// more; none spills; the others take 12 fewer to 27 more on sm_90a), shared memory, blocks an SM:
 //   columns                 32              64              96              128
-//   query_gradient     120, 24 KiB, 4  164, 48 KiB, 3  196, 48 KiB, 2  226, 64 KiB, 2
-//   key_gradient       162, 25 KiB, 3  224, 49 KiB, 2  224, 49 KiB, 2  247, 65 KiB, 2
+//   query_gradient     118, 24 KiB, 4  166, 48 KiB, 3  197, 48 KiB, 2  227, 64 KiB, 2
+//   key_gradient       154, 25 KiB, 3  212, 49 KiB, 2  215, 49 KiB, 2  247, 65 KiB, 2
 #include "src/kernels/cuda/attention/tile.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
