@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <array>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
@@ -122,6 +123,119 @@ void set_threads(int threads) {
   }
 }
 
+/// For the calls of a scope.
+class OneThread {
+ public:
+  OneThread() { set_threads(1); }
+  ~OneThread() { set_threads(threads_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int threads_ = omp_get_max_threads();
+};
+
+/// Without AVX-512 oneDNN divides the sums of small products among threads, so bits would depend on
+/// their number. There a product is divided into parts of c that depend on its shape alone; each is
+/// computed by one thread.
+bool library_divides_sums() {
+  static const bool divides =
+      (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) != dnnl_cpu_isa_avx512_core;
+  return divides;
+}
+
+/// How c (m x n) is divided. Measured: smaller parts pack operands too often, larger ones leave
+/// threads idle.
+class Grid {
+ public:
+  Grid(int64_t m, int64_t n) : m_(m), n_(n) {
+    constexpr int64_t kRows = 192;
+    constexpr int64_t kCols = 384;
+    constexpr int64_t kLeast = 64;  // of smaller parts, packing takes more than computing
+    constexpr int64_t kEnough = 8;  // parts that keep the threads of most machines busy
+    rows_ = (m + kRows - 1) / kRows;
+    cols_ = (n + kCols - 1) / kCols;
+    while (size() < kEnough && std::max(m / rows_, n / cols_) >= 2 * kLeast) {
+      (m / rows_ > n / cols_ ? rows_ : cols_) *= 2;
+    }
+  }
+
+  int64_t size() const { return rows_ * cols_; }
+  int64_t row(int64_t part) const { return m_ * (part % rows_) / rows_; }
+  int64_t col(int64_t part) const { return n_ * (part / rows_) / cols_; }
+  int64_t rows(int64_t part) const { return m_ * (part % rows_ + 1) / rows_ - row(part); }
+  int64_t cols(int64_t part) const { return n_ * (part / rows_ + 1) / cols_ - col(part); }
+
+  /// Of all parts: they differ by at most one row and one column.
+  int64_t fewest_rows() const { return m_ / rows_; }
+  int64_t most_rows() const { return (m_ + rows_ - 1) / rows_; }
+  int64_t fewest_cols() const { return n_ / cols_; }
+  int64_t most_cols() const { return (n_ + cols_ - 1) / cols_; }
+
+ private:
+  int64_t m_, n_, rows_, cols_;
+};
+
+/// Operands of a product; `bias` may be null.
+struct Addresses {
+  std::byte *a, *b, *c, *bias;
+
+  /// Those of the part of c that begins at an element.
+  Addresses at(const Key& key, int64_t row, int64_t col) const {
+    const auto input = static_cast<int64_t>(size_of(key.input));
+    const auto output = static_cast<int64_t>(size_of(key.output));
+    return {.a = a + input * row * (key.transpose_a ? 1 : key.a_stride),
+            .b = b + input * col * (key.transpose_b ? key.b_stride : 1),
+            .c = c + output * (row * key.c_stride + col),
+            .bias = key.bias ? bias + 4 * col : nullptr};
+  }
+};
+
+/// The product of one thread that computes m x n elements of c.
+Key part_of(const Key& key, int64_t m, int64_t n) {
+  Key part = key;
+  part.m = m;
+  part.n = n;
+  part.threads = 1;
+  return part;
+}
+
+/// Bytes that any part needs, in whole cache lines.
+size_t part_scratch(const Key& key, const Grid& grid) {
+  size_t most = 0;
+  for (const int64_t m : {grid.fewest_rows(), grid.most_rows()}) {
+    for (const int64_t n : {grid.fewest_cols(), grid.most_cols()}) {
+      most = std::max(most, product_for(part_of(key, m, n)).scratch_bytes);
+    }
+  }
+  return (most + 63) / 64 * 64;
+}
+
+/// Runs the product that `key` describes on this thread's stream.
+void execute(const Key& key, const Addresses& at, std::byte* scratch) {
+  Product& made = product_for(key);
+  made.a.set_data_handle(at.a);
+  made.b.set_data_handle(at.b);
+  made.c.set_data_handle(at.c);
+  made.scratch.set_data_handle(scratch);
+  std::array<dnnl_exec_arg_t, 5> arguments{{{DNNL_ARG_SRC, made.a.get()},
+                                            {DNNL_ARG_WEIGHTS, made.b.get()},
+                                            {DNNL_ARG_DST, made.c.get()},
+                                            {DNNL_ARG_SCRATCHPAD, made.scratch.get()},
+                                            {}}};
+  int count = 4;
+  if (key.bias) {
+    made.bias.set_data_handle(at.bias);
+    arguments[4] = {DNNL_ARG_BIAS, made.bias.get()};
+    count = 5;
+  }
+  thread_local dnnl::stream queue(engine());
+  const auto status =
+      dnnl_primitive_execute(made.primitive.get(), queue.get(), count, arguments.data());
+  require(status == dnnl_success, "oneDNN runs the product", static_cast<int>(status));
+  queue.wait();
+}
+
 /// Measured with oneDNN 2.6: without AVX-512 it has no product of bf16, without its bf16
 /// instructions one at a fifth of the speed of fp32, and on Intel's CPUs without AMX, which start
 /// one bf16 dot product in two cycles, one at half the speed.
@@ -142,8 +256,15 @@ bool multiplies(DType dtype) {
 
 size_t product_scratch(const Stream& stream, const GemmArgs& args) {
   const Key key = key_of(stream, args);
-  set_threads(key.threads);
-  return key.m == 0 || key.n == 0 ? 0 : product_for(key).scratch_bytes;
+  if (key.m == 0 || key.n == 0) {
+    return 0;
+  }
+  if (!library_divides_sums()) {
+    set_threads(key.threads);
+    return product_for(key).scratch_bytes;
+  }
+  const OneThread alone;
+  return part_scratch(key, Grid(key.m, key.n)) * static_cast<size_t>(key.threads);
 }
 
 void product(Stream& stream, const GemmArgs& args, std::byte* scratch) {
@@ -151,28 +272,31 @@ void product(Stream& stream, const GemmArgs& args, std::byte* scratch) {
   if (key.m == 0 || key.n == 0 || stream.arena().dry()) {
     return;
   }
-  set_threads(key.threads);
-  Product& made = product_for(key);
-  made.a.set_data_handle(args.a.data);
-  made.b.set_data_handle(args.b.data);
-  made.c.set_data_handle(args.c.data);
-  made.scratch.set_data_handle(scratch);
-  std::array<dnnl_exec_arg_t, 5> arguments{{{DNNL_ARG_SRC, made.a.get()},
-                                            {DNNL_ARG_WEIGHTS, made.b.get()},
-                                            {DNNL_ARG_DST, made.c.get()},
-                                            {DNNL_ARG_SCRATCHPAD, made.scratch.get()},
-                                            {}}};
-  int count = 4;
-  if (key.bias) {
-    made.bias.set_data_handle(args.bias.data);
-    arguments[4] = {DNNL_ARG_BIAS, made.bias.get()};
-    count = 5;
+  const Addresses whole{.a = static_cast<std::byte*>(args.a.data),
+                        .b = static_cast<std::byte*>(args.b.data),
+                        .c = static_cast<std::byte*>(args.c.data),
+                        .bias = static_cast<std::byte*>(args.bias.data)};
+  if (!library_divides_sums()) {
+    set_threads(key.threads);
+    execute(key, whole, scratch);
+    return;
   }
-  thread_local dnnl::stream queue(engine());
-  const auto status =
-      dnnl_primitive_execute(made.primitive.get(), queue.get(), count, arguments.data());
-  require(status == dnnl_success, "oneDNN runs the product", static_cast<int>(status));
-  queue.wait();
+  const Grid grid(key.m, key.n);
+  size_t bytes = 0;
+  {
+    const OneThread alone;
+    bytes = part_scratch(key, grid);
+  }
+#pragma omp parallel num_threads(key.threads)
+  {
+    set_threads(1);  // of this thread: the library then starts none
+    std::byte* const own = scratch + bytes * static_cast<size_t>(omp_get_thread_num());
+#pragma omp for schedule(dynamic)
+    for (int64_t part = 0; part < grid.size(); ++part) {
+      execute(part_of(key, grid.rows(part), grid.cols(part)),
+              whole.at(key, grid.row(part), grid.col(part)), own);
+    }
+  }
 }
 
 }  // namespace espalier::kernels::cpu
