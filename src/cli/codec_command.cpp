@@ -4,6 +4,7 @@
 
 #include "parallel/wire/codec.h"
 #include "parallel/wire/codec_report.h"
+#include "src/cli/checkpoint_path.h"
 #include "src/cli/console.h"
 #include "src/cli/plan_parts.h"
 #include "src/core/error.h"
@@ -233,8 +234,10 @@ int run_codec(const CodecArguments& arguments) {
 
 void add_sources(CLI::App& command, CodecArguments& arguments) {
   auto* file = command.add_option("--file", arguments.file, "little-endian numbers, nothing else");
-  auto* checkpoint = command.add_option("--checkpoint", arguments.checkpoint,
-                                        "each parameter's kept elements, a message each");
+  auto* checkpoint = command
+                         .add_option("--checkpoint", arguments.checkpoint,
+                                     "each parameter's kept elements, a message each")
+                         ->transform(newest_for_last);
   auto* synthetic = command
                         .add_option("--synthetic", arguments.synthetic,
                                     "drawn numbers: normal, heavy (normal times e^(1.5 normal)), "

@@ -4,6 +4,7 @@
 
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/safetensors/sharded.h"
+#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/weights_file.h"
@@ -221,7 +222,7 @@ void register_convert(CLI::App& app, Action& chosen) {
   exported->footer(
       "transformers loads the directory (docs/hub.md). An output that ends in .h5 or .hdf5 is a\n"
       "file of dense float32 arrays, for h5py and others. Pruned elements are zeros.");
-  exported->add_option("file", out->in, "checkpoint")->required();
+  exported->add_option("file", out->in, "checkpoint")->transform(newest_for_last)->required();
   exported->add_option("-o,--out", out->out, "the directory, or the plain HDF5 file")->required();
   add_dtype(exported, *out);
   exported->add_option("--shard-size", out->shard_size, "of a safetensors file, at most")

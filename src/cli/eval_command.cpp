@@ -6,6 +6,7 @@
 
 #include "io/files/folders.h"
 #include "io/files/mapped_file.h"
+#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/text_codec.h"
@@ -215,6 +216,7 @@ void register_eval(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand(
       "eval", "Validation loss, accuracy of images, perplexity, bits per byte of a checkpoint");
   command->add_option("file", arguments->file, "checkpoint, or with --config plain HDF5")
+      ->transform(newest_for_last)
       ->required();
   command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
   command->add_option("--set", arguments->config.overrides, "section.key=value, e.g. other data")

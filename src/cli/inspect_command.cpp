@@ -7,6 +7,7 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/plain_hdf5.h"
+#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/core/error.h"
@@ -243,7 +244,7 @@ void register_inspect(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command =
       app.add_subcommand("inspect", "List and verify what a checkpoint or plain HDF5 file holds");
-  command->add_option("file", arguments->file, "HDF5 file")->required();
+  command->add_option("file", arguments->file, "HDF5 file")->transform(newest_for_last)->required();
   command->add_flag("--json", arguments->json, "print one JSON object");
   command->callback([arguments, &chosen] { chosen = [arguments] { return inspect(*arguments); }; });
 }

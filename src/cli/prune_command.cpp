@@ -13,6 +13,7 @@
 
 #include "io/checkpoint/plain_hdf5.h"
 #include "pruning/registry.h"
+#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/weights_file.h"
@@ -238,7 +239,9 @@ void register_prune(CLI::App& app, Action& chosen) {
       "file without --config: matrices whose name does not hold embed, head, classifier, norm, "
       "bias, wte\n"
       "or wpe.");
-  command->add_option("file", arguments->in, "checkpoint or plain HDF5")->required();
+  command->add_option("file", arguments->in, "checkpoint or plain HDF5")
+      ->transform(newest_for_last)
+      ->required();
   command->add_option("-o,--out", arguments->out, "the pruned checkpoint")->required();
   command->add_option("--method", arguments->method, methods_without_training())->required();
   command->add_option("--sparsity", arguments->sparsity,

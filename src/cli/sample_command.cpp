@@ -8,6 +8,7 @@
 #include <map>
 
 #include "io/files/mapped_file.h"
+#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/text_codec.h"
@@ -232,6 +233,7 @@ void register_sample(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<SampleArguments>();
   CLI::App* command = app.add_subcommand("sample", "Write text with a trained network");
   command->add_option("file", arguments->file, "checkpoint, or with --config plain HDF5")
+      ->transform(newest_for_last)
       ->required();
   command
       ->add_option(

@@ -7,6 +7,7 @@
 #include "io/data/tokens.h"
 #include "io/files/mapped_file.h"
 #include "io/files/raw_file.h"
+#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/tokenizer_file.h"
@@ -222,9 +223,11 @@ void register_tokenize(CLI::App& data, Action& chosen) {
                           ->check(CLI::IsMember({"bytes", "chars"}))
                           ->capture_default_str();
   CLI::Option* tokenizer =
-      command->add_option("--tokenizer", arguments->tokenizer,
-                          "tokenizer.json of a Hugging Face model, or a checkpoint that holds one "
-                          "(docs/tokenizers.md)");
+      command
+          ->add_option("--tokenizer", arguments->tokenizer,
+                       "tokenizer.json of a Hugging Face model, or a checkpoint that holds one "
+                       "(docs/tokenizers.md)")
+          ->transform(newest_for_last);
   tokenizer->excludes(kind);
   command
       ->add_option("--document-separator", arguments->separator,

@@ -14,6 +14,7 @@
 #include "parallel/transport/mpi_communicator.h"
 #include "parallel/transport/thread_communicator.h"
 #include "parallel/transport/watchdog.h"
+#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/exit_code.h"
@@ -206,7 +207,8 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
   command.add_option("--set", arguments.overrides, "section.key=value, instead of the file's")
       ->allow_extra_args(false);
   command.add_option("--out", arguments.out, "run directory, instead of run.out");
-  auto* resume = command.add_option("--resume", arguments.resume, "auto, none, or a checkpoint");
+  auto* resume = command.add_option("--resume", arguments.resume, "auto, none, or a checkpoint")
+                     ->transform(newest_for_last);
   command
       .add_option("--accept-changes", arguments.accepted,
                   "what may differ from the checkpoint though it changes results: data, seed, "
@@ -215,9 +217,11 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
       ->check(CLI::IsMember(std::vector<std::string>(train::kAcceptableChanges.begin(),
                                                      train::kAcceptableChanges.end())))
       ->needs(resume);
-  command.add_option("--init", arguments.init,
-                     "weights and masks to start from (HDF5); without a section [model] "
-                     "in the config, also its network");
+  command
+      .add_option("--init", arguments.init,
+                  "weights and masks to start from (HDF5); without a section [model] "
+                  "in the config, also its network")
+      ->transform(newest_for_last);
   command.add_option("--steps", arguments.steps, "end this call after step N of the run")
       ->check(CLI::PositiveNumber);
   command.add_flag("--dry-run", arguments.dry_run,

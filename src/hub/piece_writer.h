@@ -8,7 +8,7 @@
 //   writer.write(piece, [&](std::span<const std::byte> bytes) { file.write(…, bytes); });
 //   writer.finish();                                    waits for all writes
 //
-// Calls come from one thread. What a write throws, the next call throws.
+// Calls come from one thread. An exception of a write is thrown by the next call.
 #include <condition_variable>
 #include <deque>
 #include <exception>

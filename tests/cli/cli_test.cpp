@@ -85,6 +85,31 @@ TEST(Cli, ResumeIsNoBreak) {
   EXPECT_EQ(here.curve("parts", "loss").size(), 20U);
 }
 
+TEST(Cli, LastNamesTheNewestCheckpoint) {
+  const Workplace here;
+  const std::string last = "run/checkpoints/last.h5";
+  expect_error(here.run("inspect " + last), 1, last);
+  expect_code(here.run("train c.toml --steps 7 --set train.checkpoint_every=3"), 0);
+  const auto same = [&](const std::string& before, const std::string& after = "") {
+    const Ran by_name = here.run(before + "run/checkpoints/step-000007.h5" + after);
+    expect_code(by_name, 0);
+    EXPECT_EQ(here.run(before + last + after).out, by_name.out) << before;
+  };
+  same("inspect --json ");
+  same("eval ");
+  same("sample --tokens 5 --prompt a ");
+  same("codec --checkpoint ");
+  expect_code(here.run("prune " + last + " -o pruned.h5 --method magnitude --sparsity 0.5"), 0);
+  expect_code(here.run("export " + last + " -o arrays.h5"), 0);
+  expect_code(here.run("train c.toml --out next --init " + last), 0);
+  expect_code(here.run("train c.toml --out on --resume " + last), 0);
+  EXPECT_EQ(here.curve("on", "loss").size(), 13U);
+  // A file of that name is taken as it is.
+  here.shell("mv pruned.h5 run/checkpoints/last.h5");
+  EXPECT_NE(here.run("inspect --json " + last).out,
+            here.run("inspect --json run/checkpoints/step-000007.h5").out);
+}
+
 TEST(Cli, EvalIsTheValidationLossOfTheRun) {
   for (const std::string changes : {"", "--set train.dtype=bf16", "--set train.dtype=fp16",
                                     "--set data.kind=chars --set train.micro_batch=2"}) {

@@ -35,7 +35,7 @@ int64_t kv_heads_of(const io::ModelConfig& model);
 int64_t head_width_of(const io::ModelConfig& model);
 int64_t mlp_width_of(const io::ModelConfig& model);
 
-/// What differs between the relatives of Llama.
+/// The settings in which Llama, Mistral, Qwen and Gemma differ.
 struct LlamaLike {
   std::string_view family;        ///< model.family
   std::string_view architecture;  ///< "LlamaForCausalLM"
@@ -47,7 +47,7 @@ struct LlamaLike {
   bool head_norm = false;
   bool plus_one = false;  ///< norms multiply by weight + 1
 };
-/// The keys of all relatives. `tied`: where tie_word_embeddings is missing.
+/// Keys that all of them have. `tied`: the value where tie_word_embeddings is missing.
 void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::ModelConfig& model);
 Json write_llama(const io::ModelConfig& model, const LlamaLike& like);
 std::vector<TensorRule> llama_tensors(const io::ModelConfig& model, const LlamaLike& like);
