@@ -3,6 +3,7 @@
 #include <array>
 
 #include "io/checkpoint/plain_hdf5.h"
+#include "io/files/folders.h"
 #include "io/safetensors/sharded.h"
 #include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
@@ -56,12 +57,23 @@ bool is_hdf5_name(const std::string& path) {
   return path.ends_with(".h5") || path.ends_with(".hdf5");
 }
 
+/// All files that an import of `path`, a folder or a file in one, may read.
+std::vector<std::string> files_beside(const fs::path& path) {
+  std::error_code ignored;
+  std::vector<std::string> files{path.string()};
+  const fs::path folder = fs::is_directory(path, ignored) ? path : fs::absolute(path).parent_path();
+  for (const fs::path& entry : io::entries_of(folder)) {
+    files.push_back(entry.string());
+  }
+  return files;
+}
+
 int import_hub(const ConvertArguments& arguments) {
   check(arguments.config.file.empty() && arguments.config.overrides.empty(),
         "{} is not an ordinary file: with --config or --set, name an HDF5 file of arrays. The "
         "config.json of a model's folder describes it: leave out --config and --set",
         arguments.in);
-  check_output(arguments.out, std::span<const std::string>());
+  check_output(arguments.out, files_beside(arguments.in));
   const double started = now_seconds();
   const hub::ImportReport report =
       hub::import_model({.from = arguments.in,

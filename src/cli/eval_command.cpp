@@ -147,9 +147,14 @@ int eval_text(const EvalArguments& arguments, const WeightsFile& file) {
         context);
   check(text.size() >= 2, "{} has {} tokens; a perplexity needs two", arguments.data, text.size());
   const double begin = now_seconds();
-  const int64_t micro_batch = micro_batch_of(file.config);
-  Inference network(file, file.problem, micro_batch);
   const auto windows = train::sliding_windows(text.size(), context, stride);
+  // Imported checkpoints say nothing of memory: windows of a long context come one by one.
+  constexpr int64_t kTokens = 4096;
+  const int64_t micro_batch =
+      std::min<int64_t>(file.config.train.micro_batch > 0 ? file.config.train.micro_batch
+                                                          : std::max(kTokens / context, int64_t{1}),
+                        std::ssize(windows));
+  Inference network(file, file.problem, micro_batch);
   const train::TextLoss result =
       train::text_loss(network.stage, micro_batch, windows,
                        [&text](int64_t first, std::span<int32_t> out) { text.read(first, out); });

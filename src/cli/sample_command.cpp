@@ -107,8 +107,14 @@ class Sampler {
 
   int run() {
     Inference network(file_, file_.problem, 1, /*generation=*/true);
+    size_t longest = 0;
+    for (const std::vector<int32_t>& prompt : prompts_) {
+      longest = std::max(longest, prompt.size());
+    }
     train::Generator generator(file_.config, file_.problem, network.stage,
-                               static_cast<int64_t>(prompts_.size()));
+                               {.sequences = static_cast<int64_t>(prompts_.size()),
+                                .tokens = static_cast<int64_t>(longest) +
+                                          std::min(arguments_.tokens, file_.problem.features)});
     if (streams()) {
       print(written_.front().prompt);
     }
@@ -143,7 +149,8 @@ class Sampler {
       check(std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }),
             "{}: the predictions are not finite: training has diverged; use an earlier checkpoint",
             file_.path.string());
-      const int32_t token = train::draw(logits, arguments_.sampling, one.random.uniform(number));
+      const int32_t token = train::draw(logits.first(codec_.known(logits.size())),
+                                        arguments_.sampling, one.random.uniform(number));
       one.tokens.push_back(token);
       if (codec_.ends_text(token)) {
         one.finish = "special token";
@@ -222,7 +229,11 @@ class Sampler {
 };
 
 int sample(const SampleArguments& arguments) {
-  const std::vector<std::string> checked = prompts_of(arguments);  // before a large file is opened
+  // Before a large file is opened. CLI11's ranges take "nan".
+  const std::vector<std::string> checked = prompts_of(arguments);
+  if (std::isnan(arguments.sampling.temperature) || std::isnan(arguments.sampling.top_p)) {
+    throw Usage("--temperature and --top-p take numbers: 0 to 1000, and 0 to 1");
+  }
   const WeightsFile file = open_weights(arguments.file, arguments.config);
   return Sampler(arguments, file).run();
 }

@@ -1,6 +1,7 @@
 #pragma once
 // Text and tokens of a file of weights: by its tokenizer, by its characters, or, for data of kind
 // "tokens" without a tokenizer, as numbers.
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,8 +22,14 @@ class TextCodec {
   /// False: tokens are written as numbers.
   bool is_text() const { return tokenizer_.has_value() || characters_.size() > 0; }
   const std::optional<io::Tokenizer>& tokenizer() const { return tokenizer_; }
-  /// Throws Failure for text without tokens; `option` names the numbers' source in a Usage error.
+  /// Throws Failure for characters that the vocabulary lacks; `option` names the source of numbers
+  /// in a Usage error.
   std::vector<int32_t> encode(const std::string& text, std::string_view option) const;
+  /// Of `classes` predictions, the first that may be tokens: embeddings often have more rows than
+  /// the tokenizer has tokens.
+  size_t known(size_t classes) const {
+    return tokenizer_ ? std::min(classes, static_cast<size_t>(tokenizer_->vocabulary())) : classes;
+  }
   /// A special token of the tokenizer, which ends a text.
   bool ends_text(int32_t token) const { return tokenizer_ && tokenizer_->is_special(token); }
 
@@ -31,13 +38,18 @@ class TextCodec {
    public:
     /// Continues the text of `prompt`. The codec must outlive the decoder.
     Decoder(const TextCodec& codec, std::vector<int32_t> prompt)
-        : codec_(codec), tokens_(std::move(prompt)), begin_(tokens_.size()), end_(tokens_.size()) {}
+        : codec_(codec),
+          tokens_(std::move(prompt)),
+          begin_(tokens_.size() - std::min(tokens_.size(), kBefore)),
+          end_(tokens_.size()) {}
     /// The text that a further token adds; empty while a character is incomplete.
     std::string add(int32_t token);
     /// The text of the tokens that have added nothing yet.
     std::string rest();
 
    private:
+    /// Tokens of the prompt that may change the text of the first token after it.
+    static constexpr size_t kBefore = 4;
     std::string piece(bool all);
 
     const TextCodec& codec_;

@@ -5,6 +5,7 @@
 
 #include "io/data/fingerprint.h"
 #include "io/data/tokens.h"
+#include "io/files/folders.h"
 #include "io/files/mapped_file.h"
 #include "io/files/raw_file.h"
 #include "src/cli/checkpoint_path.h"
@@ -67,11 +68,16 @@ class TokenFile {
 
 std::string note_file_of(const TokenizeArguments& arguments) { return arguments.out + ".json"; }
 
-void write_note(const TokenizeArguments& arguments, const nlohmann::ordered_json& note) {
+/// Tokens are never beside the note of others, whose type they would be read with: an earlier token
+/// file is removed, and the new one appears last.
+void publish(TokenFile& tokens, const TokenizeArguments& arguments,
+             const nlohmann::ordered_json& note) {
+  io::remove_file(arguments.out);
   io::AtomicFile file(note_file_of(arguments));
   // File names may contain bytes that are not UTF-8.
   file.append(note.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   file.commit();
+  tokens.commit();
 }
 
 /// The lines of a config that reads the tokens.
@@ -91,13 +97,13 @@ int tokenize_bytes(const TokenizeArguments& arguments) {
     data.read(at, buffer);
     tokens.append(buffer);
   }
-  tokens.commit();
   // The note allows decoding to text: token t stands for byte bytes[t].
-  write_note(arguments, {{"kind", arguments.data.kind},
-                         {"token_type", type},
-                         {"tokens", data.size()},
-                         {"vocabulary", data.vocabulary()},
-                         {"bytes", data.characters().text()}});
+  publish(tokens, arguments,
+          {{"kind", arguments.data.kind},
+           {"token_type", type},
+           {"tokens", data.size()},
+           {"vocabulary", data.vocabulary()},
+           {"bytes", data.characters().text()}});
   Progress(true, 0, false)
       .note(fmt::format("wrote {}: {}; vocabulary: {}", arguments.out, tokens.size_text(),
                         note_file_of(arguments)));
@@ -175,7 +181,6 @@ int tokenize_by_file(const TokenizeArguments& arguments) {
       }
     }
   }
-  tokens.commit();
   const double seconds = std::max(now_seconds() - started, 1e-9);
   nlohmann::ordered_json note{{"kind", "tokenizer"},
                               {"token_type", type},
@@ -188,7 +193,7 @@ int tokenize_by_file(const TokenizeArguments& arguments) {
   if (separator >= 0) {
     note["document_separator"] = separator;
   }
-  write_note(arguments, note);
+  publish(tokens, arguments, note);
   Progress(true, 0, false)
       .note(fmt::format(
           "wrote {}: {}; {:.2f} bytes of text per token, {:.1f} MB/s; note: {}", arguments.out,

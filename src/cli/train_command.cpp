@@ -106,14 +106,30 @@ int run_under_launcher(const io::Config& config, const RankBody& body) {
   }
 }
 
-/// The network of a checkpoint that describes it; the default one for other files of weights, and
-/// for a file that does not exist, which the run reports.
-io::ModelConfig model_of(const std::string& init) {
-  if (init.empty() || !io::path_exists(init) || !io::is_checkpoint(init)) {
+/// The network of a file of weights; the default one of a file that does not describe it, or does
+/// not exist, which the run reports.
+io::ModelConfig model_in(const std::string& file) {
+  if (!io::path_exists(file) || !io::is_checkpoint(file)) {
     return {};
   }
-  const std::string text = io::CheckpointReader(init).meta().config;
-  return text.empty() ? io::ModelConfig() : config::parse(text, init + " (config)").model;
+  const std::string text = io::CheckpointReader(file).meta().config;
+  return text.empty() ? io::ModelConfig() : config::parse(text, file + " (config)").model;
+}
+
+/// For a config without [model]: the network of the weights that the run starts from.
+io::ModelConfig model_of(const TrainArguments& arguments, const io::Config& rest) {
+  if (!arguments.init.empty()) {
+    return model_in(arguments.init);
+  }
+  if (arguments.resume.empty() || arguments.resume == "none") {
+    return {};
+  }
+  if (arguments.resume != "auto") {
+    return model_in(arguments.resume);
+  }
+  const std::filesystem::path run =
+      std::filesystem::path(arguments.out.value_or(rest.run.out)) / "config.toml";
+  return io::path_exists(run) ? config::load(run).model : io::ModelConfig();
 }
 
 int train(const TrainArguments& arguments) {
@@ -191,7 +207,8 @@ int on_ranks(const io::Config& config, const RankBody& body) {
 
 io::Config config_of(const TrainArguments& arguments) {
   io::Config config =
-      config::load(arguments.config, arguments.overrides, [&] { return model_of(arguments.init); });
+      config::load(arguments.config, arguments.overrides,
+                   [&](const io::Config& rest) { return model_of(arguments, rest); });
   if (arguments.out) {
     config.run.out = *arguments.out;
     config::check_limits(*config::find_field("run", "out"), config, "--out");

@@ -206,9 +206,11 @@ void apply_override(Config& config, std::string_view assignment) {
   assign(config, *field, *value.get("v"), where);
 }
 
-Config parse(std::string_view text, std::string_view name, std::span<const std::string> overrides,
-             const Config& defaults) {
-  Config config = defaults;
+namespace {
+
+/// Sets the keys of a file, and then of `overrides`.
+void read_keys(std::string_view text, std::string_view name, std::span<const std::string> overrides,
+               Config& config) {
   check_keys(text, name);
   try {
     const toml::table document = toml::parse(text, name);
@@ -231,18 +233,30 @@ Config parse(std::string_view text, std::string_view name, std::span<const std::
   for (const std::string& assignment : overrides) {
     apply_override(config, assignment);
   }
+}
+
+}  // namespace
+
+Config parse(std::string_view text, std::string_view name, std::span<const std::string> overrides,
+             const Config& defaults) {
+  Config config = defaults;
+  read_keys(text, name, overrides, config);
   validate(config);
   return config;
 }
 
 Config load(const std::filesystem::path& path, std::span<const std::string> overrides,
-            const std::function<io::ModelConfig()>& model) {
+            const std::function<io::ModelConfig(const Config& rest)>& model) {
   const std::string text = io::read_text(path, "config", io::kMaxConfig);
-  Config defaults;
+  Config config;
   if (model && !has_section(text, path.string(), "model")) {
-    defaults.model = model();
+    Config rest;
+    read_keys(text, path.string(), overrides, rest);
+    config.model = model(rest);
   }
-  return parse(text, path.string(), overrides, defaults);
+  read_keys(text, path.string(), overrides, config);
+  validate(config);
+  return config;
 }
 
 int64_t parse_bytes(std::string_view text) {

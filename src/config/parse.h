@@ -13,9 +13,9 @@
 namespace espalier::config {
 
 /// Reads a file, applies `overrides` ("section.key=value") in order, and validates. `model` returns
-/// the network of a file without a section [model]; null: the default one.
+/// the network of a file without a section [model], from its other keys; null: the default one.
 io::Config load(const std::filesystem::path& path, std::span<const std::string> overrides = {},
-                const std::function<io::ModelConfig()>& model = {});
+                const std::function<io::ModelConfig(const io::Config& rest)>& model = {});
 /// The same from text; `name` is the file's name in messages, `defaults` are of omitted keys.
 io::Config parse(std::string_view text, std::string_view name,
                  std::span<const std::string> overrides = {}, const io::Config& defaults = {});

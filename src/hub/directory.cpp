@@ -28,8 +28,18 @@ std::string read_plain_text(const fs::path& path, uint64_t most = 4 * io::kMaxCo
   return text;
 }
 
-fs::path without_slash(const fs::path& path) {
-  return path.has_filename() ? path : path.parent_path();
+/// Without a slash at the end; of a link, the folder that it names.
+fs::path target_of(const fs::path& path) {
+  fs::path target = path.has_filename() ? path : path.parent_path();
+  std::error_code ignored;
+  if (fs::is_symlink(target, ignored)) {
+    target = fs::weakly_canonical(target);
+  }
+  check(target.filename() != "." && target.filename() != "..",
+        "{} is the folder that this command runs in, or holds it, and an export makes a new one; "
+        "name another output folder with -o",
+        path.string());
+  return target;
 }
 
 }  // namespace
@@ -130,7 +140,7 @@ FileFacts file_facts_of(const std::string& text, const std::string& file) {
 }
 
 AtomicFolder::AtomicFolder(fs::path path)
-    : path_(without_slash(path)), temporary_(io::temporary_name(path_)) {
+    : path_(target_of(path)), temporary_(io::temporary_name(path_)) {
   std::error_code ignored;
   check(!io::path_exists(path_) || fs::is_directory(path_, ignored),
         "{} is no folder; name another output folder with -o", path_.string());

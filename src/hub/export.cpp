@@ -10,6 +10,7 @@
 #include "src/config/parse.h"
 #include "src/hub/directory.h"
 #include "src/hub/layout.h"
+#include "src/hub/network_settings.h"
 #include "src/hub/parameter_source.h"
 #include "src/hub/piece_writer.h"
 #include "src/hub/tensor_source.h"
@@ -42,6 +43,20 @@ struct Model {
   FileFacts facts;
   std::string imported{};  ///< config.json that it was imported with; empty: none
 };
+
+/// Throws Failure for a network that config.json, imported or new, does not describe.
+void check_described(const Model& model) {
+  const Json json = model.imported.empty() ? model.family->write(model.config)
+                                           : ConfigJson(model.imported, "config.json").json();
+  io::ModelConfig described;
+  model.family->read(ConfigJson(json.dump(), "config.json"), described);
+  described.context = model.config.context;
+  const std::string difference = network_difference(model.config, described);
+  check(difference.empty(),
+        "{} of this network and of {} as its config.json describes it; export plain arrays with -o "
+        "FILE.h5",
+        difference, model.family->architecture);
+}
 
 Model model_of(const io::CheckpointReader& reader, const io::CheckpointMeta& meta) {
   const std::string file = reader.path().string();
@@ -81,6 +96,7 @@ Model model_of(const io::CheckpointReader& reader, const io::CheckpointMeta& met
           file, model.family->architecture, kConfigText);
     model.facts = file_facts_of(text(kLayoutText), file);
   }
+  check_described(model);
   return model;
 }
 
@@ -89,6 +105,11 @@ std::string config_json_of(const Model& model, DType dtype) {
   Json json = model.imported.empty() ? model.family->write(model.config)
                                      : ConfigJson(model.imported, "config.json").json();
   bool changed = model.imported.empty();
+  if (changed) {  // else transformers takes those of the family's first tokenizer
+    for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+      json[token] = nullptr;
+    }
+  }
   const auto set = [&](const std::string& key, const Json& value) {
     if (json[key] != value) {
       json[key] = value;

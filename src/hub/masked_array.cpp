@@ -42,6 +42,17 @@ void convert_elements(const Tensor& from, const Tensor& to) {
   });
 }
 
+void check_rounded(const Tensor& values, const std::string& name) {
+  if (values.dtype != DType::fp16) {
+    return;
+  }
+  constexpr uint16_t kSign = 0x8000;
+  constexpr uint16_t kInfinite = 0x7c00;
+  const std::span<const uint16_t> bits = bits_of<uint16_t>(values);
+  check(std::ranges::none_of(bits, [](uint16_t x) { return (x & ~kSign) == kInfinite; }),
+        "{} has values beyond 65,504, the largest of fp16; choose --dtype bf16 or fp32", name);
+}
+
 MaskedArray::MaskedArray(sparse::Mask mask, std::vector<std::byte> values, DType dtype)
     : mask_(std::move(mask)), values_(std::move(values)), dtype_(dtype) {
   int64_t sum = 0;

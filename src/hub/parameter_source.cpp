@@ -28,6 +28,13 @@ ParameterSource::ParameterSource(const io::CheckpointReader& reader, const std::
 }
 
 void ParameterSource::read(int64_t first, const Tensor& out, std::span<uint8_t> kept) {
+  convert(first, out, kept);
+  if (stored_ != out.dtype) {
+    check_rounded(out, name_);
+  }
+}
+
+void ParameterSource::convert(int64_t first, const Tensor& out, std::span<uint8_t> kept) {
   const int64_t count = out.count();
   if (array_) {
     array_->read(first, out, kept);

@@ -28,6 +28,8 @@ class ParameterSource {
   void finish();
 
  private:
+  void convert(int64_t first, const Tensor& out, std::span<uint8_t> kept);
+
   const io::CheckpointReader& reader_;
   std::string name_;
   DType stored_ = DType::fp32;  ///< of the values that are read

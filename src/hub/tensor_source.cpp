@@ -113,10 +113,13 @@ void TensorSource::read(const std::string& name, int64_t first, const Tensor& ou
   const SourceTensor& found = tensor(name);
   if (found.masked) {
     masked_array(found).read(first, out, kept);
-    return;
+  } else {
+    std::ranges::fill(kept, uint8_t{1});
+    files_.read(name, out, first);
   }
-  std::ranges::fill(kept, uint8_t{1});
-  files_.read(name, out, first);
+  if (io::same_bits(found.type) != out.dtype) {
+    check_rounded(out, name);
+  }
 }
 
 }  // namespace espalier::hub

@@ -82,6 +82,105 @@ TEST_P(HubModel, IsPrunedTrainedAndExported) {
 INSTANTIATE_TEST_SUITE_P(All, HubModel, ::testing::Values("GPT2LMHeadModel", "Qwen2ForCausalLM"),
                          [](const auto& row) { return row.param; });
 
+/// Words with a mark in place of the blank before them, as Llama 2 has.
+std::string metaspace_tokenizer() {
+  nlohmann::ordered_json vocabulary{{"<unk>", 0}, {"\u2581", 1}};
+  nlohmann::json merges = nlohmann::json::array();
+  int next = 2;
+  for (char c = 'a'; c <= 'h'; ++c) {
+    vocabulary[std::string(1, c)] = next++;
+  }
+  for (char c = 'a'; c <= 'h'; ++c) {
+    vocabulary[std::string("\u2581") + c] = next++;
+    merges.push_back(std::string("\u2581 ") + c);
+  }
+  const nlohmann::ordered_json blank{
+      {"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}};
+  return nlohmann::ordered_json{
+      {"version", "1.0"},
+      {"added_tokens", nlohmann::json::array()},
+      {"normalizer",
+       {{"type", "Sequence"},
+        {"normalizers",
+         {{{"type", "Prepend"}, {"prepend", "\u2581"}},
+          {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}}}}}},
+      {"pre_tokenizer", nullptr},
+      {"post_processor", nullptr},
+      {"decoder",
+       {{"type", "Sequence"},
+        {"decoders",
+         {blank,
+          {{"type", "Fuse"}},
+          {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
+      {"model",
+       {{"type", "BPE"}, {"unk_token", "<unk>"}, {"vocab", vocabulary}, {"merges", merges}}}}
+      .dump();
+}
+
+/// The first word keeps its blank, which decoders remove at the start of a text. The embedding has
+/// rows behind the last token: they are never drawn.
+TEST(CliHub, SampledWordsKeepTheirBlanks) {
+  const Workplace here;
+  write_hub_model(here, "LlamaForCausalLM");
+  here.write("hub/tokenizer.json", metaspace_tokenizer());
+  expect_code(here.run("import hub -o dense.h5"), 0);
+  int blanks_first = 0;
+  for (int seed = 0; seed < 6; ++seed) {
+    const Ran ran = here.run(fmt::format(
+        "sample dense.h5 --json --prompt 'a b' --tokens 12 --temperature 9 --seed {}", seed));
+    expect_code(ran, 0);
+    const nlohmann::json text = ran.json()["texts"][0];
+    std::string wanted;
+    for (const int token : text["tokens"]) {
+      ASSERT_LT(token, 18);
+      wanted += token == 0   ? "<unk>"
+                : token == 1 ? " "
+                : token < 10 ? std::string(1, static_cast<char>('a' + token - 2))
+                             : std::string(" ") + static_cast<char>('a' + token - 10);
+    }
+    EXPECT_EQ(text["text"], wanted);
+    blanks_first += static_cast<int>(wanted.starts_with(' '));
+  }
+  EXPECT_GT(blanks_first, 0);
+}
+
+/// A network that was trained from the start has its settings in config.json, or is not exported.
+TEST(CliHub, OnlyNetworksThatConfigJsonDescribesAreExported) {
+  const auto trained = [](const Workplace& here, const std::string& family,
+                          const std::string& change) {
+    expect_code(here.run(fmt::format("train c.toml --set model.kind=decoder --set model.family={} "
+                                     "--set train.steps=1 --set pruning.method=none --set model.{}",
+                                     family, change)),
+                0);
+    return here.run("export run/checkpoints/last.h5 -o out");
+  };
+  for (const auto& [family, change, key, value] :
+       std::vector<std::tuple<std::string, std::string, std::string, nlohmann::json>>{
+           {"qwen2", "window=5", "sliding_window", 5},
+           {"mistral", "window=6", "sliding_window", 6},
+           {"llama", "kv_heads=1", "num_key_value_heads", 1},
+           {"neox", "rotary_share=0.5", "rotary_pct", 0.5},
+           {"opt", "mlp_width=40", "ffn_dim", 40}}) {
+    const Workplace here;
+    expect_code(trained(here, family, change), 0);
+    const auto json = nlohmann::json::parse(here.read("out/config.json"));
+    EXPECT_EQ(json[key], value) << family;
+    EXPECT_TRUE(json.contains("eos_token_id") && json["eos_token_id"].is_null()) << family;
+    expect_code(here.run("import out -o again.h5"), 0);
+  }
+  for (const auto& [family, change, message] :
+       std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"llama", "window=5", "model.window: 5 and 0"},
+           {"gemma", "window=5", "model.window: 5 and 0"},
+           {"neox", "kv_heads=1", "model.kv_heads: 1 and 2"},
+           {"opt", "head_width=8", "model.head_width: 8 and 16"},
+           {"llama", "rotary_share=0.5", "model.rotary_share: 8 and 16"}}) {
+    const Workplace here;
+    expect_error(trained(here, family, change), 1, message);
+    EXPECT_FALSE(fs::exists(here / "out"));
+  }
+}
+
 TEST(CliHub, WrongUsage) {
   const Workplace here;
   write_hub_model(here, "GPT2LMHeadModel");
@@ -93,6 +192,9 @@ TEST(CliHub, WrongUsage) {
   expect_error(here.run("import hub -o x.h5 --context 0"), 2, "--context");
   expect_error(here.run("import hub -o x.h5 --context 17"), 1, "--context 17 is more than the 16");
   expect_error(here.run("import hub -o hub"), 1, "hub is not an ordinary file");
+  expect_error(here.run("import hub -o hub/config.json"), 1, "would be replaced");
+  expect_error(here.run("import hub/model.safetensors -o hub/model.safetensors"), 1,
+               "would be replaced");
   expect_error(here.run("import none -o x.h5 --config c.toml"), 1, "none");
   EXPECT_FALSE(fs::exists(here / "x.h5"));
   expect_error(here.run("export dense.h5 -o x.h5 --sparse"), 2, "--sparse");

@@ -98,7 +98,7 @@ TEST(Cli, LastNamesTheNewestCheckpoint) {
   same("inspect --json ");
   same("eval ");
   same("sample --tokens 5 --prompt a ");
-  same("codec --checkpoint ");
+  expect_code(here.run("codec --checkpoint " + last), 0);  // prints times
   expect_code(here.run("prune " + last + " -o pruned.h5 --method magnitude --sparsity 0.5"), 0);
   expect_code(here.run("export " + last + " -o arrays.h5"), 0);
   expect_code(here.run("train c.toml --out next --init " + last), 0);
@@ -287,6 +287,11 @@ TEST(Cli, AConfigWithoutAModelTrainsTheNetworkOfInit) {
   expect_error(here.run("train rest.toml --out next --init missing.h5"), 1, "missing.h5");
   expect_code(here.run("train rest.toml --out next --init " + kLast), 0);
   EXPECT_NE(here.read("next/config.toml").find(section), std::string::npos);
+  // So does a resumed run, which does not need --init again.
+  expect_code(here.run("train rest.toml --out parts --steps 2 --init " + kLast), 0);
+  expect_code(here.run("train rest.toml --out parts --steps 3 --resume auto"), 0);
+  expect_code(here.run("train rest.toml --out parts --resume parts/checkpoints/last.h5"), 0);
+  EXPECT_EQ(here.curve("parts", "loss"), here.curve("next", "loss"));
   // A key of the command line replaces the checkpoint's.
   expect_code(here.run("train rest.toml --out other --set model.dropout=0.1 --init " + kLast), 0);
   EXPECT_NE(here.read("other/config.toml").find("dropout = 0.1"), std::string::npos);

@@ -8,6 +8,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/safetensors/writer.h"
 #include "src/hub/export.h"
+#include "src/hub/families/family.h"
 #include "src/hub/import.h"
 #include "tests/hub/example_models.h"
 #include "tests/support/failure.h"
@@ -125,6 +126,27 @@ TEST(BadModels, ConfigsOfOtherNetworksAreNamed) {
            {with("add_cross_attention", "true"), "\"add_cross_attention\": true is not"}}) {
     expect_config_refused(config, words);
   }
+  const auto llama = [](const std::string& key, const std::string& value) {
+    return config_with("LlamaForCausalLM", key, value);
+  };
+  expect_config_refused(llama("rms_norm_eps", "0"), "\"rms_norm_eps\": 0 is not supported");
+  expect_config_refused(llama("partial_rotary_factor", "0.5"),
+                        "\"partial_rotary_factor\": 0.5 is not supported");
+  expect_config_refused(config_with("GPTNeoXForCausalLM", "rotary_pct", "0"),
+                        "\"rotary_pct\": 0 is not supported");
+}
+
+/// transformers 5 keeps the share of rotated features beside the base.
+TEST(HubFamilies, RotaryShareOfTransformersFive) {
+  std::string text = config_with("GPTNeoXForCausalLM", "rotary_pct", "");
+  text =
+      text.replace(text.rfind('}'), 1,
+                   R"(, "rope_parameters": {"rope_theta": 5000, "partial_rotary_factor": 0.5}})");
+  io::ModelConfig model;
+  const ConfigJson json(text, "config.json");
+  family_of(json).read(json, model);
+  EXPECT_EQ(model.rotary_share, 0.5);
+  EXPECT_EQ(model.rotary_base, 5000);
 }
 
 TEST(BadModels, FilesThatAreMissingOrBroken) {
@@ -249,6 +271,7 @@ TEST(BadModels, ExportsThatCannotBeWritten) {
   refused(dir / "full", "full is not empty");
   EXPECT_THAT(testing::names_in(dir / "full"), ::testing::ElementsAre("file"));
   refused(dir / "full/file", "file is no folder");
+  refused(".", "is the folder that this command runs in");
   fs::create_directories(dir / "empty");
   export_model({.from = dir / "x.h5", .to = dir / "empty/"});
   EXPECT_TRUE(fs::exists(dir / "empty/model.safetensors"));
@@ -257,6 +280,26 @@ TEST(BadModels, ExportsThatCannotBeWritten) {
   fs::create_directories(dir / "new.tmp-999999999-nowhere");
   export_model({.from = dir / "x.h5", .to = dir / "new"});
   EXPECT_THAT(testing::names_in(dir / "full"), ::testing::ElementsAre("file"));
+}
+
+TEST(BadModels, ValuesBeyondTheRangeOfFp16) {
+  const TempDir dir;
+  const std::string config = example_model(kGpt2).config;
+  MadeTensors made = make_tensors(config, Type::f32);
+  const float large = 70'000;
+  std::memcpy(made.at("transformer.wte.weight").bytes.data() + 8, &large, sizeof(large));
+  write_model(dir / "hub", config, made);
+  const auto import_as = [&](DType dtype) {
+    return failure_of(
+        [&] { import_model({.from = dir / "hub", .to = dir / "x.h5", .dtype = dtype}); });
+  };
+  EXPECT_THAT(import_as(DType::fp16), HasSubstr("transformer.wte.weight has values beyond 65,504"));
+  EXPECT_FALSE(fs::exists(dir / "x.h5"));
+  EXPECT_EQ(import_as(DType::bf16), "");
+  const auto refused = failure_of(
+      [&] { export_model({.from = dir / "x.h5", .to = dir / "back", .dtype = DType::fp16}); });
+  EXPECT_THAT(refused, HasSubstr("embedding.token has values beyond 65,504"));
+  EXPECT_FALSE(fs::exists(dir / "back"));
 }
 
 TEST(BadModels, DamagedCheckpointsLeaveNoFolder) {

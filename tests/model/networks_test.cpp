@@ -83,6 +83,20 @@ TEST(Decoders, IdentityHoldsTheNumbersThatZerosStandFor) {
     change(changed);
     EXPECT_NE(identity(changed), identity(config));
   }
+  // Scalings other than "linear" are of the context before, which may be the context itself.
+  const auto scaled = [&](const char* scaling, int64_t context, int64_t before) {
+    io::ModelConfig model = config;
+    model.rotary_scaling = scaling;
+    model.rotary_factor = 2;
+    model.context = context;
+    model.rotary_context = before;
+    return identity(model);
+  };
+  EXPECT_EQ(scaled("linear", 64, 0), scaled("linear", 128, 0));
+  EXPECT_EQ(scaled("yarn", 64, 64), scaled("yarn", 128, 64));
+  EXPECT_EQ(scaled("yarn", 64, 0), scaled("yarn", 128, 64));
+  EXPECT_NE(scaled("yarn", 64, 0), scaled("yarn", 128, 0));
+  EXPECT_NE(scaled("dynamic", 64, 64), scaled("dynamic", 128, 64));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Networks, ::testing::ValuesIn(networks().begin(), networks().end()),

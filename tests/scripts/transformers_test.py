@@ -101,6 +101,26 @@ def eval_of(folder, file, *more):
                           'data.validation=["v.bin"]', "--set", "train.eval_batches=0", *more).stdout)["val_loss"]
 
 
+def text_loss_of(model, ids, stride):
+    """The loop of transformers' documentation ("Perplexity of fixed-length models"), with each window's mean weighted
+    by the number of tokens that it predicts; and that number in all."""
+    import torch
+    total, predicted, before = 0.0, 0, 0
+    for begin in range(0, len(ids), stride):
+        end = min(begin + CONTEXT, len(ids))
+        targets = ids[begin:end].clone()[None]
+        targets[:, :-(end - before)] = -100
+        count = int((targets[:, 1:] != -100).sum())
+        if count:
+            with torch.no_grad():
+                total += model(ids[begin:end][None], labels=targets).loss.item() * count
+            predicted += count
+        before = end
+        if end == len(ids):
+            break
+    return total / predicted, predicted
+
+
 def differences(a, b):
     """Of state dicts, bit by bit."""
     import torch
@@ -146,6 +166,20 @@ class Transformers(unittest.TestCase):
                 self.assertEqual(differences(model.state_dict(), back.state_dict()), [])
                 self.assertEqual((folder / "back" / "config.json").read_text(), (folder / "hub" /
                                                                                  "config.json").read_text())
+
+    def test_perplexity_by_sliding_windows(self):
+        for name, config in configs():
+            model = model_of(config)
+            folder = self.dir / name.replace(" ", "-")
+            model.save_pretrained(folder)
+            run(self.dir, "import", folder, "-o", "dense.h5")
+            for stride in (CONTEXT, CONTEXT // 2, 7):
+                with self.subTest(name, stride=stride):
+                    mine = json.loads(run(self.dir, "eval", "dense.h5", "--data", "v.bin", "--stride", stride,
+                                          "--json").stdout)
+                    theirs, predicted = text_loss_of(model, self.ids, stride)
+                    self.assertEqual(mine["predictions"], predicted)
+                    self.assertAlmostEqual(mine["loss"], theirs, delta=1e-5)
 
     def test_sixteen_bits(self):
         import torch

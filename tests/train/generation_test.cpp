@@ -135,7 +135,7 @@ TEST_P(EveryStorage, PredictsAsWithoutACache) {
   // One token; few; more than few; as many as the context holds.
   const std::vector<Tokens> prompts{prompt_of(1, 1), prompt_of(2, 8), prompt_of(3, 19),
                                     prompt_of(4, kContext)};
-  Generator generator(network.config, problem_of(network.config), network.stage, 4);
+  Generator generator(network.config, problem_of(network.config), network.stage, {.sequences = 4});
   generator.start(prompts);
   std::vector<Tokens> texts = prompts;
   const double allowed = setting.dtype == "fp32" ? 2e-5 : 0.15;
@@ -165,9 +165,9 @@ TEST_P(EveryStorage, ASequenceDoesNotDependOnItsBatch) {
   for (uint64_t b = 0; b < 11; ++b) {  // more than are multiplied at a time
     prompts.push_back(prompt_of(b, 1 + 3 * b));
   }
-  Generator all(together.config, problem_of(together.config), together.stage, 11);
+  Generator all(together.config, problem_of(together.config), together.stage, {.sequences = 11});
   all.start(prompts);
-  Generator one(apart.config, problem_of(apart.config), apart.stage, 1);
+  Generator one(apart.config, problem_of(apart.config), apart.stage, {.sequences = 1});
   std::vector<std::vector<float>> logits(prompts.size());
   for (int step = 0; step < 12; ++step) {
     Tokens chosen;
@@ -188,6 +188,32 @@ TEST_P(EveryStorage, ASequenceDoesNotDependOnItsBatch) {
     }
     EXPECT_EQ(alone, logits[b]) << b;
   }
+}
+
+/// Memory for fewer tokens changes nothing.
+TEST_P(EveryStorage, FewerTokensThanTheContext) {
+  Network network(GetParam());
+  const std::vector<Tokens> prompts{prompt_of(1, 5), prompt_of(2, 9)};
+  const auto logits = [&](int64_t tokens) {
+    Generator generator(network.config, problem_of(network.config), network.stage,
+                        {.sequences = 2, .tokens = tokens});
+    EXPECT_EQ(generator.context(), tokens == 16 ? 16 : kContext);
+    generator.start(prompts);
+    std::vector<float> all;
+    for (int step = 0; step < 7; ++step) {
+      Tokens chosen;
+      for (const int64_t b : {0, 1}) {
+        const auto now = generator.logits(b);
+        all.insert(all.end(), now.begin(), now.end());
+        chosen.push_back(most_likely(now));
+      }
+      generator.append(chosen);
+    }
+    return all;
+  };
+  const std::vector<float> wanted = logits(0);
+  EXPECT_EQ(logits(16), wanted);
+  EXPECT_EQ(logits(kContext + 5), wanted);
 }
 
 std::string name_of(const ::testing::TestParamInfo<Setting>& about) {
@@ -221,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(
 /// while tokens are read one by one.
 TEST(Generation, HoldsNoDenseWeight) {
   Network network({.storage = "sparse"});
-  Generator generator(network.config, problem_of(network.config), network.stage, 1);
+  Generator generator(network.config, problem_of(network.config), network.stage, {.sequences = 1});
   generator.start(std::vector<Tokens>{prompt_of(1, 3)});
   for (int step = 0; step < 3; ++step) {
     generator.append(Tokens{1});
@@ -255,7 +281,7 @@ TEST(Generation, AlmostFullWeightsGetADenseCopy) {
 
 TEST(Generation, RefusesBadPrompts) {
   Network network({.storage = ""});
-  Generator generator(network.config, problem_of(network.config), network.stage, 2);
+  Generator generator(network.config, problem_of(network.config), network.stage, {.sequences = 2});
   const auto start = [&](const Tokens& second) {
     return [&generator, second] { generator.start(std::vector<Tokens>{{1}, second}); };
   };

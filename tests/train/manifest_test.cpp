@@ -137,13 +137,28 @@ TEST_F(CheckResume, RefusesWhatChangesResultsSilently) {
 
 TEST_F(CheckResume, ComparesEverySettingOfTheOrderAndFormOfData) {
   for (const std::string setting :
-       {"train.global_batch=24", "model.context=3", "data.kind=chars", "data.token_type=uint32",
+       {"train.global_batch=24", "model.context=3", "data.kind=chars",
         "data.validation_fraction=0.5", "data.format=cifar10", "data.mean=0.5",
         "data.deviation=0.5", "data.crop=4", "data.flip=true", "data.order=epochs"}) {
     now_ = before_;
     config::apply_override(now_, setting);
     EXPECT_THAT(failure(), HasSubstr("--accept-changes order")) << setting;
   }
+}
+
+/// "auto" stands for either type; only tokens have one.
+TEST_F(CheckResume, ComparesTheTypeOfTokens) {
+  const auto refused = [this](const std::string& kind, const std::string& was,
+                              const std::string& is) {
+    before_.data = {.kind = kind, .token_type = was};
+    now_ = before_;
+    now_.data.token_type = is;
+    return failure().find("data.token_type was") != std::string::npos;
+  };
+  EXPECT_TRUE(refused("tokens", "uint16", "uint32"));
+  EXPECT_FALSE(refused("tokens", "uint16", "auto"));
+  EXPECT_FALSE(refused("tokens", "auto", "uint32"));
+  EXPECT_FALSE(refused("bytes", "uint16", "uint32"));
 }
 
 TEST_F(CheckResume, ComparesTheParametrization) {

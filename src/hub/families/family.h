@@ -45,7 +45,8 @@ struct Family {
   void (*read)(const ConfigJson& json, io::ModelConfig& model) = nullptr;
   /// Key with the largest number of positions.
   std::string_view positions_key;
-  /// Whether `write` and `tensors` describe a network with these settings.
+  /// Whether `tensors` names all parameters of such a network. Export also checks that `read` gives
+  /// back what `write` was given.
   bool (*fits)(const io::ModelConfig& model) = nullptr;
   /// The config.json of such a network, whose `vocabulary` is set; `read` gives the same settings.
   Json (*write)(const io::ModelConfig& model) = nullptr;

@@ -17,7 +17,7 @@ void read_gpt2(const ConfigJson& json, io::ModelConfig& model) {
   model.tie_embeddings = json.flag("tie_word_embeddings", true);
   const int64_t inner = json.number("n_inner", kRatio * model.width);
   const std::string activation = activation_in(json, "activation_function", "gelu");
-  const double epsilon = json.real("layer_norm_epsilon", kGptEpsilon);
+  const double epsilon = positive_in(json, "layer_norm_epsilon", kGptEpsilon);
   json.only("scale_attn_weights", true, "attention divides by the root of a head's size");
   json.only("scale_attn_by_inverse_layer_idx", false, "attention of all blocks is scaled alike");
   if (inner % model.width == 0 && inner / model.width <= 64 && activation == "gelu" &&

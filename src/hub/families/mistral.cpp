@@ -9,12 +9,11 @@ constexpr LlamaLike kLikeMistral{.family = "mistral",
                                  .type = "mistral",
                                  .activation = "silu",
                                  .epsilon = 1e-5};
-constexpr int64_t kWindow = 4096;  // where the key is missing
 
 void read_mistral(const ConfigJson& json, io::ModelConfig& model) {
   read_llama(json, kLikeMistral, false, model);
   const bool null = json.json().contains("sliding_window") && !json.has("sliding_window");
-  model.window = null ? 0 : json.number("sliding_window", kWindow);
+  model.window = null ? 0 : json.number("sliding_window", kHubWindow);
 }
 
 Json write_mistral(const io::ModelConfig& model) {

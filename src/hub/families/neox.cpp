@@ -14,9 +14,12 @@ void read_neox(const ConfigJson& json, io::ModelConfig& model) {
   model.family = "neox";
   read_sizes(json, model);
   model.activation = activation_in(json, "hidden_act", "gelu_erf");
-  model.norm_epsilon = json.real("layer_norm_eps", kNeoxEpsilon);
+  model.norm_epsilon = positive_in(json, "layer_norm_eps", kNeoxEpsilon);
   model.tie_embeddings = json.flag("tie_word_embeddings", false);
-  model.rotary_share = json.real("rotary_pct", json.real("partial_rotary_factor", kNeoxShare));
+  const double share = positive_in(json, "partial_rotary_factor", kNeoxShare);
+  model.rotary_share = positive_in(json, "rotary_pct",
+                                   positive_in(json.part("rope_parameters"),  // transformers 5
+                                               "partial_rotary_factor", share));
   read_rotary(json, model, "rotary_emb_base");
   json.only("use_parallel_residual", true,
             "attention and MLP of a block read the same residual stream");

@@ -8,13 +8,14 @@ namespace espalier::hub {
 namespace {
 
 /// Names in config.json, and model.activation; export writes the first name of each.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kActivations{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kActivations{
     {{"silu", "silu"},
      {"gelu_pytorch_tanh", "gelu"},
      {"gelu", "gelu_erf"},
      {"relu", "relu"},
      {"swish", "silu"},
-     {"gelu_new", "gelu"}}};
+     {"gelu_new", "gelu"},
+     {"gelu_fast", "gelu"}}};
 
 /// The member of the config that scales rotary positions.
 void read_scaling(const ConfigJson& scaling, const std::string& type, const ConfigJson& json,
@@ -76,6 +77,14 @@ std::string activation_name(const std::string& activation, std::string_view own)
   fail("model.activation = \"{}\" has no name in Hugging Face's config.json", wanted);
 }
 
+double positive_in(const ConfigJson& json, const std::string& key, double missing) {
+  const double value = json.real(key, missing);
+  if (value <= 0) {
+    json.refuse(key, "it must be above 0");
+  }
+  return value;
+}
+
 void read_sizes(const ConfigJson& json, io::ModelConfig& model) {
   model.layers = json.number("num_hidden_layers");
   model.heads = json.number("num_attention_heads");
@@ -135,10 +144,11 @@ bool is_decoder(const io::ModelConfig& model, std::string_view family) {
 
 /// Layers from max_window_layers on have the window; newer files list the kind of each layer.
 void read_qwen_window(const ConfigJson& json, io::ModelConfig& model) {
-  if (!json.flag("use_sliding_window", false) || !json.has("sliding_window")) {
+  const bool null = json.json().contains("sliding_window") && !json.has("sliding_window");
+  if (!json.flag("use_sliding_window", false) || null) {
     return;
   }
-  const int64_t window = json.number("sliding_window");
+  const int64_t window = json.number("sliding_window", kHubWindow);
   int64_t windows = 0;
   if (json.has("layer_types")) {
     const Json& types = json.json()["layer_types"];
@@ -181,12 +191,12 @@ void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::Mo
   read_sizes(json, model);
   model.kv_heads = json.number("num_key_value_heads", model.heads);
   model.head_width = json.number("head_dim", model.width / model.heads);
-  model.norm_epsilon = json.real("rms_norm_eps", 1e-6);
+  model.norm_epsilon = positive_in(json, "rms_norm_eps", 1e-6);
   model.tie_embeddings = json.flag("tie_word_embeddings", tied);
   model.activation = activation_in(json, "hidden_act", std::string(like.activation));
   read_rotary(json, model);
-  if (json.has("partial_rotary_factor")) {
-    model.rotary_share = json.real("partial_rotary_factor", 1);
+  for (const ConfigJson& of : {json, json.part("rope_parameters")}) {
+    of.only("partial_rotary_factor", 1.0, "all features of a head are rotated");
   }
   json.only("mlp_bias", false, "MLPs have no biases");
   if (!like.bias) {
@@ -209,9 +219,6 @@ Json write_llama(const io::ModelConfig& model, const LlamaLike& like) {
             {"rms_norm_eps", model.norm_epsilon > 0 ? model.norm_epsilon : like.epsilon},
             {"tie_word_embeddings", model.tie_embeddings},
             {"vocab_size", model.vocabulary}};
-  if (model.rotary_share > 0 && model.rotary_share != 1) {
-    json["partial_rotary_factor"] = model.rotary_share;
-  }
   write_rotary(model, like.base, json);
   return json;
 }

@@ -14,6 +14,9 @@ std::string activation_in(const ConfigJson& json, const std::string& key,
 /// The name in config.json of model.activation; "auto" is `own`.
 std::string activation_name(const std::string& activation, std::string_view own);
 
+/// A number above 0; refuses others.
+double positive_in(const ConfigJson& json, const std::string& key, double missing);
+
 /// num_hidden_layers, num_attention_heads, hidden_size, intermediate_size, vocab_size.
 void read_sizes(const ConfigJson& json, io::ModelConfig& model);
 /// Rotary positions: rope_theta and rope_scaling, or rope_parameters. `base_key`: older name of
@@ -26,6 +29,8 @@ void write_rotary(const io::ModelConfig& model, double base, Json& json,
 
 /// Whether the network is a decoder of this model.family.
 bool is_decoder(const io::ModelConfig& model, std::string_view family);
+/// sliding_window of Mistral and Qwen where the key is missing.
+constexpr int64_t kHubWindow = 4096;
 /// The window of Qwen's layers, which must be alike.
 void read_qwen_window(const ConfigJson& json, io::ModelConfig& model);
 void write_qwen_window(const io::ModelConfig& model, Json& json);

@@ -57,13 +57,14 @@ Settings gpt_identity(const io::ModelConfig& config) {
           {"tie_embeddings", fmt::format("{}", config.tie_embeddings)}};
 }
 
-/// With the numbers that zeros stand for. The context matters only where positions are learned, and
-/// their shape determines it.
+/// With the numbers that zeros stand for. The context matters where positions are learned, whose
+/// shape determines it, and where scaled rotary positions depend on it.
 Settings decoder_identity(const io::ModelConfig& config) {
   const Decoder decoder = decoder_of(config, 1);
   const Attention::Options& attention = decoder.block.attention;
   const RotaryOptions& rotary = attention.rotary;
   const bool scaled = rotary.width > 0 && rotary.scaling != "none";
+  const int64_t context = rotary.context > 0 ? rotary.context : rotary.positions;
   const auto number = [](auto value) { return fmt::format("{}", value); };
   return {{"family", config.family},
           {"layers", number(config.layers)},
@@ -80,7 +81,8 @@ Settings decoder_identity(const io::ModelConfig& config) {
            number(static_cast<double>(rotary.width) / static_cast<double>(attention.head_width))},
           {"rotary_scaling", rotary.scaling},
           {"rotary_factor", number(scaled ? rotary.factor : 1)},
-          {"rotary_context", number(scaled ? rotary.context : 0)},
+          {"rotary_context", number(scaled && rotary.scaling != "linear" ? context : 0)},
+          {"context", number(rotary.scaling == "dynamic" ? rotary.positions : 0)},
           {"rotary_low", number(scaled ? rotary.low : 1)},
           {"rotary_high", number(scaled ? rotary.high : 0)},
           {"rotary_gain", number(scaled ? rotary.gain : 0)}};

@@ -30,32 +30,42 @@ void choose_generation_storages(const io::Config& config, sparse::Store& store) 
   }
 }
 
+Generator::Options Generator::within(const Options& options, const ProblemShape& problem) {
+  const int64_t all = problem.features;
+  return {.sequences = options.sequences,
+          .tokens = options.tokens > 0 ? std::min(options.tokens, all) : all};
+}
+
 Generator::Generator(const io::Config& config, const ProblemShape& problem, Stage& stage,
-                     int64_t sequences)
-    : Generator(problem, stage, sequences,
-                measure(config, problem, stage.stream().arena().on_device(), sequences)) {
+                     const Options& options)
+    : Generator(
+          problem, stage, within(options, problem),
+          measure(config, problem, stage.stream().arena().on_device(), within(options, problem))) {
   // Products with few rows make the lists that they read on their first call.
-  const std::vector<int32_t> zeros(static_cast<size_t>(sequences));
+  const std::vector<int32_t> zeros(static_cast<size_t>(options.sequences));
   read_tokens(zeros, zeros);
 }
 
-Generator::Generator(const ProblemShape& problem, Stage& stage, int64_t sequences,
+Generator::Generator(const ProblemShape& problem, Stage& stage, const Options& options,
                      size_t tape_bytes)
-    : problem_(problem),
+    : classes_(problem.classes),
+      context_(options.tokens),
       stage_(stage),
-      cache_(stage.stream().arena(), {.sequences = sequences,
-                                      .context = problem.features,
+      cache_(stage.stream().arena(), {.sequences = options.sequences,
+                                      .context = options.tokens,
                                       .dtype = stage.store().options().dtype}),
       tape_(stage.stream().arena(), tape_bytes, stage.stream().arena().dry()),
-      history_(static_cast<size_t>(sequences)),
-      cached_(static_cast<size_t>(sequences)),
-      ended_(static_cast<size_t>(sequences)),
-      logits_(static_cast<size_t>(stage.stream().arena().dry() ? 0 : sequences * problem.classes)) {
+      history_(static_cast<size_t>(options.sequences)),
+      cached_(static_cast<size_t>(options.sequences)),
+      ended_(static_cast<size_t>(options.sequences)),
+      logits_(static_cast<size_t>(
+          stage.stream().arena().dry() ? 0 : options.sequences * problem.classes)) {
+  const int64_t sequences = options.sequences;
   const auto numbers = [&](int64_t count) {
     return stage.stream().arena().allocate(Memory::activation, "tokens", DType::int32,
                                            Shape{count});
   };
-  const int64_t most = std::max(problem.features, sequences);
+  const int64_t most = std::max(context_, sequences);
   inputs_ = {.tokens = numbers(most),
              .positions = numbers(most),
              .first = numbers(sequences),
@@ -65,15 +75,15 @@ Generator::Generator(const ProblemShape& problem, Stage& stage, int64_t sequence
 
 /// The largest tape of a prompt and of a decoding pass, from a run without memory.
 size_t Generator::measure(const io::Config& config, const ProblemShape& problem, bool on_device,
-                          int64_t sequences) {
+                          const Options& options) {
   Arena host(true);
   Arena arena = on_device ? Arena(host, nullptr) : Arena(true);
   Stream stream(arena, 1);
   Stage stage(config, problem, stream, kernels::by_name("dry"),
               {.micro_batch = 1, .training = false, .dry = true});
-  Generator generator(problem, stage, sequences, 0);
-  const std::vector<int32_t> prompt(static_cast<size_t>(problem.features));
-  const std::vector<int32_t> zeros(static_cast<size_t>(sequences));
+  Generator generator(problem, stage, options, 0);
+  const std::vector<int32_t> prompt(static_cast<size_t>(options.tokens));
+  const std::vector<int32_t> zeros(static_cast<size_t>(options.sequences));
   generator.read_prompt(0, prompt);
   const size_t few = generator.tape_.high_water();
   generator.read_prompt(0, std::span(prompt).first(std::min<size_t>(prompt.size(), kFewTokens)));
@@ -162,7 +172,7 @@ void Generator::fetch(const Tensor& logits, int64_t first_sequence) {
   }
   const Mirror mirror(stage_.stream(), logits);
   const auto from = mirror.read().host().span<const float>();
-  std::ranges::copy(from, logits_.begin() + first_sequence * problem_.classes);
+  std::ranges::copy(from, logits_.begin() + first_sequence * classes_);
 }
 
 void Generator::start(std::span<const std::vector<int32_t>> prompts) {
@@ -175,10 +185,10 @@ void Generator::start(std::span<const std::vector<int32_t>> prompts) {
           "prompt {} has {} tokens, more than the context of {}; shorten it", b + 1, prompt.size(),
           context());
     for (const int32_t token : prompt) {
-      check(token >= 0 && token < problem_.classes,
+      check(token >= 0 && token < classes_,
             "prompt {} has token {}, but the network knows tokens from 0 to {}; use the tokenizer "
             "that it was trained with",
-            b + 1, token, problem_.classes - 1);
+            b + 1, token, classes_ - 1);
     }
   }
   for (size_t b = 0; b < prompts.size(); ++b) {
@@ -221,8 +231,8 @@ void Generator::append(std::span<const int32_t> tokens) {
 }
 
 std::span<const float> Generator::logits(int64_t sequence) const {
-  return std::span(logits_).subspan(static_cast<size_t>(sequence * problem_.classes),
-                                    static_cast<size_t>(problem_.classes));
+  return std::span(logits_).subspan(static_cast<size_t>(sequence * classes_),
+                                    static_cast<size_t>(classes_));
 }
 
 }  // namespace espalier::train

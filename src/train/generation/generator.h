@@ -35,12 +35,20 @@ void choose_generation_storages(const io::Config& config, sparse::Store& store);
 
 class Generator {
  public:
-  /// `stage`: the whole network with its weights, not for training; it outlives the generator. Runs
-  /// a decoding pass, which lists the columns of pruned weights.
-  Generator(const io::Config& config, const ProblemShape& problem, Stage& stage, int64_t sequences);
+  struct Options {
+    int64_t sequences = 1;
+    /// Of a sequence, at most, with its prompt: more are predicted from the last ones, as beyond
+    /// the context. 0, and more than that: the context.
+    int64_t tokens = 0;
+  };
+  /// `stage`: the whole network with its weights, not for training; it outlives the generator. The
+  /// constructor decodes one token, which makes the lists of columns that sparse products read.
+  Generator(const io::Config& config, const ProblemShape& problem, Stage& stage,
+            const Options& options);
 
   int64_t sequences() const { return cache_.sequences(); }
-  int64_t context() const { return problem_.features; }
+  /// Tokens that a prediction may depend on.
+  int64_t context() const { return context_; }
   /// Bytes of cached keys and values, all sequences.
   size_t cache_bytes() const { return cache_.bytes(); }
 
@@ -64,9 +72,11 @@ class Generator {
   struct Inputs {
     Buffer tokens, positions, first, counts, lengths;
   };
-  Generator(const ProblemShape& problem, Stage& stage, int64_t sequences, size_t tape_bytes);
+  Generator(const ProblemShape& problem, Stage& stage, const Options& options, size_t tape_bytes);
+  /// With `tokens` from 1 to the context.
+  static Options within(const Options& options, const ProblemShape& problem);
   static size_t measure(const io::Config& config, const ProblemShape& problem, bool on_device,
-                        int64_t sequences);
+                        const Options& options);
   void write(const Tensor& to, std::span<const int32_t> numbers);
   void read_prompt(int64_t sequence, std::span<const int32_t> tokens);
   void read_tokens(std::span<const int32_t> tokens, std::span<const int32_t> positions);
@@ -74,7 +84,7 @@ class Generator {
   void fetch(const Tensor& logits, int64_t first_sequence);
   bool dry() const { return stage_.stream().arena().dry(); }
 
-  ProblemShape problem_;
+  int64_t classes_, context_;
   Stage& stage_;
   model::KeyValueCache cache_;
   model::Tape tape_;

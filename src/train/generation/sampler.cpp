@@ -85,7 +85,8 @@ int32_t draw(std::span<const float> logits, const Sampling& how, double uniform)
   require(!logits.empty() && how.temperature >= 0, "logits and a temperature", logits.size(),
           how.temperature);
   const auto most_likely = std::ranges::max_element(logits);  // of equal ones the first
-  if (how.temperature == 0 || how.top_k == 1) {
+  constexpr double kCold = 1e-6;                              // below, weights are 0 and 1
+  if (how.temperature < kCold || how.top_k == 1) {
     return static_cast<int32_t>(most_likely - logits.begin());
   }
   const Weights weight(logits, static_cast<double>(*most_likely), how.temperature);

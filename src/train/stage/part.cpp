@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "src/core/mirror.h"
 #include "src/core/rng.h"
 #include "src/train/stage/teacher.h"
 
@@ -266,14 +267,13 @@ void Part::forward(int64_t number, const MicroBatch& batch, bool training,
 
 std::vector<float> Part::row_losses(int64_t number, const MicroBatch& batch) {
   require(begins() && ends(), "this part is the whole network");
+  const Slot& slot = find(slots_, number);
   forward(number, batch, false);
-  const PendingLosses& last = pending_losses_.back();
-  stream_.wait(last.rows.mark);
-  const auto all = last.rows.host.span<const float>();
-  const size_t rows = all.size() / (last.second == Second::none ? 1 : 2);
-  std::vector<float> losses(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(rows));
-  take_losses();
-  return losses;
+  const Mirror rows(stream_, losses_of(slot, Second::none));
+  rows.read();
+  const auto losses = rows.host().span<const float>();
+  take_losses();  // of the same rows
+  return {losses.begin(), losses.end()};
 }
 
 void Part::backward(int64_t number, bool defer, const Done& done, std::span<const std::byte> in,

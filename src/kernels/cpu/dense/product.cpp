@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 
@@ -287,15 +288,24 @@ void product(Stream& stream, const GemmArgs& args, std::byte* scratch) {
     const OneThread alone;
     bytes = part_scratch(key, grid);
   }
+  std::exception_ptr failure;  // none may leave a parallel region
 #pragma omp parallel num_threads(key.threads)
   {
     set_threads(1);  // of this thread: the library then starts none
     std::byte* const own = scratch + bytes * static_cast<size_t>(omp_get_thread_num());
 #pragma omp for schedule(dynamic)
     for (int64_t part = 0; part < grid.size(); ++part) {
-      execute(part_of(key, grid.rows(part), grid.cols(part)),
-              whole.at(key, grid.row(part), grid.col(part)), own);
+      try {
+        execute(part_of(key, grid.rows(part), grid.cols(part)),
+                whole.at(key, grid.row(part), grid.col(part)), own);
+      } catch (...) {
+#pragma omp critical(product_failure)
+        failure = std::current_exception();
+      }
     }
+  }
+  if (failure) {
+    std::rethrow_exception(failure);
   }
 }
 
