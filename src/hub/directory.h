@@ -3,8 +3,8 @@
 // that export writes back as they were.
 //
 // A checkpoint holds them as texts (io::texts_of_model): "tokenizer" is tokenizer.json,
-// "hub.config.json" config.json, "hub.NAME" another file, and "hub.layout" what no parameter holds
-// (KeptRows).
+// "hub.config.json" config.json, "hub.NAME" another file, and "hub.layout" the
+// FileFacts below.
 #include <filesystem>
 #include <map>
 #include <string>
@@ -30,7 +30,7 @@ void write_texts(const std::filesystem::path& folder,
 /// Facts about the imported files that the network does not hold.
 struct FileFacts {
   std::string prefix{};  ///< of tensor names
-  std::string type{};    ///< that most tensors shall have: "BF16"; empty: unknown
+  std::string type{};    ///< of the first tensor, the token embedding: "BF16"; empty: unknown
   std::map<std::string, std::string> other_types{};  ///< by tensor, where it is another one
   /// Numbers of tensors that no parameter holds exactly, by tensor, as fp32: rows that the network
   /// does not use, and the values of those whose parameter is larger by 1.

@@ -5,8 +5,8 @@
 // (GPT-2) and those that become masked are in memory as a whole, one at a time. The checkpoint
 // appears whole or not at all.
 //
-// Its config: [model] of the family, data.kind = "tokens", data.token_type by the vocabulary,
-// train.dtype by the type of most values. Its texts: directory.h.
+// Its config: [model] of the family, data.kind = "tokens", and as train.dtype the type of the token
+// embedding. Its texts: directory.h.
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -35,8 +35,8 @@ struct ImportReport {
   std::vector<std::string> notes{};
 };
 
-/// Throws Failure, with nothing written, unless the directory holds exactly the tensors of a
-/// network of a supported family.
+/// Throws Failure, with nothing written, unless every parameter of a supported family's network has
+/// its tensor, and each other tensor is one that the family ignores.
 ImportReport import_model(const ImportOptions& options);
 
 }  // namespace espalier::hub

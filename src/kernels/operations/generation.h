@@ -1,8 +1,8 @@
 #pragma once
 // Generation: products with few rows, and attention of new tokens over cached keys and values.
 //
-// Letters: B sequences, H heads of queries, K heads of keys and values (K divides H: grouped-query
-// attention), D head width, capacity: slots of a sequence in the cache.
+// Letters: B sequences, H query heads, K KV heads (K divides H: grouped-query attention), D head
+// dimension, capacity: slots of a sequence in the cache.
 #include <cstdint>
 
 #include "src/kernels/operations/activation.h"
@@ -10,9 +10,9 @@
 
 namespace espalier::kernels {
 
-/// y [R, N] (+)= x [R, K] Wᵀ + bias, as `gemm` and `spmm` compute it, for few rows R: one new token
-/// of each sequence. W [N, K] is read from memory once. With `activated`, also activated = f(y) of
-/// the stored y. x any, W of the same type; y fp32 or that type; bias fp32 [N] or empty; activated
+/// y [R, O] (+)= x [R, I] Wᵀ + bias, as `gemm` and `spmm` compute it, for few rows R: one new token
+/// of each sequence. W [O, I] is read from memory once. With `activated`, also activated = f(y) of
+/// the stored y. x any, W of the same type; y fp32 or that type; bias fp32 [O] or empty; activated
 /// of x's type or empty. Rows of x, y and activated may be strided.
 ///
 /// A row's bits depend on that row of x and on W alone, not on R or on other rows. Sums are fp32.
@@ -47,7 +47,7 @@ struct CacheTokensArgs {
 ///   q             any [B, H D]; rows may be strided
 ///   keys, values  of q's type, [B, K, capacity, D], contiguous
 ///   lengths       int32 [B]: tokens cached so far, at least 1; slots [0, min(length, capacity))
-///                 are valid. The order of slots does not matter, so a cache may roll
+///                 are valid. In any order: the cache may be a ring buffer
 ///   out           [B, H D] of q's type; rows may be strided
 /// A sequence's bits do not depend on other sequences or on the number of threads: the keys are cut
 /// into slices of fixed length, whose sums are combined in order.

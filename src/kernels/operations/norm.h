@@ -15,8 +15,8 @@ struct NormArgs {
   float epsilon = kNormEpsilon;  ///< positive
 };
 
-/// dx += gradient of the norm at x; dweight, dbias any [C] likewise (`accumulate`: added, else
-/// overwritten). RMSNorm, if mean and dbias are empty. dy any [R, C]; x, dx fp32. With `rounded`,
+/// dx += gradient of the norm at x, always; dweight, dbias any [C]: added if `accumulate`, else
+/// overwritten. RMSNorm, if mean and dbias are empty. dy any [R, C]; x, dx fp32. With `rounded`,
 /// which may be dy, also rounded = dx in that type.
 struct NormBackwardArgs {
   Tensor dy, x, weight, mean, rstd, dx, dweight, dbias;
@@ -26,7 +26,7 @@ struct NormBackwardArgs {
 
 /// RMSNorm of each head of a row: with D = C / heads, y = x rstd * weight over the D columns of a
 /// head, rstd = 1 / sqrt(mean of x² + epsilon). x any [R, C], rows may be strided; weight any [D];
-/// y of x's type, may be x; rstd fp32 [R heads].
+/// y of x's type, may be x; rstd fp32 [R · heads].
 struct HeadNormArgs {
   Tensor x, weight, y, rstd;
   int64_t heads = 1;

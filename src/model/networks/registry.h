@@ -1,6 +1,7 @@
 #pragma once
 // Networks: decoder.cpp (two kinds), mlp.cpp, vision.cpp; the list is in registry.cpp. The entry of
-// a network holds everything that depends on `model.kind`; no other code compares that name.
+// a network holds everything that depends on `model.kind`; of the other code only src/hub compares
+// that name.
 #include <functional>
 #include <memory>
 #include <string>

@@ -1,21 +1,21 @@
 #pragma once
-// Predicts the next token of several sequences with a key-value cache: a prompt is read in one
-// pass, then each pass reads one new token of every sequence.
+// Predicts the next token of several sequences with a key-value cache: prefill computes a prompt in
+// one pass, then each decode step computes one new token of every sequence.
 //
-//   Generator generator(config, problem, stage, prompts.size());
+//   Generator generator(config, problem, stage, {.sequences = prompts.size()});
 //   generator.start(prompts);
 //   … generator.logits(b) …                    choose a token for each sequence
 //   generator.append(chosen);                  kEnded: nothing more for this one
 //
-// The network reads at most the last `context` tokens. A sequence that has filled the context is
-// read anew for each further token, as without a cache, because the positions of all its tokens
-// change; that costs a whole pass per token.
+// The network sees at most the last `context` tokens. A sequence that has filled the context is
+// prefilled again for each further token, as without a cache, because the positions of all its
+// tokens change; that costs a whole pass per token.
 //
-// The logits of a sequence have the same bits whatever the other sequences are: each prompt is read
-// in a pass of its own, and products of decoding passes compute each row alone (operation
-// few_rows).
+// On CPUs, but in fp8, the logits of a sequence have the same bits whatever the other sequences
+// are: each prompt has a pass of its own, and products of decode steps compute each row alone
+// (operation few_rows). Tables of devices use `gemm` and `spmm`, which may round differently.
 //
-// Cost of a decoding pass: the bytes of the kept weights, their index and the cache
+// Cost of a decode step: the bytes of the kept weights, their index and the cache
 // (docs/generation.md). Memory: the cache, and a tape for a prompt of `context` tokens.
 #include <cstdint>
 #include <memory>
@@ -28,9 +28,9 @@
 
 namespace espalier::train {
 
-/// With sparse.storage = "auto": gives a dense copy to the weights that keep more than three
-/// quarters of their elements. Their values and columns have more bytes than the copy, and take
-/// twice as long to multiply. Call it before weights are loaded.
+/// With sparse.storage = "auto": stores weights that keep more than three quarters of their
+/// elements densely: values and columns would have more bytes, and take twice as long to multiply.
+/// Call it before weights are loaded.
 void choose_generation_storages(const io::Config& config, sparse::Store& store);
 
 class Generator {

@@ -30,7 +30,7 @@ void fill_window(const SlidingWindow& window, int64_t row, const Tensor& inputs,
 
 std::vector<SlidingWindow> sliding_windows(int64_t tokens, int64_t context, int64_t stride) {
   require(tokens >= 2 && context >= 2 && stride >= 1 && stride <= context,
-          "windows predict every token but the first", tokens, context, stride);
+          "sizes of sliding windows", tokens, context, stride);
   std::vector<SlidingWindow> windows;
   int64_t scored = 1;
   for (int64_t begin = 0; scored < tokens; begin += stride) {

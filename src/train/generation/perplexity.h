@@ -1,9 +1,9 @@
 #pragma once
 // Perplexity of a text by sliding windows, as the documentation of transformers computes it
 // ("Perplexity of fixed-length models"): windows of `context` tokens that begin `stride` tokens
-// apart. A token is predicted once, from the tokens before it in the first window that holds it.
-// The first token of a window is not predicted by that window: with stride = context one token of
-// each window counts nowhere.
+// apart. With stride < context every token but the first is predicted once, from the tokens before
+// it in the first window that holds it. With stride = context windows do not overlap, and the first
+// token of each is not predicted.
 //
 //   loss = mean of -ln p(token) over predicted tokens;  perplexity = exp(loss)
 //

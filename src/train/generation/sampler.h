@@ -14,8 +14,9 @@ struct Sampling {
 };
 
 /// Draws from softmax(logits / temperature), restricted first to the top k, then, of those, to the
-/// top p. `uniform` in [0, 1) decides. Of equal logits the lower token is more likely. Logits are
-/// finite. Cost: one exponential per token; a sort of the candidates with top_k or top_p.
+/// top p. `uniform` in [0, 1) decides. Equal logits are ordered by token, the lower first, which
+/// decides ties of temperature 0, top k and top p. Logits are finite. Cost: one exponential per
+/// token; a sort of the candidates with top_k or top_p.
 int32_t draw(std::span<const float> logits, const Sampling& how, double uniform);
 
 /// The random numbers of one sequence: a pure function of the seed, its prompt and the number of

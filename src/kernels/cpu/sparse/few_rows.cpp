@@ -128,9 +128,10 @@ template <class T, class Column>
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/// Dot products with the rows of x that are lanes of Lanes; x [columns, lanes].
+/// Dot products with the rows of x that are lanes of Lanes; x [columns, lanes]. They are no return
+/// value, which would be wider than the registers of the portable table.
 template <class Lanes, class T, class Column>
-[[gnu::always_inline]] inline Lanes dots(const RowList<T, Column>& w, const float* x) {
+[[gnu::always_inline]] inline void dots(const RowList<T, Column>& w, const float* x, Lanes& out) {
   constexpr int64_t kRows = sizeof(Lanes) / sizeof(float);
   Lanes sum[kSums] = {};
   const auto add = [&](int64_t j, int64_t n, const Values& v) __attribute__((always_inline)) {
@@ -149,7 +150,7 @@ template <class Lanes, class T, class Column>
   if (j < w.count) {
     add(j, w.count - j, last_values(w.values + j, w.count - j, w.readable));
   }
-  return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
+  out = ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
 }
 
 /// Lists the columns of each row.
@@ -248,7 +249,8 @@ void multiply(const Memory<Column>& m, const T* values, int64_t available, int64
     if constexpr (__is_same(Lanes, float)) {
       sums[i] = dot(list, packed);
     } else {
-      const Lanes all = dots<Lanes>(list, packed);
+      Lanes all;
+      dots(list, packed, all);
       for (int64_t r = 0; r < rows; ++r) {
         sums[r * kUnitRows + i] = all[r];
       }
