@@ -137,7 +137,7 @@ TEST(BadModels, ConfigsOfOtherNetworksAreNamed) {
 }
 
 /// transformers 5 keeps the share of rotated features beside the base.
-TEST(HubFamilies, RotaryShareOfTransformersFive) {
+TEST(TransformersFive, RotaryShareLiesBesideTheBase) {
   std::string text = config_with("GPTNeoXForCausalLM", "rotary_pct", "");
   text =
       text.replace(text.rfind('}'), 1,
