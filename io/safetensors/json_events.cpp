@@ -102,4 +102,13 @@ std::string quoted_text(std::string_view text) {
          (cut ? "…" : "");
 }
 
+std::string quoted_texts(const std::vector<std::string>& texts) {
+  constexpr size_t kMost = 8;
+  std::string out;
+  for (size_t i = 0; i < std::min(kMost, texts.size()); ++i) {
+    out += (i > 0 ? ", " : "") + quoted_text(texts[i]);
+  }
+  return out + (texts.size() > kMost ? fmt::format(" and {} more", texts.size() - kMost) : "");
+}
+
 }  // namespace espalier::io

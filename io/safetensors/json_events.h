@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace espalier::io {
 
@@ -31,5 +32,7 @@ bool read_json_events(std::string_view text, JsonHandler& handler, size_t& place
 
 /// In quotes, with escapes; of a long text the beginning.
 std::string quoted_text(std::string_view text);
+/// At most eight of them, and the number of the others.
+std::string quoted_texts(const std::vector<std::string>& texts);
 
 }  // namespace espalier::io

@@ -88,6 +88,13 @@ std::optional<DType> same_bits(SafetensorsType type) {
   }
 }
 
+SafetensorsType type_with_bits(DType dtype) {
+  require(is_number(dtype), "files hold fp32, bf16 and fp16", name_of(dtype));
+  return dtype == DType::bf16   ? SafetensorsType::bf16
+         : dtype == DType::fp16 ? SafetensorsType::f16
+                                : SafetensorsType::f32;
+}
+
 void decode_numbers(SafetensorsType type, std::span<const std::byte> bytes, const Tensor& out) {
   const auto count = static_cast<size_t>(out.count());
   with_file_number(type, [&](auto from) {

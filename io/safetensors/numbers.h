@@ -14,6 +14,8 @@ inline constexpr int64_t kSafetensorsPiece = int64_t{256} << 10;
 
 /// The element type of tensors whose bytes are those of `type`; empty if there is none.
 std::optional<DType> same_bits(SafetensorsType type);
+/// The type of files with the bits of fp32, bf16 or fp16.
+SafetensorsType type_with_bits(DType dtype);
 /// `bytes` of a convertible type, as the numbers of `out`, on the host.
 void decode_numbers(SafetensorsType type, std::span<const std::byte> bytes, const Tensor& out);
 /// The numbers of `in`, on the host, as bytes of a convertible type.

@@ -70,16 +70,6 @@ class IndexHandler : public JsonHandler {
   std::map<std::string, std::string> shards_{};
 };
 
-/// At most eight, in quotes.
-std::string some_of(const std::vector<std::string>& names) {
-  constexpr size_t kShown = 8;
-  std::string out;
-  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) {
-    out += (i > 0 ? ", " : "") + quoted_text(names[i]);
-  }
-  return out + (names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "");
-}
-
 std::vector<std::string> with_end(const std::vector<std::string>& names, std::string_view end) {
   std::vector<std::string> out;
   std::ranges::copy_if(names, std::back_inserter(out),
@@ -109,7 +99,7 @@ fs::path model_file_in(const fs::path& folder) {
     fail(
         "{} holds no model.safetensors and no model.safetensors.index.json, but {}; name one of "
         "them, or download the index",
-        folder.string(), some_of(wanted));
+        folder.string(), quoted_texts(wanted));
   }
   for (const char* end : {".bin", ".pt", ".pth"}) {
     const auto pickles = with_end(names, end);
@@ -119,11 +109,11 @@ fs::path model_file_in(const fs::path& folder) {
           "folder, convert with: python3 -c \"import glob, torch, safetensors.torch as s; "
           "s.save_file({{k: v.contiguous().clone() for f in glob.glob('*{}') for k, v in "
           "torch.load(f, weights_only=True).items()}}, 'model.safetensors')\"",
-          folder.string(), some_of(pickles), end);
+          folder.string(), quoted_texts(pickles), end);
     }
   }
   fail("{} holds no safetensors file, but {}; name the folder or file of a model", folder.string(),
-       names.empty() ? "is empty" : some_of(names));
+       names.empty() ? "is empty" : quoted_texts(names));
 }
 
 }  // namespace
@@ -170,7 +160,7 @@ void ShardedSafetensors::open_index() {
                        [&](const std::string& file) { return !path_exists(folder / file); });
   if (!missing.empty()) {
     fail("{} names {} files, and {} of them are missing: {}; download them into its folder", index,
-         files.size(), missing.size(), some_of(missing));
+         files.size(), missing.size(), quoted_texts(missing));
   }
   for (const std::string& file : files) {
     const SafetensorsReader& reader = shards_.emplace_back(folder / file);
@@ -199,7 +189,7 @@ const SafetensorsReader& ShardedSafetensors::shard(const std::string& name) cons
   const auto found = shard_of_.find(name);
   if (found == shard_of_.end()) {
     fail("{} has no tensor {}; of its {} tensors the first are: {}", path_.string(),
-         quoted_text(name), names_.size(), some_of(names_));
+         quoted_text(name), names_.size(), quoted_texts(names_));
   }
   return shards_[found->second];
 }

@@ -25,12 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kBitsOfByte = 8;
 
-io::SafetensorsType file_type(DType dtype) {
-  return dtype == DType::bf16   ? io::SafetensorsType::bf16
-         : dtype == DType::fp16 ? io::SafetensorsType::f16
-                                : io::SafetensorsType::f32;
-}
-
 /// As transformers names it.
 std::string_view torch_name(DType dtype) {
   return dtype == DType::bf16 ? "bfloat16" : dtype == DType::fp16 ? "float16" : "float32";
@@ -46,7 +40,7 @@ struct Model {
 
 /// Throws Failure for a network that config.json, imported or new, does not describe.
 void check_described(const Model& model) {
-  const Json json = model.imported.empty() ? model.family->write(model.config)
+  const Json json = model.imported.empty() ? model.family->write(complete(model.config))
                                            : ConfigJson(model.imported, "config.json").json();
   io::ModelConfig described;
   model.family->read(ConfigJson(json.dump(), "config.json"), described);
@@ -102,7 +96,7 @@ Model model_of(const io::CheckpointReader& reader, const io::CheckpointMeta& met
 
 /// The imported text where it still holds, else with the keys that changed.
 std::string config_json_of(const Model& model, DType dtype) {
-  Json json = model.imported.empty() ? model.family->write(model.config)
+  Json json = model.imported.empty() ? model.family->write(complete(model.config))
                                      : ConfigJson(model.imported, "config.json").json();
   bool changed = model.imported.empty();
   if (changed) {  // else transformers takes those of the family's first tokenizer
@@ -301,7 +295,7 @@ class Exporter {
   void list_tensors() {
     for (const TensorPlace& place : layout_.tensors()) {
       const DType dtype = dtype_of(place);
-      const io::SafetensorsType type = file_type(dtype);
+      const io::SafetensorsType type = io::type_with_bits(dtype);
       dense_list_.push_back({.name = place.name, .type = type, .shape = place.shape});
       const uint64_t bytes = static_cast<uint64_t>(place.count()) * size_of(dtype);
       report_.dense_bytes += bytes;

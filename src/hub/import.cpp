@@ -23,16 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// At most eight names in quotes.
-std::string listed(const std::vector<std::string>& names) {
-  constexpr size_t kShown = 8;
-  std::string out;
-  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) {
-    out += (i > 0 ? ", " : "") + io::quoted_text(names[i]);
-  }
-  return names.size() > kShown ? out + fmt::format(" and {} more", names.size() - kShown) : out;
-}
-
 /// The prefix of the names in these files: the family's, or an end of it, as files of a model
 /// without its head have.
 std::string prefix_in(const TensorSource& source, const Family& family,
@@ -93,10 +83,10 @@ void check_tensors(const TensorSource& source, const Layout& layout) {
     faults += (faults.empty() ? "" : "; ") + fault;
   };
   if (!missing.empty()) {
-    add(fmt::format("{} tensors are missing: {}", missing.size(), listed(missing)));
+    add(fmt::format("{} tensors are missing: {}", missing.size(), io::quoted_texts(missing)));
   }
   if (!extra.empty()) {
-    add(fmt::format("{} tensors are of no parameter: {}", extra.size(), listed(extra)));
+    add(fmt::format("{} tensors are of no parameter: {}", extra.size(), io::quoted_texts(extra)));
   }
   if (!wrong.empty()) {
     add(fmt::format(
@@ -309,11 +299,7 @@ int64_t check_tokenizer(const std::string& text, const std::string& file, int64_
   return tokens;
 }
 
-std::string type_name(DType dtype) {
-  return std::string(io::name_of(dtype == DType::bf16   ? io::SafetensorsType::bf16
-                                 : dtype == DType::fp16 ? io::SafetensorsType::f16
-                                                        : io::SafetensorsType::f32));
-}
+std::string type_name(DType dtype) { return std::string(io::name_of(io::type_with_bits(dtype))); }
 
 /// For export to write the same files again.
 FileFacts facts_of(const TensorSource& source, const Layout& layout, const ImportOptions& options) {

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "io/safetensors/numbers.h"
+
 namespace espalier::hub {
 namespace {
 
@@ -34,12 +36,8 @@ void convert_elements(const Tensor& from, const Tensor& to) {
     std::memcpy(to.data, from.data, from.bytes());
     return;
   }
-  with_number(from.dtype, [&]<class From>(From) {
-    with_number(to.dtype, [&]<class To>(To) {
-      std::ranges::transform(from.span<From>(), to.get<To>(),
-                             [](From x) { return from_float<To>(to_float(x)); });
-    });
-  });
+  io::decode_numbers(io::type_with_bits(from.dtype),
+                     {static_cast<const std::byte*>(from.data), from.bytes()}, to);
 }
 
 void check_rounded(const Tensor& values, const std::string& name) {

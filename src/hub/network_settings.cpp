@@ -19,32 +19,30 @@ model::Decoder decoder_of(const io::ModelConfig& config) {
                               : model::decoder_of(config, config.vocabulary);
 }
 
-/// With the family's numbers in place of 0 and "auto".
+/// Without the numbers of a scaling.
 Settings settings_of(const io::ModelConfig& config) {
-  const model::Decoder made = decoder_of(config);
-  const model::Attention::Options& attention = made.block.attention;
-  const model::RotaryOptions& rotary = attention.rotary;
-  Settings all;
-  const auto add = [&all](std::string_view key, const auto& value) {
-    all.emplace_back(key, fmt::format("{}", value));
+  const io::ModelConfig all = complete(config);
+  Settings settings;
+  const auto add = [&settings](std::string_view key, const auto& value) {
+    settings.emplace_back(key, fmt::format("{}", value));
   };
-  add("family", config.kind == "gpt" ? "gpt2" : std::string_view(config.family));
-  add("layers", config.layers);
-  add("width", config.width);
-  add("heads", config.heads);
-  add("vocabulary", config.vocabulary);
-  add("tie_embeddings", config.tie_embeddings);
-  add("norm", made.block.norm);
-  add("norm_epsilon", made.block.norm_epsilon);
-  add("kv_heads", attention.kv_heads > 0 ? attention.kv_heads : attention.heads);
-  add("head_width", attention.head_width);
-  add("window", attention.window);
-  add("mlp_width", made.block.mlp.hidden);
-  add("activation", model::name_of(made.block.mlp.activation));
-  add("rotary_base", rotary.base);
-  add("rotary_share", rotary.width);
-  add("rotary_scaling", rotary.scaling);
-  return all;
+  add("family", all.family);
+  add("layers", all.layers);
+  add("width", all.width);
+  add("heads", all.heads);
+  add("vocabulary", all.vocabulary);
+  add("tie_embeddings", all.tie_embeddings);
+  add("norm", decoder_of(config).block.norm);
+  add("norm_epsilon", all.norm_epsilon);
+  add("kv_heads", all.kv_heads);
+  add("head_width", all.head_width);
+  add("window", all.window);
+  add("mlp_width", all.mlp_width);
+  add("activation", all.activation);
+  add("rotary_base", all.rotary_base);
+  add("rotary_share", all.rotary_share);
+  add("rotary_scaling", all.rotary_scaling);
+  return settings;
 }
 
 /// The angles by which one position rotates heads: what the keys of a scaling amount to.
@@ -59,6 +57,25 @@ std::vector<float> scaled_angles(const io::ModelConfig& config) {
 }
 
 }  // namespace
+
+io::ModelConfig complete(const io::ModelConfig& config) {
+  const model::Decoder made = decoder_of(config);
+  const model::Attention::Options& attention = made.block.attention;
+  const bool rotates = attention.rotary.width > 0;
+  io::ModelConfig all = config;
+  all.family = config.kind == "gpt" ? "gpt2" : config.family;
+  all.kv_heads = attention.kv_heads > 0 ? attention.kv_heads : attention.heads;
+  all.head_width = attention.head_width;
+  all.mlp_width = made.block.mlp.hidden;
+  all.activation = model::name_of(made.block.mlp.activation);
+  all.norm_epsilon = made.block.norm_epsilon;
+  all.rotary_base = rotates ? attention.rotary.base : 0;
+  if (rotates && config.rotary_share == 0) {
+    all.rotary_share =
+        static_cast<double>(attention.rotary.width) / static_cast<double>(attention.head_width);
+  }
+  return all;
+}
 
 std::string network_difference(const io::ModelConfig& a, const io::ModelConfig& b) {
   const Settings left = settings_of(a);

@@ -13,6 +13,7 @@
 #include "src/hub/export.h"
 #include "src/hub/import.h"
 #include "src/hub/layout.h"
+#include "src/hub/network_settings.h"
 #include "src/train/masks/mask_files.h"
 #include "tests/hub/example_models.h"
 #include "tests/support/failure.h"
@@ -87,7 +88,7 @@ TEST_P(FamilyTest, AWrittenConfigReadsAsTheSameNetwork) {
   model.context = json.number(std::string(family.positions_key));
   ASSERT_TRUE(family.fits(model));
   EXPECT_EQ(&family_of(model), &family);
-  const ConfigJson written(family.write(model).dump(), "written.json");
+  const ConfigJson written(family.write(complete(model)).dump(), "written.json");
   io::ModelConfig again;
   family_of(written).read(written, again);
   again.context = written.number(std::string(family.positions_key));

@@ -48,7 +48,7 @@ struct Family {
   /// Whether `tensors` names all parameters of such a network. Export also checks that `read` gives
   /// back what `write` was given.
   bool (*fits)(const io::ModelConfig& model) = nullptr;
-  /// The config.json of such a network, whose `vocabulary` is set; `read` gives the same settings.
+  /// The config.json of such a network. `model` is complete (network_settings.h), with vocabulary.
   Json (*write)(const io::ModelConfig& model) = nullptr;
   std::vector<TensorRule> (*tensors)(const io::ModelConfig& model) = nullptr;
   /// Tensors that files may have and the network needs not: "h.{}.attn.bias".

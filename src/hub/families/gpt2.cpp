@@ -38,19 +38,16 @@ bool fits_gpt2(const io::ModelConfig& model) {
 }
 
 Json write_gpt2(const io::ModelConfig& model) {
-  const bool plain = model.kind == "gpt";
-  const double epsilon = !plain && model.norm_epsilon > 0 ? model.norm_epsilon : kGptEpsilon;
-  const std::string activation = activation_name(plain ? "auto" : model.activation, "gelu");
   return {{"architectures", {"GPT2LMHeadModel"}},
           {"model_type", "gpt2"},
-          {"activation_function", activation},
+          {"activation_function", activation_name(model.activation)},
           {"attn_pdrop", 0.0},
           {"embd_pdrop", model.dropout},
           {"resid_pdrop", model.dropout},
-          {"layer_norm_epsilon", epsilon},
+          {"layer_norm_epsilon", model.norm_epsilon},
           {"n_embd", model.width},
           {"n_head", model.heads},
-          {"n_inner", plain ? model.mlp_ratio * model.width : mlp_width_of(model)},
+          {"n_inner", model.mlp_width},
           {"n_layer", model.layers},
           {"n_positions", model.context},
           {"tie_word_embeddings", model.tie_embeddings},

@@ -4,11 +4,8 @@
 namespace espalier::hub {
 namespace {
 
-constexpr LlamaLike kLikeLlama{.family = "llama",
-                               .architecture = "LlamaForCausalLM",
-                               .type = "llama",
-                               .activation = "silu",
-                               .epsilon = 1e-5};
+constexpr LlamaLike kLikeLlama{
+    .family = "llama", .architecture = "LlamaForCausalLM", .type = "llama", .activation = "silu"};
 
 }  // namespace
 

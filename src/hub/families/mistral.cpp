@@ -7,8 +7,7 @@ namespace {
 constexpr LlamaLike kLikeMistral{.family = "mistral",
                                  .architecture = "MistralForCausalLM",
                                  .type = "mistral",
-                                 .activation = "silu",
-                                 .epsilon = 1e-5};
+                                 .activation = "silu"};
 
 void read_mistral(const ConfigJson& json, io::ModelConfig& model) {
   read_llama(json, kLikeMistral, false, model);

@@ -5,8 +5,8 @@
 namespace espalier::hub {
 namespace {
 
+// Where keys are missing.
 constexpr double kNeoxEpsilon = 1e-5;
-constexpr double kNeoxBase = 10'000;
 constexpr double kNeoxShare = 0.25;
 
 void read_neox(const ConfigJson& json, io::ModelConfig& model) {
@@ -31,19 +31,19 @@ Json write_neox(const io::ModelConfig& model) {
             {"model_type", "gpt_neox"},
             {"attention_bias", true},
             {"attention_dropout", 0.0},
-            {"hidden_act", activation_name(model.activation, "gelu_erf")},
+            {"hidden_act", activation_name(model.activation)},
             {"hidden_dropout", 0.0},
             {"hidden_size", model.width},
-            {"intermediate_size", mlp_width_of(model)},
-            {"layer_norm_eps", model.norm_epsilon > 0 ? model.norm_epsilon : kNeoxEpsilon},
+            {"intermediate_size", model.mlp_width},
+            {"layer_norm_eps", model.norm_epsilon},
             {"max_position_embeddings", model.context},
             {"num_attention_heads", model.heads},
             {"num_hidden_layers", model.layers},
-            {"rotary_pct", model.rotary_share > 0 ? model.rotary_share : kNeoxShare},
+            {"rotary_pct", model.rotary_share},
             {"tie_word_embeddings", model.tie_embeddings},
             {"use_parallel_residual", true},
             {"vocab_size", model.vocabulary}};
-  write_rotary(model, kNeoxBase, json, "rotary_emb_base");
+  write_rotary(model, json, "rotary_emb_base");
   return json;
 }
 

@@ -26,17 +26,17 @@ void read_opt(const ConfigJson& json, io::ModelConfig& model) {
 }
 
 Json write_opt(const io::ModelConfig& model) {
-  check(model.norm_epsilon == 0 || model.norm_epsilon == kOptEpsilon,
+  check(model.norm_epsilon == kOptEpsilon,
         "model.norm_epsilon = {}: norms of OPT compute with {}; export plain arrays with -o "
         "FILE.h5",
         model.norm_epsilon, kOptEpsilon);
   return {{"architectures", {"OPTForCausalLM"}},
           {"model_type", "opt"},
-          {"activation_function", activation_name(model.activation, "relu")},
+          {"activation_function", activation_name(model.activation)},
           {"attention_dropout", 0.0},
           {"do_layer_norm_before", true},
           {"dropout", model.dropout},
-          {"ffn_dim", mlp_width_of(model)},
+          {"ffn_dim", model.mlp_width},
           {"hidden_size", model.width},
           {"max_position_embeddings", model.context},
           {"num_attention_heads", model.heads},

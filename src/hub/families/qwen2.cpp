@@ -8,7 +8,6 @@ constexpr LlamaLike kLikeQwen2{.family = "qwen2",
                                .architecture = "Qwen2ForCausalLM",
                                .type = "qwen2",
                                .activation = "silu",
-                               .base = 1'000'000,
                                .bias = true};
 
 void read_qwen2(const ConfigJson& json, io::ModelConfig& model) {

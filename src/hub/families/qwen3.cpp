@@ -8,7 +8,6 @@ constexpr LlamaLike kLikeQwen3{.family = "qwen3",
                                .architecture = "Qwen3ForCausalLM",
                                .type = "qwen3",
                                .activation = "silu",
-                               .base = 1'000'000,
                                .head_norm = true};
 
 void read_qwen3(const ConfigJson& json, io::ModelConfig& model) {

@@ -67,14 +67,13 @@ std::string activation_in(const ConfigJson& json, const std::string& key,
   json.refuse(key, "blocks compute " + known);
 }
 
-std::string activation_name(const std::string& activation, std::string_view own) {
-  const std::string_view wanted = activation == "auto" ? own : std::string_view(activation);
+std::string activation_name(std::string_view activation) {
   for (const auto& [theirs, ours] : kActivations) {
-    if (wanted == ours) {
+    if (activation == ours) {
       return std::string(theirs);
     }
   }
-  fail("model.activation = \"{}\" has no name in Hugging Face's config.json", wanted);
+  fail("model.activation = \"{}\" has no name in Hugging Face's config.json", activation);
 }
 
 double positive_in(const ConfigJson& json, const std::string& key, double missing) {
@@ -105,9 +104,8 @@ void read_rotary(const ConfigJson& json, io::ModelConfig& model, const std::stri
   read_scaling(scaling, scaling.word("rope_type", scaling.word("type", "default")), json, model);
 }
 
-void write_rotary(const io::ModelConfig& model, double base, Json& json,
-                  const std::string& base_key) {
-  json[base_key] = model.rotary_base > 0 ? model.rotary_base : base;
+void write_rotary(const io::ModelConfig& model, Json& json, const std::string& base_key) {
+  json[base_key] = model.rotary_base;
   if (model.rotary_scaling == "none") {
     json["rope_scaling"] = nullptr;
     return;
@@ -175,16 +173,6 @@ void write_qwen_window(const io::ModelConfig& model, Json& json) {
   json["max_window_layers"] = model.window > 0 ? 0 : model.layers;
 }
 
-int64_t kv_heads_of(const io::ModelConfig& model) {
-  return model.kv_heads > 0 ? model.kv_heads : model.heads;
-}
-int64_t head_width_of(const io::ModelConfig& model) {
-  return model.head_width > 0 ? model.head_width : model.width / model.heads;
-}
-int64_t mlp_width_of(const io::ModelConfig& model) {
-  return model.mlp_width > 0 ? model.mlp_width : model.mlp_ratio * model.width;
-}
-
 void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::ModelConfig& model) {
   model.kind = "decoder";
   model.family = like.family;
@@ -208,18 +196,18 @@ Json write_llama(const io::ModelConfig& model, const LlamaLike& like) {
   Json json{{"architectures", {like.architecture}},
             {"model_type", like.type},
             {"attention_dropout", 0.0},
-            {"head_dim", head_width_of(model)},
-            {"hidden_act", activation_name(model.activation, like.activation)},
+            {"head_dim", model.head_width},
+            {"hidden_act", activation_name(model.activation)},
             {"hidden_size", model.width},
-            {"intermediate_size", mlp_width_of(model)},
+            {"intermediate_size", model.mlp_width},
             {"max_position_embeddings", model.context},
             {"num_attention_heads", model.heads},
             {"num_hidden_layers", model.layers},
-            {"num_key_value_heads", kv_heads_of(model)},
-            {"rms_norm_eps", model.norm_epsilon > 0 ? model.norm_epsilon : like.epsilon},
+            {"num_key_value_heads", model.kv_heads},
+            {"rms_norm_eps", model.norm_epsilon},
             {"tie_word_embeddings", model.tie_embeddings},
             {"vocab_size", model.vocabulary}};
-  write_rotary(model, like.base, json);
+  write_rotary(model, json);
   return json;
 }
 

@@ -11,8 +11,8 @@ namespace espalier::hub {
 /// model.activation of the name in config.json; refuses others. `missing`: that of the family.
 std::string activation_in(const ConfigJson& json, const std::string& key,
                           const std::string& missing);
-/// The name in config.json of model.activation; "auto" is `own`.
-std::string activation_name(const std::string& activation, std::string_view own);
+/// The name in config.json of model.activation.
+std::string activation_name(std::string_view activation);
 
 /// A number above 0; refuses others.
 double positive_in(const ConfigJson& json, const std::string& key, double missing);
@@ -24,7 +24,7 @@ void read_sizes(const ConfigJson& json, io::ModelConfig& model);
 void read_rotary(const ConfigJson& json, io::ModelConfig& model,
                  const std::string& base_key = "rope_theta");
 /// Adds rope_theta and rope_scaling.
-void write_rotary(const io::ModelConfig& model, double base, Json& json,
+void write_rotary(const io::ModelConfig& model, Json& json,
                   const std::string& base_key = "rope_theta");
 
 /// Whether the network is a decoder of this model.family.
@@ -35,19 +35,12 @@ constexpr int64_t kHubWindow = 4096;
 void read_qwen_window(const ConfigJson& json, io::ModelConfig& model);
 void write_qwen_window(const io::ModelConfig& model, Json& json);
 
-/// Numbers that zeros in [model] stand for.
-int64_t kv_heads_of(const io::ModelConfig& model);
-int64_t head_width_of(const io::ModelConfig& model);
-int64_t mlp_width_of(const io::ModelConfig& model);
-
 /// The settings in which Llama, Mistral, Qwen and Gemma differ.
 struct LlamaLike {
   std::string_view family;        ///< model.family
   std::string_view architecture;  ///< "LlamaForCausalLM"
   std::string_view type;          ///< model_type
   std::string_view activation;    ///< its model.activation
-  double epsilon = 1e-6;          ///< of its norms, where [model] has none
-  double base = 10'000;           ///< likewise, of rotary positions
   bool bias = false;              ///< of queries, keys and values
   bool head_norm = false;
   bool plus_one = false;  ///< norms multiply by weight + 1
