@@ -1,12 +1,20 @@
 #!/usr/bin/env python3
-"""Predicted beside measured step times on this machine, of configurations that calibration does not
-contain: networks, widths, numbers of tokens, densities, ranks, stages, schedules and codecs.
+"""Predicted beside measured step times and memory on this machine, of configurations that calibration
+does not contain: networks, widths, numbers of tokens, densities, storages, ranks, stages, schedules
+and codecs.
 
     benchmarks/steps/planner.py TEXT ONE.toml TWO.toml [SEED]
 
 ONE.toml, TWO.toml: machine files of `espalier plan --calibrate`, with 1 rank and with 2 under
-mpirun. Needs build/src/cli/espalier (ESPALIER names another). Prints a line of JSON for each
-configuration (measured: median step of the second half), then the median and the worst error.
+mpirun. With LINK=1gbit (or another rate) all configurations have 2 ranks on two hosts with such a link
+between them (scripts/two_hosts.sh), where TWO.toml was calibrated:
+
+    scripts/two_hosts.sh --rate 1gbit mpirun build/src/cli/espalier plan --calibrate -o link.toml
+
+Needs build/src/cli/espalier (ESPALIER names another). COUNT configurations (30), RUNS runs of each (3).
+Prints a line of JSON for each configuration: step_ms of a run is the median step of its second half;
+`measured_ms` is the median run, `spread_pct` the slowest over the fastest. Then the median and the
+worst error.
 """
 import json
 import os
@@ -20,6 +28,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("ESPALIER", str(ROOT / "build/src/cli/espalier"))
 COUNT = int(os.environ.get("COUNT", "30"))
+RUNS = int(os.environ.get("RUNS", "3"))
+LINK = os.environ.get("LINK", "")
 STEPS = 16
 
 
@@ -28,7 +38,7 @@ def draw(source):
     width = source.choice([192, 320, 384, 512, 640, 768])
     context = source.choice([64, 128, 192, 256, 512])
     micro = source.choice([1, 2, 3, 4])
-    ranks = source.choice([1, 1, 2, 2])
+    ranks = 2 if LINK else source.choice([1, 1, 2, 2])
     stages = source.choice([1, 2]) if ranks == 2 else 1
     micro_batches = source.choice([2, 4]) if stages == 2 else source.choice([1, 2])
     settings = {"model.layers": source.choice([2, 3, 4, 6]), "model.width": width,
@@ -38,7 +48,7 @@ def draw(source):
     if source.random() < 0.7:
         settings |= {"pruning.method": "random", "pruning.scope": "layer", "pruning.at_step": 0,
                      "pruning.sparsity": source.choice([0.75, 0.85, 0.9, 0.93, 0.96, 0.98]),
-                     "sparse.storage": "sparse"}
+                     "sparse.storage": source.choice(["sparse", "sparse", "sparse", "expanded", "dense"])}
     else:
         settings["pruning.method"] = "none"
     if stages == 2:
@@ -54,7 +64,10 @@ def words(settings):
 
 
 def measured(settings, ranks, text, folder):
+    """Milliseconds of a step, and bytes of the rank that needs most."""
     launch = [str(ROOT / "scripts/mpirun.sh"), str(ranks)] if ranks > 1 else []
+    if LINK:
+        launch = [str(ROOT / "scripts/two_hosts.sh"), "--rate", LINK, "mpirun"]
     extra = {"data.train": [text], "train.steps": STEPS, "train.eval_every": 0, "train.eval_batches": 1,
              "train.checkpoint_every": -1, "run.threads": 1, "run.trace": False,
              "optimizer.warmup_steps": 1}
@@ -63,7 +76,9 @@ def measured(settings, ranks, text, folder):
     if run.returncode != 0:
         raise SystemExit(run.stderr[-2000:])
     rows = [json.loads(line) for line in open(f"{folder}/metrics.jsonl")]
-    return statistics.median(row["step_ms"] for row in rows[len(rows) // 2:])
+    memory = json.load(open(f"{folder}/summary.json"))["memory"]["ranks"]
+    return (statistics.median(row["step_ms"] for row in rows[len(rows) // 2:]),
+            max(rank["all"]["peak"] for rank in memory))
 
 
 def predicted(settings, ranks, machine):
@@ -78,19 +93,25 @@ def predicted(settings, ranks, machine):
 def main():
     text, one, two = (os.path.abspath(path) for path in sys.argv[1:4])
     source = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 1)
-    errors = []
+    errors, memory_errors = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(COUNT):
             settings, ranks = draw(source)
             plan = predicted(settings, ranks, one if ranks == 1 else two)
-            step = measured(settings, ranks, text, f"{folder}/{number}")
+            runs = [measured(settings, ranks, text, f"{folder}/{number}-{run}") for run in range(RUNS)]
+            step = statistics.median(ms for ms, _ in runs)
+            fastest, slowest = min(runs)[0], max(runs)[0]
             errors.append(plan["step_ms"] / step - 1)
+            memory_errors.append(plan["memory"] / runs[0][1] - 1)
             print(json.dumps({"ranks": ranks, **settings, "measured_ms": round(step, 3),
-                              "predicted_ms": round(plan["step_ms"], 3), "error_pct": round(100 * errors[-1], 1)}),
-                  flush=True)
+                              "spread_pct": round(100 * (slowest / fastest - 1), 1),
+                              "predicted_ms": round(plan["step_ms"], 3),
+                              "error_pct": round(100 * errors[-1], 1),
+                              "memory_error_pct": round(100 * memory_errors[-1], 2)}), flush=True)
     sizes = sorted(abs(error) for error in errors)
     print(f"median error {100 * statistics.median(sizes):.1f} %, worst {100 * sizes[-1]:.1f} %, "
-          f"mean {100 * statistics.mean(errors):+.1f} %")
+          f"mean {100 * statistics.mean(errors):+.1f} %; memory: worst "
+          f"{100 * max(abs(error) for error in memory_errors):.2f} %")
 
 
 if __name__ == "__main__":
