@@ -21,3 +21,10 @@ endif()
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.40)  # properties such as White_Space
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece>=0.1.97)
+# Its file for pkg-config also names the library that trains models, which only tests use.
+get_target_property(sentencepiece_train PkgConfig::sentencepiece INTERFACE_LINK_LIBRARIES)
+set(sentencepiece_encode ${sentencepiece_train})
+list(FILTER sentencepiece_encode EXCLUDE REGEX sentencepiece_train)
+set_target_properties(PkgConfig::sentencepiece PROPERTIES
+  INTERFACE_LINK_LIBRARIES "${sentencepiece_encode}")

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMagnitudes = 2048;       // bins of one sign
 constexpr size_t kNotFinite = 0xffU << 3;  // the first bin of infinities and NaNs
-constexpr size_t kShown = 12 * 8;          // bins of one sign that are buckets of their own
+constexpr size_t kOwnBuckets = 12 * 8;     // bins of one sign that are buckets of their own
 
 /// The bin of a number: the first bits of its fp32 form.
 size_t bin_of(uint32_t bits) { return bits >> 20; }
@@ -58,7 +58,7 @@ std::vector<Histogram::Bucket> Histogram::buckets() const {
   while (end > 1 && both(end - 1) == 0) {
     --end;
   }
-  const size_t first = end > kShown ? end - kShown : 1;  // smaller ones share a bucket
+  const size_t first = end > kOwnBuckets ? end - kOwnBuckets : 1;  // smaller ones share a bucket
   std::vector<Bucket> out;
   const auto add = [&out](double limit, int64_t count) {
     if (count == 0 && (out.empty() || out.back().count == 0)) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
 
 #include "io/tokenizer/utf8.h"
@@ -25,24 +24,6 @@ uint64_t pair_key(int32_t left, int32_t right) {
 uint64_t mixed_bits(uint64_t key) {
   key *= 0x9e3779b97f4a7c15U;
   return key ^ key >> 32U;
-}
-
-/// Up to 8 bytes, padded with zeros: two loads that overlap.
-uint64_t padded_load(const char* from, size_t bytes) {
-  const auto load = [from]<class Number>(Number number, size_t at) {
-    std::memcpy(&number, from + at, sizeof(number));
-    return uint64_t{number};
-  };
-  if (bytes == 8) {
-    return load(uint64_t{}, 0);
-  }
-  if (bytes >= 4) {
-    return load(uint32_t{}, 0) | load(uint32_t{}, bytes - 4) << 8 * (bytes - 4);
-  }
-  if (bytes >= 2) {
-    return load(uint16_t{}, 0) | load(uint16_t{}, bytes - 2) << 8 * (bytes - 2);
-  }
-  return bytes == 1 ? load(uint8_t{}, 0) : 0;
 }
 
 /// Printable characters of Latin-1 stand for themselves, others for U+0100 and up, in order.
@@ -82,19 +63,6 @@ bool bytes_of_characters(std::string_view token, std::string& bytes) {
     bytes += static_cast<char>(alphabet.bytes[point]);
   }
   return true;
-}
-
-WordCache::WordCache() : entries_(size_t{1} << kBits) {}
-
-WordCache::Entry& WordCache::entry_of(std::string_view word, std::array<uint64_t, 3>& key) {
-  for (size_t i = 0; i < key.size(); ++i) {
-    const size_t at = std::min(8 * i, word.size());
-    key[i] = padded_load(word.data() + at, std::min<size_t>(word.size() - at, 8));
-  }
-  const uint64_t hash = mixed_bits((key[0] + word.size()) ^ key[1] * 0xc2b2ae3d27d4eb4fU ^
-                                   key[2] * 0x165667b19e3779f9U) *
-                        0x9e3779b97f4a7c15U;
-  return entries_[hash >> (64 - kBits)];
 }
 
 Bpe Bpe::read(const JsonField& model, bool bytes) {
@@ -334,29 +302,7 @@ int32_t Bpe::character_id(std::string_view character) const {
 }
 
 void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const {
-  if (word.size() > WordCache::kMaxBytes || word.empty()) {
-    encode_uncached(word, scratch, out);
-    return;
-  }
-  std::array<uint64_t, 3> key{};
-  WordCache::Entry& entry = scratch.cache.entry_of(word, key);
-  if (entry.bytes != word.size() || entry.word != key) {
-    const size_t before = out.size();
-    encode_uncached(word, scratch, out);
-    const size_t count = out.size() - before;
-    if (count <= WordCache::kMaxTokens) {
-      entry.word = key;
-      entry.bytes = static_cast<uint8_t>(word.size());
-      entry.count = static_cast<uint8_t>(count);
-      std::copy_n(out.end() - static_cast<std::ptrdiff_t>(count), count, entry.tokens.begin());
-    }
-    return;
-  }
-  const size_t before = out.size();
-  out.resize(before + WordCache::kMaxTokens);  // a copy of fixed size is faster
-  std::copy_n(entry.tokens.begin(), WordCache::kMaxTokens,
-              out.begin() + static_cast<std::ptrdiff_t>(before));
-  out.resize(before + entry.count);
+  scratch.cache.append(word, out, [&] { encode_uncached(word, scratch, out); });
 }
 
 void Bpe::encode_uncached(std::string_view word, Scratch& scratch,

@@ -10,31 +10,9 @@
 #include <vector>
 
 #include "io/tokenizer/json_field.h"
+#include "io/tokenizer/word_cache.h"
 
 namespace espalier::io {
-
-/// Tokens of words that were encoded before: of fixed size, a new word takes the place of an old
-/// one. For one thread.
-class WordCache {
- public:
-  static constexpr size_t kMaxBytes = 24;  ///< of a cached word
-  static constexpr size_t kMaxTokens = 8;
-
-  struct Entry {
-    std::array<uint64_t, 3> word{};  ///< padded with zeros
-    std::array<int32_t, kMaxTokens> tokens{};
-    uint8_t bytes = 0;
-    uint8_t count = 0;
-  };
-
-  WordCache();
-  /// The only place for a word, which another one may hold; `key` becomes the word's.
-  Entry& entry_of(std::string_view word, std::array<uint64_t, 3>& key);
-
- private:
-  static constexpr unsigned kBits = 16;
-  std::vector<Entry> entries_;
-};
 
 class Bpe {
  public:

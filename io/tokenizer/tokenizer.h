@@ -1,7 +1,8 @@
 #pragma once
-// Tokenizers in Hugging Face's format, tokenizer.json: byte-pair encoding of bytes (GPT-2, OPT,
-// GPT-NeoX, Llama 3, Qwen) or of characters (Llama 2, Mistral, Gemma). Tokens and texts are those
-// of the library `tokenizers` (docs/tokenizers.md); other types of parts are refused by name.
+// Tokenizers of published models: Hugging Face's tokenizer.json (byte-pair encoding of bytes, as of
+// GPT-2, OPT, GPT-NeoX, Llama 3 and Qwen, or of characters, as of Llama 2, Mistral and Gemma), and
+// SentencePiece's tokenizer.model. Tokens and texts are those of the libraries `tokenizers` and
+// `sentencepiece` (docs/tokenizers.md); other types of parts are refused by name.
 //
 // Text that is no valid UTF-8 is encoded with U+FFFD in place of each invalid part. All functions
 // that are const may be called from several threads at once.
@@ -15,14 +16,23 @@
 
 namespace espalier::io {
 
+class TokenizerModel;
+
+/// Beside a tokenizer.model: its keys add_bos_token and add_eos_token.
+inline constexpr std::string_view kTokenizerConfigFile = "tokenizer_config.json";
+
 class Tokenizer {
  public:
-  /// Throws Failure that names the file, the place in it, and what is supported there.
+  /// The content tells the format. Of a tokenizer.model, a tokenizer_config.json in the same folder
+  /// is read, too. Throws Failure that names the file, the place in it, and what is supported.
   static Tokenizer from_file(const std::filesystem::path& path);
-  /// `name` begins the messages.
-  static Tokenizer from_text(std::string json, const std::string& name = "tokenizer.json");
+  /// `text`: the file's bytes; `name` begins the messages; `config`: the tokenizer_config.json of a
+  /// tokenizer.model, or empty.
+  static Tokenizer from_text(std::string text, const std::string& name = "tokenizer.json",
+                             const std::string& config = "");
 
-  /// `special`: with the tokens that the file's post-processor adds before and after (bos, eos).
+  /// `special`: with the tokens before and after a text (bos, eos): those of the post-processor of
+  /// a tokenizer.json; of a tokenizer.model, those that its tokenizer_config.json requests, or bos.
   std::vector<int32_t> encode(std::string_view text, bool special = true) const;
   /// Throws Failure for an id without token. `special`: with the texts of special tokens. Parts of
   /// characters become U+FFFD.
@@ -34,14 +44,13 @@ class Tokenizer {
   int32_t id_of(std::string_view token) const;
   /// Whether `decode` can leave the token out.
   bool is_special(int32_t id) const;
-  /// The file's JSON.
+  /// The file's bytes.
   const std::string& text() const;
 
  private:
   friend class TokenizerStream;
-  struct State;
-  explicit Tokenizer(std::shared_ptr<const State> state) : state_(std::move(state)) {}
-  std::shared_ptr<const State> state_;
+  explicit Tokenizer(std::shared_ptr<const TokenizerModel> model) : model_(std::move(model)) {}
+  std::shared_ptr<const TokenizerModel> model_;
 };
 
 /// Encodes a text that comes in parts, to the tokens of the whole: `encode(text, false)`. It keeps

@@ -203,7 +203,8 @@ void register_convert(CLI::App& app, Action& chosen) {
   CLI::App* imported = app.add_subcommand(
       "import", "Make a checkpoint of a Hugging Face directory or of a plain HDF5 file");
   imported->footer(
-      "A directory holds config.json, safetensors files and perhaps tokenizer.json (docs/hub.md).\n"
+      "A directory holds config.json, safetensors files and perhaps tokenizer.json or\n"
+      "tokenizer.model (docs/hub.md).\n"
       "Of plain arrays, zeros of prunable ones become masks.");
   const auto add_dtype = [](CLI::App* command, ConvertArguments& to) {
     command
@@ -222,7 +223,8 @@ void register_convert(CLI::App& app, Action& chosen) {
   add_dtype(imported, *in);
   imported->add_option("--context", in->context, "model.context; default: all positions")
       ->check(CLI::PositiveNumber);
-  imported->add_flag("--no-tokenizer", in->no_tokenizer, "leave tokenizer.json out");
+  imported->add_flag("--no-tokenizer", in->no_tokenizer,
+                     "leave tokenizer.json or tokenizer.model out");
   imported->add_option("--config", in->config.file,
                        "of an HDF5 file: TOML file that describes the network");
   imported->add_option("--set", in->config.overrides, "section.key=value")->allow_extra_args(false);

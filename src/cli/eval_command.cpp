@@ -234,7 +234,8 @@ void register_eval(CLI::App& app, Action& chosen) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   command->add_option("--tokenizer", arguments->tokenizer,
-                      "of --data: tokenizer.json, instead of the checkpoint's");
+                      "of --data: tokenizer.json, tokenizer.model or a checkpoint, instead of the "
+                      "checkpoint's");
   command->add_flag("--json", arguments->json, "print one JSON object");
   command->callback([arguments, &chosen] { chosen = [arguments] { return eval(*arguments); }; });
 }

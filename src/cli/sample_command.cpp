@@ -276,7 +276,8 @@ void register_sample(CLI::App& app, Action& chosen) {
   command->add_option("--seed", arguments->seed, "the same seed writes the same text")
       ->capture_default_str();
   command->add_option("--tokenizer", arguments->tokenizer,
-                      "tokenizer.json, instead of the checkpoint's");
+                      "tokenizer.json, tokenizer.model or a checkpoint, instead of the "
+                      "checkpoint's");
   command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
   command
       ->add_option("--set", arguments->config.overrides,

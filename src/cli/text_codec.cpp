@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "io/checkpoint/stored_tokenizer.h"
+#include "src/cli/tokenizer_file.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {
@@ -12,11 +14,10 @@ TextCodec::TextCodec(const WeightsFile& file, const std::string& tokenizer)
   const std::string& kind = file.config.data.kind;
   check(kind != "images", "{} classifies images and cannot write text; use a checkpoint of a GPT",
         file_);
-  const auto found = file.meta.extra.find("tokenizer");
   if (!tokenizer.empty()) {
-    tokenizer_ = io::Tokenizer::from_file(tokenizer);
-  } else if (found != file.meta.extra.end() && kind == "tokens") {
-    tokenizer_ = io::Tokenizer::from_text(found->second, file_ + " (tokenizer)");
+    tokenizer_ = open_tokenizer(tokenizer);
+  } else if (kind == "tokens") {
+    tokenizer_ = io::tokenizer_of(file.meta.extra, file_);
   }
   if (tokenizer_) {
     check(tokenizer_->vocabulary() <= classes_,

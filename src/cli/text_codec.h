@@ -14,9 +14,9 @@ namespace espalier::cli {
 
 class TextCodec {
  public:
-  /// `tokenizer`: a tokenizer.json instead of the one in the checkpoint; empty: that one. Throws
-  /// Failure for a network of images, a checkpoint without the characters of its vocabulary, and a
-  /// tokenizer with more tokens than the network.
+  /// `tokenizer`: a file (open_tokenizer) instead of the one in the checkpoint; empty: that one.
+  /// Throws Failure for a network of images, a checkpoint without the characters of its vocabulary,
+  /// and a tokenizer with more tokens than the network.
   TextCodec(const WeightsFile& file, const std::string& tokenizer);
 
   /// False: tokens are written as numbers.

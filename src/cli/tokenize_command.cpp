@@ -1,4 +1,4 @@
-// espalier data tokenize: writes token files, of bytes, of characters, or by a tokenizer.json, also
+// espalier data tokenize: writes token files, of bytes, of characters, or by a tokenizer file, also
 // that of a checkpoint.
 #include <charconv>
 #include <cstring>
@@ -230,8 +230,8 @@ void register_tokenize(CLI::App& data, Action& chosen) {
   CLI::Option* tokenizer =
       command
           ->add_option("--tokenizer", arguments->tokenizer,
-                       "tokenizer.json of a Hugging Face model, or a checkpoint that holds one "
-                       "(docs/tokenizers.md)")
+                       "tokenizer.json or tokenizer.model of a Hugging Face model, or a checkpoint "
+                       "that holds one (docs/tokenizers.md)")
           ->transform(newest_for_last);
   tokenizer->excludes(kind);
   command

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/stored_tokenizer.h"
 #include "io/files/raw_file.h"
 
 namespace espalier::cli {
@@ -23,13 +24,12 @@ io::Tokenizer open_tokenizer(const std::string& path) {
   if (!begins_as_hdf5(path)) {
     return io::Tokenizer::from_file(path);
   }
-  io::CheckpointMeta meta = io::CheckpointReader(path).meta();
-  const auto found = meta.extra.find(std::string(io::kTokenizerText));
-  check(found != meta.extra.end(),
-        "{} holds no tokenizer; name a tokenizer.json, or import the model from a directory that "
-        "has one",
+  auto tokenizer = io::tokenizer_of(io::CheckpointReader(path).meta().extra, path);
+  check(tokenizer.has_value(),
+        "{} holds no tokenizer; name a tokenizer.json or tokenizer.model, or import the model from "
+        "a directory that has one",
         path);
-  return io::Tokenizer::from_text(std::move(found->second), path + " (tokenizer)");
+  return *std::move(tokenizer);
 }
 
 }  // namespace espalier::cli

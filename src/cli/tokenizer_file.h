@@ -1,5 +1,6 @@
 #pragma once
-// Tokenizers that subcommands read: a tokenizer.json, or a checkpoint that holds one.
+// Tokenizers that subcommands read: a tokenizer.json, a tokenizer.model (SentencePiece), or a
+// checkpoint that holds one.
 #include <string>
 
 #include "io/tokenizer/tokenizer.h"

@@ -1,8 +1,10 @@
 #include "src/hub/directory.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 
+#include "io/checkpoint/stored_tokenizer.h"
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
 #include "io/run/parse_json.h"
@@ -15,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Files that export writes back.
-constexpr std::array<std::string_view, 4> kCarried{"tokenizer_config.json",
-                                                   "special_tokens_map.json",
+constexpr std::array<std::string_view, 5> kCarried{io::kTokenizerConfigFile,
+                                                   "special_tokens_map.json", "added_tokens.json",
                                                    "generation_config.json", "chat_template.jinja"};
 constexpr uint64_t kMaxTokenizer = uint64_t{256} << 20;
 
@@ -58,18 +60,25 @@ std::map<std::string, std::string> read_texts(const fs::path& folder,
       texts[std::string(io::kHubTexts) + std::string(name)] = read_plain_text(folder / name);
     }
   }
-  if (io::path_exists(folder / kTokenizerFile)) {
-    texts[std::string(io::kTokenizerText)] =
-        read_plain_text(folder / kTokenizerFile, kMaxTokenizer);
+  const auto tokenizer = std::ranges::find_if(
+      io::kTokenizerFiles,
+      [&](const io::TokenizerFile& file) { return io::path_exists(folder / file.name); });
+  if (tokenizer != io::kTokenizerFiles.end()) {
+    const fs::path path = folder / tokenizer->name;
+    io::store_tokenizer(
+        {.file = *tokenizer,
+         .bytes = tokenizer->is_binary ? io::read_text(path, "tokenizer", kMaxTokenizer)
+                                       : read_plain_text(path, kMaxTokenizer)},
+        texts);
   } else {
-    const bool other = io::path_exists(folder / "tokenizer.model") ||
-                       io::path_exists(folder / "vocab.json") ||
-                       io::path_exists(folder / "spiece.model");
     notes.push_back(fmt::format(
-        "{} has no tokenizer.json: texts need `data tokenize --tokenizer FILE`{}", folder.string(),
-        other ? "; its other tokenizer files become one with transformers: "
-                "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
-              : ""));
+        "{} has no tokenizer.json and no tokenizer.model: texts need `data tokenize --tokenizer "
+        "FILE`{}",
+        folder.string(),
+        io::path_exists(folder / "vocab.json")
+            ? "; its other tokenizer files become one with transformers: "
+              "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
+            : ""));
   }
   return texts;
 }
@@ -86,8 +95,8 @@ void write_texts(const fs::path& folder, const std::map<std::string, std::string
       write(name, found->second);
     }
   }
-  if (const auto found = texts.find(std::string(io::kTokenizerText)); found != texts.end()) {
-    write(kTokenizerFile, found->second);
+  if (const auto tokenizer = io::stored_tokenizer(texts, "the checkpoint"); tokenizer) {
+    write(tokenizer->file.name, tokenizer->bytes);
   }
 }
 

@@ -3,8 +3,8 @@
 // that export writes back as they were.
 //
 // A checkpoint holds them as texts (io::texts_of_model): "tokenizer" is tokenizer.json,
-// "hub.config.json" config.json, "hub.NAME" another file, and "hub.layout" the
-// FileFacts below.
+// "hub.config.json" config.json, "hub.NAME" another file (the tokenizer.model in base64:
+// io/checkpoint/stored_tokenizer.h), and "hub.layout" the FileFacts below.
 #include <filesystem>
 #include <map>
 #include <string>
@@ -17,7 +17,6 @@ namespace espalier::hub {
 
 inline constexpr std::string_view kConfigText = "hub.config.json";
 inline constexpr std::string_view kLayoutText = "hub.layout";
-inline constexpr std::string_view kTokenizerFile = "tokenizer.json";
 
 /// By name in the checkpoint: the texts of the folder that exist. Throws Failure if there is no
 /// config.json, or one is no text. `notes`: files that are left out.

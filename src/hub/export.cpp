@@ -417,7 +417,7 @@ ExportReport export_model(const ExportOptions& options) {
   exporter.run(folder.temporary());
   const auto texts = io::texts_of_model(meta);
   write_texts(folder.temporary(), texts);
-  report.tokenizer = texts.contains(std::string(io::kTokenizerText));
+  report.tokenizer = io::stored_tokenizer(texts, options.from.string()).has_value();
   io::AtomicFile config(folder.temporary() / "config.json");
   config.append(config_json_of(model, exporter.dtype_of(layout.tensors().front())));
   config.commit();

@@ -1,13 +1,15 @@
 #include "src/hub/import.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/stored_tokenizer.h"
 #include "io/files/folders.h"
+#include "io/run/parse_json.h"
 #include "io/safetensors/json_events.h"
 #include "io/safetensors/numbers.h"
-#include "io/tokenizer/tokenizer.h"
 #include "sparse/index/file_index.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
@@ -278,16 +280,48 @@ class Importer {
   std::vector<std::pair<io::ReservedDataset, std::unique_ptr<io::CheckpointChecksum>>> checksums_{};
 };
 
-/// The tokenizer's ids must be rows of the embedding.
-int64_t check_tokenizer(const std::string& text, const std::string& file, int64_t rows,
-                        std::vector<std::string>& notes) {
+/// Tokens that slow tokenizers of `transformers` add to SentencePiece's: those of
+/// tokenizer_config.json that are not in the model.
+int64_t added_tokens(const std::map<std::string, std::string>& texts, int64_t tokens) {
+  const auto found = texts.find(std::string(io::kHubTexts) + std::string(io::kTokenizerConfigFile));
+  const Json config = found == texts.end() ? Json() : io::parse_json<Json>(found->second);
+  if (!config.is_object() || !config.contains("added_tokens_decoder") ||
+      !config["added_tokens_decoder"].is_object()) {
+    return 0;
+  }
+  return std::ranges::count_if(config["added_tokens_decoder"].items(), [&](const auto& item) {
+    int64_t id = -1;
+    std::from_chars(item.key().data(), item.key().data() + item.key().size(), id);
+    return id >= tokens;
+  });
+}
+
+/// The tokenizer's ids must be rows of the embedding. 0: there is none.
+int64_t check_tokenizer(const std::map<std::string, std::string>& texts, const fs::path& folder,
+                        int64_t rows, std::vector<std::string>& notes) {
+  const auto stored = io::stored_tokenizer(texts, folder.string());
+  if (!stored) {
+    return 0;
+  }
+  const std::string file = (folder / stored->file.name).string();
   const int64_t tokens = [&] {
     try {
-      return io::Tokenizer::from_text(text, file).vocabulary();
+      const auto config =
+          texts.find(std::string(io::kHubTexts) + std::string(io::kTokenizerConfigFile));
+      return io::Tokenizer::from_text(stored->bytes, file,
+                                      config == texts.end() ? std::string() : config->second)
+          .vocabulary();
     } catch (const Failure& failure) {
       fail("{}; --no-tokenizer imports the model without it", failure.what());
     }
   }();
+  if (const int64_t added = stored->file.is_binary ? added_tokens(texts, tokens) : 0; added > 0) {
+    notes.push_back(fmt::format(
+        "{} has {} tokens that are not in {}: their texts are encoded as other text; transformers "
+        "writes a tokenizer.json with them: "
+        "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
+        io::kTokenizerConfigFile, added, stored->file.name));
+  }
   check(tokens <= rows,
         "{} has tokens up to {}, but the embedding of the model has {} rows; download the "
         "tokenizer of this model, or add --no-tokenizer",
@@ -355,13 +389,10 @@ ImportReport import_model(const ImportOptions& options) {
   const Layout layout(family, config.model, specs_of(config.model),
                       prefix_in(source, family, config.model));
   check_tensors(source, layout);
-  const auto tokenizer = texts.find(std::string(io::kTokenizerText));
-  if (tokenizer != texts.end() && !options.tokenizer) {
-    texts.erase(tokenizer);
-  } else if (tokenizer != texts.end()) {
-    report.tokens = check_tokenizer(tokenizer->second, (folder / kTokenizerFile).string(),
-                                    config.model.vocabulary, report.notes);
+  if (!options.tokenizer) {
+    io::remove_tokenizer(texts);
   }
+  report.tokens = check_tokenizer(texts, folder, config.model.vocabulary, report.notes);
   texts[std::string(kLayoutText)] = text_of(facts_of(source, layout, options));
 
   config.data.kind = "tokens";

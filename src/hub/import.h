@@ -23,7 +23,7 @@ struct ImportOptions {
   bool zeros_are_pruned = false;  ///< zeros of prunable parameters become their masks
   std::optional<DType> dtype{};   ///< of all values; none: each parameter's in the files
   int64_t context = 0;            ///< model.context; 0: the largest number of positions
-  bool tokenizer = true;          ///< false: tokenizer.json is left out
+  bool tokenizer = true;          ///< false: the tokenizer is left out
 };
 
 struct ImportReport {

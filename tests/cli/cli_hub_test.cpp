@@ -5,6 +5,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "tests/hub/example_models.h"
 #include "tests/support/program.h"
+#include "tests/support/sentencepiece.h"
 
 namespace espalier::cli_hub_test {
 namespace {
@@ -208,6 +209,65 @@ TEST(CliHub, WrongUsage) {
   expect_error(here.run("data tokenize words.txt --tokenizer without.h5 -o t.bin"), 1,
                "without.h5 holds no tokenizer");
   EXPECT_FALSE(fs::exists(here / "t.bin"));
+}
+
+TEST(CliHub, ATokenizerModelOfSentencePieceTravels) {
+  const Workplace here;
+  write_hub_model(here, "LlamaForCausalLM");
+  fs::remove(here / "hub/tokenizer.json");
+  const std::vector<std::string> sentences(20, "the quick brown fox jumps over a lazy dog");
+  const std::string options = "--model_type=bpe --character_coverage=1 --vocab_size=";
+  const std::string model = train_sentencepiece(options + "40", sentences);
+  ASSERT_NE(model.find('\0'), std::string::npos);
+  const std::string tokenizer_config = R"({"add_bos_token": true, "add_eos_token": false})";
+  here.write("hub/tokenizer.model", model);
+  here.write("hub/tokenizer_config.json", tokenizer_config);
+  expect_code(here.run("import hub -o dense.h5"), 0);
+  expect_code(here.run("data tokenize words.txt --tokenizer dense.h5 -o train.bin"), 0);
+  expect_code(here.run("data tokenize words.txt --tokenizer hub/tokenizer.model -o direct.bin"), 0);
+  EXPECT_EQ(here.read("train.bin"), here.read("direct.bin"));
+  EXPECT_GT(here.read("train.bin").size(), 2000U);
+  expect_code(here.run("prune dense.h5 -o pruned.h5 --method magnitude --sparsity 0.5"), 0);
+  const std::string sample = "sample pruned.h5 --prompt 'the quick' --tokens 3 --seed 1 --json";
+  const Ran own = here.run(sample);
+  const Ran named = here.run(sample + " --tokenizer hub/tokenizer.model");
+  expect_code(own, 0);
+  expect_code(named, 0);
+  EXPECT_EQ(own.json()["texts"], named.json()["texts"]);
+  expect_code(here.run("sample pruned.h5 --prompt the --tokens 3 --tokenizer dense.h5"), 0);
+  expect_code(
+      here.run("eval pruned.h5 --data words.txt --tokenizer hub/tokenizer.model --stride 8"), 0);
+  expect_code(here.run("export pruned.h5 -o out"), 0);
+  EXPECT_EQ(here.read("out/tokenizer.model"), model);
+  EXPECT_EQ(here.read("out/tokenizer_config.json"), tokenizer_config);
+  EXPECT_FALSE(fs::exists(here / "out/tokenizer.json"));
+
+  // Damaged, or of another model: nothing is written.
+  here.write("cut.model", model.substr(0, model.size() / 2));
+  expect_error(here.run("data tokenize words.txt --tokenizer cut.model -o t.bin"), 1,
+               "cut.model: the SentencePiece model is cut off or damaged; download it again");
+  EXPECT_FALSE(fs::exists(here / "t.bin"));
+  here.write("hub/tokenizer.model", model.substr(0, model.size() / 2));
+  expect_error(here.run("import hub -o x.h5"), 1, "--no-tokenizer imports the model without it");
+  here.write("hub/tokenizer.model", train_sentencepiece(options + "45", sentences));
+  expect_error(here.run("import hub -o x.h5"), 1,
+               "has tokens up to 44, but the embedding of the model has 40 rows");
+  EXPECT_FALSE(fs::exists(here / "x.h5"));
+  here.write("hub/tokenizer.model", model);
+  here.write("hub/tokenizer_config.json",
+             R"({"added_tokens_decoder": {"1": {"content": "<s>"}, "40": {"content": "<x>"}}})");
+  const Ran added = here.run("import hub -o x.h5");
+  expect_code(added, 0);
+  EXPECT_THAT(added.err, HasSubstr("has 1 tokens that are not in tokenizer.model"));
+  expect_code(here.run("import hub -o without.h5 --no-tokenizer"), 0);
+  expect_error(here.run("data tokenize words.txt --tokenizer without.h5 -o t.bin"), 1,
+               "without.h5 holds no tokenizer");
+  // A tokenizer.json beside it comes first.
+  here.write("hub/tokenizer.json", byte_tokenizer());
+  expect_code(here.run("import hub -o both.h5"), 0);
+  expect_code(here.run("export both.h5 -o both"), 0);
+  EXPECT_EQ(here.read("both/tokenizer.json"), byte_tokenizer());
+  EXPECT_FALSE(fs::exists(here / "both/tokenizer.model"));
 }
 
 TEST(CliHub, ANetworkWithoutArchitectureIsExportedAsArrays) {

@@ -1,5 +1,5 @@
-// Tokenizers beside those of the library `tokenizers`: tests/scripts/tokenizers_test.py makes the
-// cases and calls this test.
+// Tokenizers beside those of the libraries `tokenizers` and `sentencepiece`:
+// tests/scripts/tokenizers_test.py makes the cases and calls this test.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -55,7 +55,7 @@ TEST(TokenizerReference, IdsAndTextsAreThoseOfTokenizers) {
   }
   int64_t cases = 0;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() != ".json") {
+    if (entry.path().extension() != ".json" && entry.path().extension() != ".model") {
       continue;
     }
     const std::string name = entry.path().stem();

@@ -1,10 +1,11 @@
-"""tokenizers_test.py ROOT PROGRAM VENV [STRINGS]: io::Tokenizer against Hugging Face's library `tokenizers`.
+"""tokenizers_test.py ROOT PROGRAM VENV [STRINGS]: io::Tokenizer against the libraries `tokenizers` and `sentencepiece`.
 
 Trains small tokenizers with the parts of each family of models on pages of ROOT, encodes and decodes STRINGS random
-texts (default 100,000) with `tokenizers`, and lets PROGRAM (io_tests) compare: equal ids, equal texts.
+texts (default 100,000) with each library, and lets PROGRAM (io_tests) compare: equal ids, equal texts.
 
-Needs `tokenizers`: of the Python that TOKENIZERS_PYTHON names, or of the virtual environment VENV, which is made by
-pip when it is missing. Exit code 77 (skipped) if it cannot be made."""
+Needs both: of the Python that TOKENIZERS_PYTHON names, or of the virtual environment VENV, which is made by pip when
+it is missing. Exit code 77 (skipped) if it cannot be made."""
+import io
 import json
 import os
 import pathlib
@@ -146,6 +147,34 @@ def families():
     yield "unknown", json.loads(unknown.to_str())
 
 
+def sentencepiece_models():
+    """(name, bytes of tokenizer.model) of each."""
+    import sentencepiece
+    lines = [line for line in corpus().splitlines() if line.strip()]
+
+    def trained(**options):
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=model, num_threads=1, minloglevel=2,
+            input_sentence_size=0, max_sentence_length=1 << 20, hard_vocab_limit=False, **options)
+        return model.getvalue()
+
+    keeps = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    llama = {"model_type": "bpe", "byte_fallback": True, "character_coverage": 0.995, **keeps}
+    yield "spm_llama", trained(**llama, vocab_size=1500, split_digits=True, allow_whitespace_only_pieces=True)
+    yield "spm_gemma", trained(**llama, vocab_size=1500, add_dummy_prefix=False, user_defined_symbols=[
+        MARK * count for count in range(2, 12)] + ["<mask>", "<h1>", "==="])
+    yield "spm_crossing", trained(**llama, vocab_size=1500, split_by_whitespace=False)
+    yield "spm_bpe", trained(model_type="bpe", vocab_size=1500)
+    yield "spm_folded", trained(model_type="bpe", vocab_size=1500, normalization_rule_name="nmt_nfkc_cf",
+                                add_dummy_prefix=False)
+    yield "spm_suffix", trained(model_type="bpe", vocab_size=1500, treat_whitespace_as_suffix=True)
+    yield "spm_characters", trained(model_type="char", vocab_size=1500)
+    yield "spm_t5", trained(model_type="unigram", vocab_size=1500, bos_id=-1, pad_id=3, user_defined_symbols=[
+        f"<extra_id_{number}>" for number in range(12)])
+    yield "spm_unigram_bytes", trained(model_type="unigram", vocab_size=1500, byte_fallback=True, **keeps)
+
+
 class Texts:
     """Random texts: words and code, scripts, white space, marks, contractions, added tokens."""
 
@@ -217,12 +246,32 @@ def write_cases(folder):
                 file.write("\n")
 
 
+def write_sentencepiece_cases(folder):
+    import sentencepiece
+    models = dict(sentencepiece_models())
+    for seed, (name, model) in enumerate(models.items()):
+        (folder / f"{name}.model").write_bytes(model)
+        library = sentencepiece.SentencePieceProcessor(model_proto=model)
+        before = [library.bos_id()] if library.bos_id() >= 0 else []
+        texts = Texts(100 + seed, ["<s>", "</s>", "<mask>", "<h1>", "===", "<extra_id_1>", "<extra_id_11>"])
+        with open(folder / f"{name}.jsonl", "w", encoding="utf-8") as file:
+            for count in range(-(-STRINGS // len(models))):
+                string = texts.text() if count else ""
+                plain = library.encode(string)
+                known = [token for token in plain if token != library.unk_id()]
+                json.dump({"text": string, "ids": before + plain, "plain": plain,
+                           "decoded": "".join(map(library.id_to_piece, before)) + library.decode(plain),
+                           "skipped": library.decode(known)}, file)
+                file.write("\n")
+
+
 def main():
-    restart_with("import tokenizers", ["tokenizers"], VENV, "TOKENIZERS_PYTHON")
+    restart_with("import tokenizers, sentencepiece", ["tokenizers", "sentencepiece"], VENV, "TOKENIZERS_PYTHON")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(os.environ.get("TOKENIZERS_CASES", name))
         folder.mkdir(exist_ok=True)
         write_cases(folder)
+        write_sentencepiece_cases(folder)
         done = subprocess.run([PROGRAM, "--gtest_filter=TokenizerReference.*"],
                               env={**os.environ, "ESPALIER_TOKENIZER_CASES": str(folder)}, text=True,
                               capture_output=True)

@@ -42,6 +42,7 @@ class Espalier(CMakePackage, CudaPackage):
     depends_on("xxhash@0.8:")
     depends_on("pcre2@10.40: +jit")
     depends_on("utf8proc@2.6:")
+    depends_on("sentencepiece@0.1.97:")
     depends_on("cuda@12.3:", when="+cuda")
     depends_on("googletest@1.12: +gmock", type="test")
     depends_on("python", type="test")
