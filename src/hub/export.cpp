@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "io/checkpoint/stored_tokenizer.h"
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
 #include "io/safetensors/numbers.h"
