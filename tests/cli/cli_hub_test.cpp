@@ -175,7 +175,7 @@ TEST(CliHub, OnlyNetworksThatConfigJsonDescribesAreExported) {
            {"gemma", "window=5", "model.window: 5 and 0"},
            {"neox", "kv_heads=1", "model.kv_heads: 1 and 2"},
            {"opt", "head_width=8", "model.head_width: 8 and 16"},
-           {"llama", "rotary_share=0.5", "model.rotary_share: 8 and 16"}}) {
+           {"llama", "rotary_share=0.5", "model.rotary_share: 0.5 and 1"}}) {
     const Workplace here;
     expect_error(trained(here, family, change), 1, message);
     EXPECT_FALSE(fs::exists(here / "out"));
