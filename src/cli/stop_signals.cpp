@@ -5,6 +5,8 @@
 #include <atomic>
 #include <csignal>
 #include <initializer_list>
+#include <mutex>
+#include <thread>
 
 #include "io/files/mapped_file.h"
 #include "src/cli/console.h"
@@ -61,6 +63,30 @@ void install_stop_handler(void (*handler)(int signal)) {
     sigaction(SIGHUP, &action, nullptr);
   }
   std::signal(SIGPIPE, SIG_IGN);
+}
+
+void call_on_stop_signals(void (*handler)(int signal)) {
+  static std::atomic<void (*)(int)> latest;
+  latest = handler;
+  install_stop_handler(handler);  // for threads that exist already, such as those of MPI
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
+    struct sigaction now {};
+    sigaction(signal, nullptr, &now);
+    if (now.sa_handler == handler) {  // SIGHUP may be ignored
+      sigaddset(&signals, signal);
+    }
+  }
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  static std::once_flag started;
+  std::call_once(started, [signals] {
+    std::thread([signals] {
+      for (int signal = 0; sigwait(&signals, &signal) == 0;) {
+        latest.load()(signal);
+      }
+    }).detach();
+  });
 }
 
 }  // namespace espalier::cli

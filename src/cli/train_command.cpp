@@ -30,9 +30,9 @@ namespace espalier::cli {
 namespace {
 
 /// Stop signals (stop_signals.h): the run finishes its step, then saves.
-volatile std::sig_atomic_t g_stop = 0;
+std::atomic<bool> g_stop = false;
 std::atomic<int64_t> g_stop_time = 0;  // of the first signal, in ms
-static_assert(std::atomic<int64_t>::is_always_lock_free);
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
 int64_t milliseconds() {
   timespec now{};
@@ -42,21 +42,21 @@ int64_t milliseconds() {
 
 extern "C" void request_stop(int signal) {
   constexpr int64_t kSameKey = 300;  // ms; a launcher may repeat the Ctrl-C of the terminal
-  if (g_stop == 0) {
+  if (!g_stop) {
     g_stop_time = milliseconds();
   } else if (signal == SIGINT && milliseconds() - g_stop_time > kSameKey) {
     _exit(130);  // second Ctrl-C: stop at once
   }
-  g_stop = 1;
+  g_stop = true;
 }
 
 /// Waits up to a second for the SIGTERM that a launcher sends after another rank ended the job.
 bool ended_by_launcher() {
-  g_stop = 0;
-  for (int i = 0; i < 100 && g_stop == 0; ++i) {
+  g_stop = false;
+  for (int i = 0; i < 100 && !g_stop; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  return g_stop != 0;
+  return g_stop;
 }
 
 void report(const Outcome& outcome) {
@@ -158,7 +158,7 @@ int train(const TrainArguments& arguments) {
 
 ExitCode train_on(parallel::Communicator& comm, const io::Config& config,
                   const TrainArguments& arguments, const std::function<void()>& on_failure) {
-  install_stop_handler(request_stop);
+  call_on_stop_signals(request_stop);
   Progress progress(
       comm.rank() == 0,
       arguments.steps > 0 ? std::min(arguments.steps, config.train.steps) : config.train.steps,
@@ -169,7 +169,7 @@ ExitCode train_on(parallel::Communicator& comm, const io::Config& config,
       .stop_after = arguments.steps,
       .git = build_git(),
       .accepted = arguments.accepted,
-      .stop_requested = [] { return g_stop != 0; },
+      .stop_requested = [] { return g_stop.load(); },
       .on_step = [&](const train::StepReport& report) { progress.step(report); },
       .on_note = [&](const std::string& text) { progress.note(text); }};
   train::Trainer trainer(config, comm, std::move(options));

@@ -2,6 +2,9 @@
 // consoles, checkpoints, links, pipes, and settings that no machine can serve.
 #include <gmock/gmock.h>
 
+#include <csignal>
+#include <sstream>
+
 #include "tests/support/program.h"
 
 namespace espalier::cli_survival_test {
@@ -91,6 +94,31 @@ TEST(CliSurvival, AResumedRunIsNotFinishedUntilItsEnd) {
       "until [ -e run/checkpoints/step-000025.h5 ]; do sleep 0.02; done; kill -9 $pid; wait $pid");
   expect_code(killed, 137);
   EXPECT_FALSE(here.summary("run")["finished"].get<bool>());
+}
+
+/// No thread that computes is interrupted by a handler (stop_signals.h): only the thread that waits
+/// for the signals takes them.
+TEST(CliSurvival, StopSignalsAreBlockedInEveryThread) {
+  const Workplace here;
+  const Ran ran =
+      here.shell(ESPALIER_PROGRAM
+                 " train c.toml --resume none --set run.threads=2 --set train.steps=100000 "
+                 "--set train.checkpoint_every=5 & pid=$!; "
+                 "until [ -e run/checkpoints/step-000005.h5 ]; do sleep 0.02; done; "
+                 "grep -h SigBlk /proc/$pid/task/*/status; kill -TERM $pid; wait $pid");
+  expect_code(ran, 4);
+  std::istringstream lines(ran.out);
+  int computing = 0, waiting = 0;
+  for (std::string name, mask; lines >> name >> mask;) {
+    const uint64_t open = ~std::stoull(mask, nullptr, 16);
+    uint64_t taken = 0;
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
+      taken |= open & uint64_t{1} << (signal - 1);
+    }
+    ++(taken == 0 ? computing : waiting);
+  }
+  EXPECT_EQ(waiting, 1);
+  EXPECT_GE(computing, 2);
 }
 
 TEST(CliSurvival, AFailedDiskIsRetryableAndLosesNothing) {
