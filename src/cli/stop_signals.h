@@ -8,10 +8,10 @@ namespace espalier::cli {
 /// notes to a closed pipe are lost, the command goes on.
 void install_stop_handler(void (*handler)(int signal));
 
-/// The same for a command that computes: a thread of its own calls `handler`, and threads that start
-/// after this call are not interrupted. Products must not be: for CPUs without AVX-512, oneDNN 2.6
-/// generates code that moves the stack pointer into the heap, and the kernel would write the frame
-/// of a handler there.
+/// The same for a command that computes: a thread of its own calls `handler`, and threads that
+/// start after this call are not interrupted. Products must not be: for CPUs without AVX-512,
+/// oneDNN 2.6 generates code that moves the stack pointer into the heap, and the kernel would write
+/// the frame of a handler there.
 void call_on_stop_signals(void (*handler)(int signal));
 
 /// From now on the read of a mapped file that has shrunk ends the process with an error that names
