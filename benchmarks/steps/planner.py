@@ -64,7 +64,7 @@ def words(settings):
 
 
 def measured(settings, ranks, text, folder):
-    """Milliseconds of a step, and bytes of the rank that needs most."""
+    """Milliseconds of a step; bytes of the arena of the rank that needs most; of its process outside it."""
     launch = [str(ROOT / "scripts/mpirun.sh"), str(ranks)] if ranks > 1 else []
     if LINK:
         launch = [str(ROOT / "scripts/two_hosts.sh"), "--rate", LINK, "mpirun"]
@@ -76,9 +76,10 @@ def measured(settings, ranks, text, folder):
     if run.returncode != 0:
         raise SystemExit(run.stderr[-2000:])
     rows = [json.loads(line) for line in open(f"{folder}/metrics.jsonl")]
-    memory = json.load(open(f"{folder}/summary.json"))["memory"]["ranks"]
+    summary = json.load(open(f"{folder}/summary.json"))
+    planned = summary["planned_peak"]
     return (statistics.median(row["step_ms"] for row in rows[len(rows) // 2:]),
-            max(rank["all"]["peak"] for rank in memory))
+            max(rank["all"]["peak"] for rank in summary["memory"]["ranks"]), planned["process"] - planned["all"])
 
 
 def predicted(settings, ranks, machine):
@@ -99,10 +100,11 @@ def main():
             settings, ranks = draw(source)
             plan = predicted(settings, ranks, one if ranks == 1 else two)
             runs = [measured(settings, ranks, text, f"{folder}/{number}-{run}") for run in range(RUNS)]
-            step = statistics.median(ms for ms, _ in runs)
+            step = statistics.median(run[0] for run in runs)
+            _, memory, outside = runs[0]
             fastest, slowest = min(runs)[0], max(runs)[0]
             errors.append(plan["step_ms"] / step - 1)
-            memory_errors.append(plan["memory"] / runs[0][1] - 1)
+            memory_errors.append((plan["memory"] - outside) / memory - 1)
             print(json.dumps({"ranks": ranks, **settings, "measured_ms": round(step, 3),
                               "spread_pct": round(100 * (slowest / fastest - 1), 1),
                               "predicted_ms": round(plan["step_ms"], 3),
