@@ -11,6 +11,7 @@
 #include "io/checkpoint/stored_tokenizer.h"
 #include "io/tokenizer/sentencepiece_file.h"
 #include "io/tokenizer/tokenizer.h"
+#include "tests/io/tokenizer_streams.h"
 #include "tests/support/failure.h"
 #include "tests/support/sentencepiece.h"
 #include "tests/support/support.h"
@@ -35,21 +36,6 @@ std::string random_text(std::mt19937& random, size_t pieces) {
     text += all[random() % all.size()];
   }
   return text;
-}
-
-Ids streamed(const Tokenizer& tokenizer, std::string_view text, size_t window, size_t part,
-             size_t* before_end = nullptr) {
-  TokenizerStream stream(tokenizer);
-  stream.set_window(window);
-  Ids ids;
-  for (size_t at = 0; at < text.size(); at += part) {
-    stream.add(text.substr(at, part), ids);
-  }
-  if (before_end != nullptr) {
-    *before_end = ids.size();
-  }
-  stream.finish(ids);
-  return ids;
 }
 
 struct Variant {

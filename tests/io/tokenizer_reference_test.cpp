@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/tokenizer/tokenizer.h"
+#include "tests/io/tokenizer_streams.h"
 
 namespace espalier::io::tokenizer_reference_test {
 namespace {
@@ -15,18 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
-
-Ids streamed(const Tokenizer& tokenizer, std::string_view text, size_t window, size_t part) {
-  TokenizerStream stream(tokenizer);
-  stream.set_window(window);
-  Ids ids;
-  while (!text.empty()) {
-    stream.add(text.substr(0, part), ids);
-    text.remove_prefix(std::min(part, text.size()));
-  }
-  stream.finish(ids);
-  return ids;
-}
 
 void compare(const Tokenizer& tokenizer, const Json& line, const std::string& name) {
   const auto text = line["text"].get<std::string>();

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/io/tokenizer_examples.h"
+#include "tests/io/tokenizer_streams.h"
 #include "tests/support/failure.h"
 
 namespace espalier::io::tokenizer_test {
@@ -126,21 +127,6 @@ std::string random_text(std::mt19937& random, size_t pieces) {
     text += all[random() % all.size()];
   }
   return text;
-}
-
-Ids streamed(const Tokenizer& tokenizer, std::string_view text, size_t window, size_t part,
-             size_t* before_end = nullptr) {
-  TokenizerStream stream(tokenizer);
-  stream.set_window(window);
-  Ids ids;
-  for (size_t at = 0; at < text.size(); at += part) {
-    stream.add(text.substr(at, part), ids);
-  }
-  if (before_end != nullptr) {
-    *before_end = ids.size();
-  }
-  stream.finish(ids);
-  return ids;
 }
 
 /// Variants of the examples in which texts are cut in different ways.
