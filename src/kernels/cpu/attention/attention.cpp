@@ -84,7 +84,7 @@ void forward_head(const Products& products, const float* q, const float* kt, con
       for (int64_t i = 0; k0 > begin && i < queries; ++i) {
         scale_all(out + (q0 + i) * head.padded_width, head.padded_width, softmax.shrink[i]);
       }
-      const float* p = products.math.along_keys({queries, tile.keys, scores}, words);
+      const TileWords p = products.math.along_keys({queries, tile.keys, scores}, words);
       products.along_keys(tile, p, v, out, k0 > begin);
     }
     for (int64_t i = 0; i < queries; ++i) {
@@ -159,6 +159,7 @@ void forward(Stream& stream, const AttentionArgs& args) {
   const int64_t columns = layout.qkv_columns();
 #pragma omp parallel num_threads(stream.threads()) if (pairs > 1)
   {
+    const TileSession session(math);
     int64_t packed = -1;  // the group whose k and v the thread's panels hold
 #pragma omp for schedule(static)
     for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -278,6 +279,7 @@ void backward(Stream& stream, const AttentionBackwardArgs& args) {
   const int64_t columns = layout.qkv_columns();
 #pragma omp parallel for num_threads(stream.threads()) schedule(static) if (groups > 1)
   for (int64_t group = 0; group < groups; ++group) {
+    const TileSession session(math);
     const BackwardPanels p = backward_panels(head, memory + thread_index() * floats);
     const int64_t sequence = group / layout.kv_heads;
     const int64_t keys = layout.key(sequence, group % layout.kv_heads);

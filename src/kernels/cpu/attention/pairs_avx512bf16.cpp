@@ -1,58 +1,21 @@
-// Attention tiles with products of pairs of bf16 numbers, two instructions per cycle on Zen 5. The
-// numbers of a tile are rounded to nearest; their products are exact and summed in fp32.
-#include <immintrin.h>
-
-#include "src/kernels/cpu/attention/tile.h"
+// Attention tiles with vector products of pairs of bf16 numbers, two instructions per cycle on Zen 5.
+#include "src/kernels/cpu/attention/pair_words.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-struct PairProduct {
-  [[gnu::always_inline]] static Vector add(Vector sum, float word, Vector b) {
-    return __builtin_bit_cast(
-        Vector, _mm512_dpbf16_ps(__builtin_bit_cast(__m512, sum), __builtin_bit_cast(__m512bh, b),
-                                 __builtin_bit_cast(__m512bh, _mm512_set1_ps(word))));
-  }
-};
-
-/// 16 numbers of `low`, then 16 of `high`.
-[[gnu::always_inline]] inline __m512i rounded(__m512 low, __m512 high) {
-  return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high, low));
-}
-
-/// Words beyond the keys, up to a whole vector, are written; their contents are undefined.
-const float* along_keys(const TileValues& tile, float* words) {
-  for (int64_t i = 0; i < tile.queries; ++i) {
-    const float* row = tile.values + i * kKeyTile;
-    for (int64_t j = 0; j < tile.keys; j += 2 * kLanes) {
-      const __m512i pairs = rounded(_mm512_loadu_ps(row + j), _mm512_loadu_ps(row + j + kLanes));
-      _mm512_storeu_si512(words + i * kKeyTile + j / 2, pairs);
-    }
-  }
-  return words;
-}
-
-/// An odd last query is paired with zeros.
-const float* along_queries(const TileValues& tile, float* words) {
-  const __m512i interleave =
-      _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                       21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+TileWords along_queries(const TileValues& tile, float* words) {
   for (int64_t i = 0; i < tile.queries; i += 2) {
-    const float* row = tile.values + i * kKeyTile;
-    const bool single = i + 1 == tile.queries;
     for (int64_t j = 0; j < tile.keys; j += kLanes) {
-      const __m512 next = single ? _mm512_setzero_ps() : _mm512_loadu_ps(row + kKeyTile + j);
-      const __m512i sides = rounded(_mm512_loadu_ps(row + j), next);
-      _mm512_storeu_si512(words + i / 2 * kKeyTile + j,
-                          _mm512_permutexvar_epi16(interleave, sides));
+      _mm512_storeu_si512(words + i / 2 * kKeyTile + j, pairs_of_queries(tile, i, j));
     }
   }
-  return words;
+  return {.words = words, .row = 1, .col = kKeyTile};
 }
 
 constexpr TileMath kPairMath{.elements = 2,
                              .product = tile_product<PairProduct>,
-                             .along_keys = along_keys,
+                             .along_keys = pairs_along_keys,
                              .along_queries = along_queries};
 
 }  // namespace

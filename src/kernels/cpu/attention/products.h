@@ -12,12 +12,17 @@ struct FloatProduct {
   }
 };
 
-inline const float* as_it_is(const TileValues& tile, float*) { return tile.values; }
+inline TileWords rows_as_they_are(const TileValues& tile, float*) {
+  return {.words = tile.values, .row = kKeyTile, .col = 1};
+}
+inline TileWords columns_as_they_are(const TileValues& tile, float*) {
+  return {.words = tile.values, .row = 1, .col = kKeyTile};
+}
 
 inline constexpr TileMath kFloatMath{.elements = 1,
                                      .product = tile_product<FloatProduct>,
-                                     .along_keys = as_it_is,
-                                     .along_queries = as_it_is};
+                                     .along_keys = rows_as_they_are,
+                                     .along_queries = columns_as_they_are};
 
 inline const TileMath& math_for(DType dtype) {
   const TileMath* pairs = dtype == DType::bf16 ? pair_math() : nullptr;
@@ -117,14 +122,14 @@ struct Products {
                   .accumulate = false});
   }
   /// Rows from q0 of `out` (+)= tile * joined keys.
-  void along_keys(const Tile& tile, const float* words, const float* joined, float* out,
+  void along_keys(const Tile& tile, const TileWords& left, const float* joined, float* out,
                   bool accumulate) const {
     math.product({.m = tile.queries,
                   .n = head.padded_width,
                   .k = tile.keys / head.elements,
-                  .a = words,
-                  .a_row = kKeyTile,
-                  .a_col = 1,
+                  .a = left.words,
+                  .a_row = left.row,
+                  .a_col = left.col,
                   .b = joined + tile.k0 * head.row(),
                   .b_row = head.padded_width,
                   .c = out + tile.q0 * head.padded_width,
@@ -132,13 +137,14 @@ struct Products {
                   .accumulate = accumulate});
   }
   /// Rows from k0 of `out` += tileᵀ * joined queries.
-  void along_queries(const Tile& tile, const float* words, const float* joined, float* out) const {
+  void along_queries(const Tile& tile, const TileWords& left, const float* joined,
+                     float* out) const {
     math.product({.m = tile.keys,
                   .n = head.padded_width,
                   .k = divide_up(tile.queries, head.elements),
-                  .a = words,
-                  .a_row = 1,
-                  .a_col = kKeyTile,
+                  .a = left.words,
+                  .a_row = left.row,
+                  .a_col = left.col,
                   .b = joined + tile.q0 * head.row(),
                   .b_row = head.padded_width,
                   .c = out + tile.k0 * head.padded_width,

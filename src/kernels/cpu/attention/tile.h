@@ -33,15 +33,43 @@ struct TileValues {
   const float* values;
 };
 
+/// First operand of a TileProduct: word (i, k) is words[i * row + k * col].
+struct TileWords {
+  const float* words;
+  int64_t row, col;
+};
+
 /// Arithmetic of tiles in one precision.
 struct TileMath {
   int64_t elements;  ///< in a word
   void (*product)(const TileProduct&);
-  /// The tile as words along the keys, [queries, keys / elements], and along the queries, [queries
-  /// / elements, keys]; rows kKeyTile apart. The result is in `words` (as large as a tile) or in
-  /// place.
-  const float* (*along_keys)(const TileValues&, float* words);
-  const float* (*along_queries)(const TileValues&, float* words);
+  /// The tile as words along the keys (rows are queries) or along the queries (rows are keys). They
+  /// are in `words` (as large as a tile) or in place.
+  TileWords (*along_keys)(const TileValues&, float* words);
+  TileWords (*along_queries)(const TileValues&, float* words);
+  /// A thread calls the first before its products, and the second after them. Null: not needed.
+  void (*enter)() = nullptr;
+  void (*leave)() = nullptr;
+};
+
+/// A thread's time between `enter` and `leave`.
+class TileSession {
+ public:
+  explicit TileSession(const TileMath& math) : math_(math) {
+    if (math_.enter != nullptr) {
+      math_.enter();
+    }
+  }
+  ~TileSession() {
+    if (math_.leave != nullptr) {
+      math_.leave();
+    }
+  }
+  TileSession(const TileSession&) = delete;
+  TileSession& operator=(const TileSession&) = delete;
+
+ private:
+  const TileMath& math_;
 };
 
 /// Arithmetic with pairs of bf16; null if the instruction set has no product for them.

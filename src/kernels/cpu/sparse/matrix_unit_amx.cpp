@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "src/kernels/cpu/simd/matrix_tiles.h"
 #include "src/kernels/cpu/simd/vector.h"
 #include "src/kernels/cpu/support.h"
 #include "src/kernels/cpu/table.h"
@@ -20,37 +21,12 @@ constexpr int64_t kChunk = 512;           ///< depth that is expanded at once
 constexpr int64_t kStrip = 256;           ///< features of the result that are computed at once
 constexpr int64_t kPassTokens = 512;      ///< tokens that share an expansion
 constexpr int64_t kSampledTokens = 2048;  ///< tokens that are packed at once for dW
-/// Below it, vectors are faster where the processor throttles the unit (benchmarks/results/amx.md).
-constexpr double kLeastDensity = 0.15;
+/// Below them, vectors are faster where the processor throttles the unit
+/// (benchmarks/results/amx.md).
+constexpr double kLeastDensity = 0.15, kLeastSampledDensity = 0.08;
 
 /// An element of an operand.
 using Half = uint16_t;
-
-/// Sets the shape of all tiles of this thread while it lives.
-class TileScope {
- public:
-  TileScope() {
-    Shapes shapes;
-    for (int i = 0; i < 8; ++i) {
-      shapes.row_bytes[i] = 64;
-      shapes.rows[i] = kSide;
-    }
-    _tile_loadconfig(&shapes);
-  }
-  ~TileScope() { _tile_release(); }
-  TileScope(const TileScope&) = delete;
-  TileScope& operator=(const TileScope&) = delete;
-
- private:
-  /// The layout that the processor defines.
-  struct alignas(64) Shapes {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
-  };
-};
 
 /// Two neighbouring blocks of 16 rows (left) or columns (right) of an operand: consecutive tiles
 /// along the depth.
@@ -503,12 +479,20 @@ void sample_strip(const SampledMemory& m, const SparseMatrix& weight, int64_t fi
   }
 }
 
+bool uses_unit(const SparseMatrix& weight, DType activations, int64_t tokens, double density) {
+  const auto kept = static_cast<double>(weight.positions.count);
+  return activations == DType::bf16 && tokens > 0 && kept > 0 &&
+         kept >= density * static_cast<double>(weight.positions.size);
+}
+
 }  // namespace
 
-bool uses_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens) {
-  return activations == DType::bf16 && tokens > 0 && weight.positions.count > 0 &&
-         static_cast<double>(weight.positions.count) >=
-             kLeastDensity * static_cast<double>(weight.positions.size);
+bool multiplies_on_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens) {
+  return uses_unit(weight, activations, tokens, kLeastDensity);
+}
+
+bool samples_on_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens) {
+  return uses_unit(weight, activations, tokens, kLeastSampledDensity);
 }
 
 void matrix_unit_product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tensor& x,

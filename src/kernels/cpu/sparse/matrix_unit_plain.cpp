@@ -2,7 +2,13 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-bool uses_matrix_unit(const SparseMatrix& /*weight*/, DType /*activations*/, int64_t /*tokens*/) {
+bool multiplies_on_matrix_unit(const SparseMatrix& /*weight*/, DType /*activations*/,
+                               int64_t /*tokens*/) {
+  return false;
+}
+
+bool samples_on_matrix_unit(const SparseMatrix& /*weight*/, DType /*activations*/,
+                            int64_t /*tokens*/) {
   return false;
 }
 

@@ -83,7 +83,7 @@ void sddmm(Stream& stream, const SddmmArgs& args) {
   if (count == 0 || (args.accumulate && args.x.rows() == 0)) {
     return;
   }
-  if (uses_matrix_unit(args.weight, args.x.dtype, args.x.rows())) {
+  if (samples_on_matrix_unit(args.weight, args.x.dtype, args.x.rows())) {
     matrix_unit_sddmm(stream, args);
     return;
   }
