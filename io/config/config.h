@@ -34,9 +34,12 @@ struct ModelConfig {
   int64_t mlp_width = 0;   ///< hidden width of a block's MLP; 0: mlp_ratio * width
   std::string activation = "auto";
   double norm_epsilon = 0;
-  int64_t window = 0;       ///< tokens that a token attends to, itself included; 0: all before it
-  double rotary_base = 0;   ///< rotary positions: src/model/layers/rotary.h
-  double rotary_share = 0;  ///< of the features of a head
+  int64_t window = 0;      ///< tokens that a token attends to, itself included; 0: all before it
+  int64_t full_every = 0;  ///< blocks that have no window: every so many-th; 0: none
+  double attention_scale = 0;    ///< of scores; 0: 1 / sqrt(head_width)
+  double rotary_base = 0;        ///< rotary positions: src/model/layers/rotary.h
+  double local_rotary_base = 0;  ///< of blocks with a window, without scaling
+  double rotary_share = 0;       ///< of the features of a head
   std::string rotary_scaling = "none";
   double rotary_factor = 1;
   int64_t rotary_context = 0;  ///< before scaling; 0: context

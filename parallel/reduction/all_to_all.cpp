@@ -20,12 +20,18 @@ class AllToAllReduction final : public Reduction {
   AllToAllReduction(Communicator& comm, Arena& arena, const PieceOptions& options)
       : comm_(comm), arena_(arena), options_(options) {}
 
+  static constexpr int64_t kWindow = 4;
+  static size_t piece_bytes(const PieceOptions& options, int ranks) {
+    const size_t shares = static_cast<size_t>(ranks) * kWindow;
+    return std::max(kSmallestPiece, std::min(options.piece_bytes, options.staging_bytes / shares)) /
+           kLine * kLine;
+  }
+
   void start(const SliceJob& job) override;
   Progress advance() override;
   std::vector<int> missing() const override;
 
  private:
-  static constexpr int64_t kWindow = 4;
   /// One piece of the array.
   struct Slot {
     std::vector<Request> sends, receives;  ///< by peer
@@ -64,11 +70,8 @@ void AllToAllReduction::start(const SliceJob& job) {
   }
   job_ = job;
   const int64_t n = job_.data.count();
-  const size_t shares = static_cast<size_t>(comm_.size()) * kWindow;
-  const size_t bytes =
-      std::max(kSmallestPiece, std::min(options_.piece_bytes, options_.staging_bytes / shares));
-  const int64_t piece_elements =
-      std::min(n, static_cast<int64_t>(bytes / kLine * kLine / size_of(job_.data.dtype)));
+  const int64_t piece_elements = std::min(
+      n, static_cast<int64_t>(piece_bytes(options_, comm_.size()) / size_of(job_.data.dtype)));
   pieces_ = SlicePieces(job, {0, n}, piece_elements);
   slot_bytes_ = std::max<size_t>(1, pieces_.longest_message());
   reserve(arena_, staging_, "all-to-all staging", DType::uint8,
@@ -146,11 +149,20 @@ std::vector<int> AllToAllReduction::missing() const {
   return distinct(std::move(ranks));
 }
 
+size_t all_to_all_workspace(const ReducedArray& array) {
+  const size_t piece =
+      std::min(array.bytes, AllToAllReduction::piece_bytes(PieceOptions{}, array.ranks));
+  const size_t pieces = std::min<size_t>(AllToAllReduction::kWindow,
+                                         (array.bytes + piece - 1) / std::max<size_t>(piece, 1));
+  return pieces * static_cast<size_t>(array.ranks) * array.message_bytes(piece) +
+         piece_values_bytes(array.bytes, array.dtype);
+}
+
 }  // namespace
 
 extern const ReductionEntry kAllToAll{.name = "all-to-all",
                                       .help = "each rank sends all of its array to all",
-                                      .stages_all_versions = true,
+                                      .workspace = all_to_all_workspace,
                                       .make = make_with_sra_halves<AllToAllReduction>};
 
 }  // namespace espalier::parallel

@@ -134,11 +134,19 @@ std::vector<int> HierarchicalReduction::missing() const {
                                  : renumbered(within_.missing(), *node_, comm_);
 }
 
+/// Of any number of machines: two sums of the whole array, one of them encoded.
+size_t hierarchical_workspace(const ReducedArray& array) {
+  constexpr size_t kVersions = 3;  // an encoded element is staged when sent, received and gathered
+  const size_t staged = std::min(PieceOptions{}.staging_bytes, kVersions * array.bytes);
+  const size_t plain = std::min(PieceOptions{}.staging_bytes, array.bytes);
+  return plain + array.message_bytes(staged) + piece_values_bytes(array.bytes, array.dtype);
+}
+
 }  // namespace
 
 extern const ReductionEntry kHierarchical{.name = "hierarchical",
                                           .help = "sra within machines, then between them",
-                                          .levels = 2,
+                                          .workspace = hierarchical_workspace,
                                           .make = make_with_sra_halves<HierarchicalReduction>};
 
 }  // namespace espalier::parallel

@@ -3,6 +3,7 @@
 // also runs the two halves of a sum, scatter and gather. parallel/reduction/registry.h lists the
 // algorithms. Afterwards all ranks hold the same bits. Elements are sent plain, or encoded by the
 // job's Wire.
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -53,6 +54,24 @@ struct PieceOptions {
   /// Pieces to be summed shrink (to 4 KiB) so that four from each peer fit.
   size_t staging_bytes = size_t{4} << 20U;
 };
+
+/// An array that is reduced: what its workspace depends on.
+struct ReducedArray {
+  size_t bytes = 0;
+  DType dtype = DType::fp32;
+  int ranks = 1;
+  size_t slice_bytes = 0;  ///< the longest slice of a rank
+  /// Bytes of an encoded message over those of its elements, at most; empty: none is encoded.
+  std::optional<double> message_share{};
+
+  /// Of a message of elements with so many bytes, at most.
+  size_t message_bytes(size_t elements) const {
+    return message_share ? static_cast<size_t>(static_cast<double>(elements) * *message_share) + 1
+                         : elements;
+  }
+};
+/// Upper bound of the fp32 values of one encoded piece of an array.
+size_t piece_values_bytes(size_t array_bytes, DType dtype);
 
 // For implementations:
 

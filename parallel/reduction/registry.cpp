@@ -45,7 +45,6 @@ class MpiReduction final : public Reduction {
 constexpr ReductionEntry kSra{.name = "sra",
                               .help = "scatter, sum in rank order, gather",
                               .on_device = true,
-                              .stages_plain = false,
                               .make = make_kind<SraReduction>};
 constexpr ReductionEntry kMpi{.name = "mpi",
                               .help = "MPI's all-reduce, without codecs",
@@ -81,24 +80,10 @@ std::string_view best_reduction(const Membership& members) {
   return machines > 1 && ranks > machines ? kHierarchical.name : kSra.name;
 }
 
-size_t piece_values_bytes(size_t array_bytes) {
-  return std::min(PieceOptions{}.piece_bytes / size_of(DType::bf16) * size_of(DType::fp32),
-                  2 * array_bytes);
-}
-
-size_t workspace_bytes(std::string_view name, size_t array_bytes, int ranks, bool codes) {
+size_t workspace_bytes(std::string_view name, const ReducedArray& array) {
   const ReductionEntry& entry =
       name == "auto" ? kHierarchical : find(reductions(), "reduction", name);
-  const bool encodes = codes || entry.stages_plain;
-  // An encoded element is staged when sent, received and gathered.
-  const size_t versions =
-      std::max<size_t>(encodes ? 3 : 1, entry.stages_all_versions ? static_cast<size_t>(ranks) : 1);
-  size_t bytes = std::min(PieceOptions{}.staging_bytes, array_bytes * versions);
-  if (encodes) {
-    // The metadata of a codec's buckets can make a message longer than its elements.
-    bytes += bytes / 8 + 2 * piece_values_bytes(array_bytes);
-  }
-  return static_cast<size_t>(entry.levels) * bytes;
+  return std::max(entry.workspace(array), sra_workspace(array));
 }
 
 }  // namespace espalier::parallel

@@ -25,12 +25,8 @@ struct ReductionEntry {
   /// Adds the ranks' elements in an order that does not depend on their place in the array.
   bool in_rank_order = true;
 
-  // Workspace, for workspace_bytes:
-
-  bool stages_plain = true;          ///< uses staging for elements without codes, too
-  bool stages_all_versions = false;  ///< stages the versions of all ranks of a piece at once
-  int levels = 1;                    ///< sums of the whole array that run one after the other
-
+  /// Upper bound of the bytes that a whole sum allocates. Halves are those of sra.
+  size_t (*workspace)(const ReducedArray&) = sra_workspace;
   /// Collective. Null: only between GPUs.
   std::unique_ptr<Reduction> (*make)(Communicator&, Arena&, const PieceOptions&) = nullptr;
 };
@@ -56,9 +52,7 @@ std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& c
 std::string_view best_reduction(const Membership& members);
 
 /// Upper bound of the bytes that one reduction (or "auto") of an array allocates: staging, and fp32
-/// values of encoded pieces. `codes`: elements may be encoded.
-size_t workspace_bytes(std::string_view name, size_t array_bytes, int ranks, bool codes);
-/// Upper bound of the fp32 values of one encoded piece of an array.
-size_t piece_values_bytes(size_t array_bytes);
+/// sums of encoded pieces.
+size_t workspace_bytes(std::string_view name, const ReducedArray& array);
 
 }  // namespace espalier::parallel

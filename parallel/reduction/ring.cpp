@@ -27,12 +27,14 @@ class RingReduction final : public Reduction {
     rounds_[1].slot = 1;
   }
 
+  static constexpr int kRounds = 2;
+  static constexpr size_t kMessages = 2 * kRounds;  ///< in memory
+
   void start(const SliceJob& job) override;
   Progress advance() override;
   std::vector<int> missing() const override;
 
  private:
-  static constexpr int kRounds = 2;
   /// One piece of each slice on its way around the ring.
   struct Round {
     Request send, receive;
@@ -180,11 +182,17 @@ std::vector<int> RingReduction::missing() const {
   return distinct(std::move(ranks));
 }
 
+size_t ring_workspace(const ReducedArray& array) {
+  return RingReduction::kMessages * array.message_bytes(PieceOptions{}.piece_bytes) +
+         piece_values_bytes(array.bytes, array.dtype);
+}
+
 }  // namespace
 
 extern const ReductionEntry kRing{.name = "ring",
                                   .help = "partial sums around a ring",
                                   .in_rank_order = false,
+                                  .workspace = ring_workspace,
                                   .make = make_kind<RingReduction>};
 
 }  // namespace espalier::parallel

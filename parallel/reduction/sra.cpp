@@ -21,19 +21,36 @@ Tag gather_tag(int number) { return {2 * number + 1, Traffic::allreduce}; }
 
 size_t lanes_of(Phases phases) { return phases == Phases::gather ? 1 : kLanesOfAPeer; }
 
-}  // namespace
-
-int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bool coded,
-                  const PieceOptions& options) {
-  const size_t element = size_of(dtype);
-  const size_t peers = edges.size() - 2;
+/// Bytes of the elements of a piece.
+size_t piece_bytes(size_t longest_slice, size_t peers, Phases phases, bool coded,
+                   const PieceOptions& options) {
   const size_t shares = peers * kWindow * (coded ? lanes_of(phases) + 1 : 1);
   const size_t most = coded || phases != Phases::gather
                           ? std::min(options.piece_bytes, options.staging_bytes / shares)
                           : options.piece_bytes;
-  const size_t slice = whole_lines(static_cast<size_t>(longest_slice(edges)) * element);
-  const size_t bytes = std::min(std::max(kSmallestPiece, most / kLine * kLine), slice);
-  return static_cast<int64_t>(bytes / element);
+  return std::min(std::max(kSmallestPiece, most / kLine * kLine), whole_lines(longest_slice));
+}
+
+}  // namespace
+
+int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bool coded,
+                  const PieceOptions& options) {
+  const size_t slice = static_cast<size_t>(longest_slice(edges)) * size_of(dtype);
+  const size_t bytes = piece_bytes(slice, edges.size() - 2, phases, coded, options);
+  return static_cast<int64_t>(bytes / size_of(dtype));
+}
+
+size_t sra_workspace(const ReducedArray& array) {
+  const auto peers = static_cast<size_t>(array.ranks - 1);
+  if (peers == 0 || array.bytes == 0) {
+    return 0;
+  }
+  const bool coded = array.message_share.has_value();
+  const size_t piece = piece_bytes(array.slice_bytes, peers, Phases::both, coded, {});
+  const size_t window = std::min(kWindow, (array.slice_bytes + piece - 1) / piece);
+  return coded ? (peers * kLanesOfAPeer + 1) * window * whole_lines(array.message_bytes(piece)) +
+                     piece_values_bytes(piece, array.dtype)
+               : peers * window * piece;
 }
 
 bool SraReduction::Messages::can_post() const { return posted < total && open.size() < kWindow; }

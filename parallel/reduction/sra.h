@@ -33,6 +33,9 @@ namespace espalier::parallel {
 int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bool coded,
                   const PieceOptions& options);
 
+/// Upper bound of the bytes that a sum of an array allocates.
+size_t sra_workspace(const ReducedArray& array);
+
 class SraReduction final : public Reduction {
  public:
   SraReduction(Communicator& comm, Arena& arena, const PieceOptions& options = {});

@@ -134,6 +134,7 @@ int measure(const PlanArguments& arguments) {
     const planner::Machine machine =
         planner::calibrate(comm, {.threads = arguments.threads,
                                   .quick = arguments.quick,
+                                  .directory = fs::absolute(arguments.output).parent_path(),
                                   .on_progress = [&](const std::string& text) {
                                     if (comm.rank() == 0 && on_terminal()) {
                                       std::fprintf(stderr, "\r\033[K%s", text.c_str());

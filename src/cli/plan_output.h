@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "src/planner/checkpoints.h"
 #include "src/planner/measured_run.h"
 #include "src/planner/plans.h"
 #include "src/report/plan_page.h"
@@ -31,7 +32,9 @@ class PlanOutput {
   report::PlannedStep step_of_best() const;
 
  private:
-  std::vector<planner::PlannedRank> ranks_of_best() const;
+  /// Planned at the first call.
+  const std::vector<planner::PlannedRank>& ranks_of_best() const;
+  std::optional<planner::CheckpointPrediction> checkpoints() const;
   nlohmann::ordered_json best_json() const;
   std::vector<std::string> notes() const;
   /// The best of the layouts over so many ranks.
@@ -42,6 +45,7 @@ class PlanOutput {
   std::string assumed_;
   planner::Plans plans_;
   size_t best_ = 0;
+  mutable std::vector<planner::PlannedRank> ranks_of_best_;
   nlohmann::ordered_json scaling_ = nlohmann::ordered_json::array();
   nlohmann::ordered_json comparison_;  ///< null: none
 };

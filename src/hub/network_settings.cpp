@@ -37,9 +37,12 @@ Settings settings_of(const io::ModelConfig& config) {
   add("kv_heads", all.kv_heads);
   add("head_width", all.head_width);
   add("window", all.window);
+  add("full_every", all.full_every);
+  settings.emplace_back("attention_scale", fmt::format("{:.6g}", all.attention_scale));
   add("mlp_width", all.mlp_width);
   add("activation", all.activation);
   add("rotary_base", all.rotary_base);
+  add("local_rotary_base", all.local_rotary_base);
   add("rotary_share", all.rotary_share);
   add("rotary_scaling", all.rotary_scaling);
   return settings;
@@ -69,7 +72,10 @@ io::ModelConfig complete(const io::ModelConfig& config) {
   all.mlp_width = made.block.mlp.hidden;
   all.activation = model::name_of(made.block.mlp.activation);
   all.norm_epsilon = made.block.norm_epsilon;
+  all.attention_scale = attention.score_scale();
+  all.full_every = config.full_every <= config.layers ? config.full_every : 0;
   all.rotary_base = rotates ? attention.rotary.base : 0;
+  all.local_rotary_base = rotates && config.window > 0 ? made.local_rotary_base : 0;
   if (rotates && config.rotary_share == 0) {
     all.rotary_share =
         static_cast<double>(attention.rotary.width) / static_cast<double>(attention.head_width);

@@ -102,6 +102,8 @@ class Layer {
   virtual ~Layer() = default;
 
   virtual std::string_view name() const = 0;
+  /// What its time depends on, beside the shapes of its parameters.
+  virtual int64_t variant() const { return 0; }
   /// In forward order.
   virtual std::vector<sparse::ParameterSpec> parameters() const = 0;
   /// Parameters of other layers that this layer reads; a store without those layers needs copies.

@@ -1,10 +1,13 @@
 #include "src/planner/calibration.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
 
+#include "io/files/raw_file.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
 #include "parallel/wire/wire.h"
@@ -40,6 +43,7 @@ constexpr int64_t kBlocks = 3;
 constexpr int64_t kMostWork = 512 * 1024;  ///< of a probe
 constexpr int64_t kLongWork = 128 * 1024;  ///< from here on one step is long enough to time
 
+/// The small ones first: the largest are left out where time ends.
 std::vector<Probe> probes(bool quick) {
   if (quick) {
     return {{"fp32", 64, 64, 1, 0}, {"fp32", 64, 64, 1, 0.9}};
@@ -58,6 +62,7 @@ std::vector<Probe> probes(bool quick) {
       }
     }
   }
+  std::ranges::stable_sort(all, {}, &Probe::work);
   return all;
 }
 
@@ -185,6 +190,46 @@ double copy_rate(parallel::Communicator& comm, bool quick) {
   return 2 * static_cast<double>(bytes) / best;
 }
 
+/// Rates of a file of the directory, written as checkpoints are. The system's copy in memory is
+/// dropped before it is read, as far as the system lets it.
+void measure_disk(const CalibrationOptions& options, Machine& machine) {
+  const size_t pieces = options.quick ? 1 : 64;
+  const std::vector<std::byte> piece(size_t{8} << 20U, std::byte{1});
+  const auto bytes = static_cast<double>(pieces * piece.size());
+  const std::filesystem::path path =
+      options.directory / fmt::format(".espalier-disk-{}", ::getpid());
+  const auto read_errors = [&](const io::RawFile& file) {
+    check(file.error() == 0, "the disk of {} cannot be measured: {}; write -o to another folder",
+          options.directory.string(), std::strerror(file.error()));
+  };
+  struct Removal {
+    const std::filesystem::path& path;
+    ~Removal() {
+      std::error_code error;
+      std::filesystem::remove(path, error);
+    }
+  } const removal{path};
+  {
+    io::RawFile file = io::RawFile::create(path);
+    const double begin = now_seconds();
+    for (size_t i = 0; i < pieces; ++i) {
+      file.write(i * piece.size(), piece.size(), piece.data());
+    }
+    file.sync();
+    read_errors(file);
+    machine.disk_write = bytes / (now_seconds() - begin);
+  }
+  io::RawFile file = io::RawFile::open(path);
+  file.forget_cached();
+  std::vector<std::byte> read(piece.size());
+  const double begin = now_seconds();
+  for (size_t i = 0; i < pieces; ++i) {
+    file.read(i * piece.size(), piece.size(), read.data());
+  }
+  read_errors(file);
+  machine.disk_read = bytes / (now_seconds() - begin);
+}
+
 cost::Link measure_link(parallel::Communicator& comm, bool quick) {
   std::vector<cost::LinkSample> samples;
   for (size_t bytes = 64; bytes <= (quick ? size_t{1} << 18U : size_t{1} << 24U); bytes *= 8) {
@@ -266,10 +311,19 @@ Machine calibrate(parallel::Communicator& comm, const CalibrationOptions& option
                   .source = "measured by espalier plan --calibrate",
                   .memory = static_cast<double>(train::host_limit("/").bytes) / comm.size(),
                   .threads = options.threads};
+  if (comm.rank() == 0) {  // first: a disk that cannot be written ends the command at once
+    measure_disk(options, machine);
+  }
   machine.bandwidth = copy_rate(comm, options.quick);
   machine.overlaps = false;
   const std::vector<Probe> all = probes(options.quick);
+  const double begin = now_seconds();
   for (size_t i = 0; i < all.size(); ++i) {
+    std::array<double, 1> passed{now_seconds() - begin};
+    parallel::all_reduce_small(comm, passed, parallel::Combine::max);
+    if (passed[0] > options.seconds) {
+      break;
+    }
     if (options.on_progress) {
       options.on_progress(fmt::format("{} of {}: {}", i + 1, all.size(), all[i].text()));
     }

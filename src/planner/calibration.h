@@ -5,7 +5,10 @@
 // numbers of tokens, give the times of all operations (kernels/operation_times.h). Under mpirun all
 // ranks compute at once, so the times contain what ranks of one machine cost each other: calibrate
 // with as many ranks as a run has on a machine. Each codec encodes and decodes a bucket. Messages
-// of several sizes between ranks 0 and 1 give the link. Cost: about two minutes.
+// of several sizes between ranks 0 and 1 give the link. Rank 0 writes a file and reads it from the
+// disk again. Cost: at most two
+// minutes.
+#include <filesystem>
 #include <functional>
 
 #include "parallel/transport/communicator.h"
@@ -14,8 +17,10 @@
 namespace espalier::planner {
 
 struct CalibrationOptions {
-  int threads = 1;     ///< of a rank
-  bool quick = false;  ///< a few small measurements, for tests
+  int threads = 1;       ///< of a rank
+  bool quick = false;    ///< a few small measurements, for tests
+  double seconds = 100;  ///< for the trainings: on a slow machine the largest are left out
+  std::filesystem::path directory = ".";  ///< whose disk is measured
   std::function<void(const std::string&)> on_progress;
 };
 

@@ -294,6 +294,17 @@ Machine machine_of(const toml::table& file) {
     }
     level.finish();
   }
+  if (const toml::table* host_table = top.table("host")) {
+    Reader host(*host_table, "host");
+    machine.host_memory = host.positive("memory", 0);
+    host.finish();
+  }
+  if (const toml::table* disk_table = top.table("disk")) {
+    Reader disk(*disk_table, "disk");
+    machine.disk_write = disk.positive("write", 0);
+    machine.disk_read = disk.positive("read", 0);
+    disk.finish();
+  }
   check(!machine.levels.empty(), "[[level]] is missing: at least one kind of link");
   for (const toml::table* one : top.tables("operation")) {
     Reader operation(*one, "operation");
@@ -362,6 +373,16 @@ std::string text_of(const Machine& machine) {
                         level.ranks, level.link.bytes_per_s);
     if (level.link.latency_s > 0) {
       text += fmt::format("latency_us = {:.4g}\n", level.link.latency_s * 1e6);
+    }
+  }
+  if (machine.host_memory > 0) {
+    text += fmt::format("\n[host]\nmemory = {:.6g}\n", machine.host_memory);
+  }
+  if (machine.disk_write > 0 || machine.disk_read > 0) {
+    text += "\n[disk]\n";
+    for (const auto& [key, rate] :
+         {std::pair{"write", machine.disk_write}, {"read", machine.disk_read}}) {
+      text += rate > 0 ? fmt::format("{} = {:.4g}\n", key, rate) : "";
     }
   }
   for (const auto& [name, rows] : machine.measured) {

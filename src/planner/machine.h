@@ -5,6 +5,7 @@
 //   devices    one per rank: peak rates by type, memory bandwidth, memory, and either measured
 //              operations (calibration.h) or shares of the peaks that operations reach
 //   levels     links, from the innermost: ranks within one unit, latency, bandwidth of a rank
+//   disk       where checkpoints are: bytes/s of all ranks together
 //
 // The time of an operation follows from the efficiency of the nearest measured ones:
 //
@@ -55,6 +56,9 @@ struct Machine {
   /// program reduces then.
   bool overlaps = true;
   std::vector<Level> levels;
+  double host_memory = 0;  ///< bytes of a rank beside its device's memory; 0: not stated
+  /// Bytes/s of one file that all ranks write, or read from the disk; 0: not stated.
+  double disk_write = 0, disk_read = 0;
   /// Measured calls, with the seconds of one (`calls` = 1), by type of the run and name:
   /// "bf16 gemm".
   std::map<std::string, std::vector<kernels::OperationRow>> measured;

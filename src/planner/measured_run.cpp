@@ -172,11 +172,16 @@ MeasuredRun read_measured_run(const fs::path& directory, std::span<const std::st
   config::validate(run.config);
   read_metrics(directory, run.config.run.backend == "cuda", run);
   read_memory(summary, run);
+  const auto bytes = fs::file_size(directory / "checkpoints" / "last.h5", error);
+  if (!error) {
+    run.checkpoint = static_cast<double>(bytes);
+  }
   read_operations(summary, run);
   return run;
 }
 
 std::vector<Compared> compare(const StepPrediction& step, const PlannedRank& first,
+                              const std::optional<CheckpointPrediction>& checkpoints,
                               const MeasuredRun& run) {
   // Actions of an asynchronous schedule contain reductions and updates.
   const bool asynchronous = step.plan.layout.asynchronous();
@@ -198,6 +203,12 @@ std::vector<Compared> compare(const StepPrediction& step, const PlannedRank& fir
        .unit = Compared::Unit::bytes,
        .predicted = static_cast<double>(train::sum_of(step.plan.fit.plan.peak)),
        .measured = run.memory}};
+  if (checkpoints && run.checkpoint) {
+    rows.push_back({.name = "checkpoint",
+                    .unit = Compared::Unit::bytes,
+                    .predicted = checkpoints->bytes,
+                    .measured = run.checkpoint});
+  }
   if (run.operations.empty()) {
     return rows;
   }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/planner/planned_ranks.h"
+#include "src/planner/checkpoints.h"
 
 namespace espalier::planner {
 
@@ -21,6 +21,7 @@ struct MeasuredRun {
   double step = 0;
   std::optional<double> compute, waiting, reduction, update;
   std::optional<double> memory;              ///< bytes: peak of the arena of the fullest rank
+  std::optional<double> checkpoint;          ///< bytes of the newest file
   std::map<std::string, double> operations;  ///< seconds a step of rank 0 (run.operation_times)
 };
 
@@ -38,8 +39,10 @@ struct Compared {
   bool operation = false;  ///< by name; else a part of the step
 };
 
-/// The step, its parts and operations on rank 0 (`first`), and the memory of the fullest rank.
+/// The step, its parts and operations on rank 0 (`first`), the memory of the fullest rank, and the
+/// size of a checkpoint if the run wrote one.
 std::vector<Compared> compare(const StepPrediction& step, const PlannedRank& first,
+                              const std::optional<CheckpointPrediction>& checkpoints,
                               const MeasuredRun& run);
 
 }  // namespace espalier::planner

@@ -139,6 +139,9 @@ TEST(PlanOfARun, StandsBesideItsMeasurements) {
   const Json summary = here.summary("run");
   EXPECT_EQ(rows["memory peak"]["predicted"], summary["planned_peak"]["all"]);
   EXPECT_EQ(rows["memory peak"]["measured"], summary["memory"]["ranks"][0]["all"]["peak"]);
+  EXPECT_EQ(rows["checkpoint"]["measured"],
+            std::filesystem::file_size(here / "run/checkpoints/last.h5"));
+  EXPECT_EQ(rows["checkpoint"]["predicted"], plan["checkpoints"]["bytes"]);
   const Ran text = here.run("plan run --machine m.toml");
   expect_code(text, 0);
   EXPECT_NE(text.out.find("measured in run: medians over 10 steps"), std::string::npos) << text.out;

@@ -87,6 +87,7 @@ const std::vector<std::string>& ways() {
       "optimizer.state_bits=8 optimizer.offload=true model.dropout=0.1",
       "family:neox train.recompute=full",
       "family:gemma",
+      "family:gemma3",
       "family:qwen3 prune pruning.at_step=2",
       "family:llama prune_sparse pruning.at_step=2",
       "family:mistral",

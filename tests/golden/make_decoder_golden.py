@@ -56,6 +56,10 @@ CONFIGS = {
         **COMMON, ffn_dim=HIDDEN, max_position_embeddings=CONTEXT, word_embed_proj_dim=WIDTH, dropout=0.0,
         pad_token_id=None),
     "gemma": transformers.GemmaConfig(**dict(ROTARY, tie_word_embeddings=True), rms_norm_eps=1e-6),
+    "gemma3": transformers.Gemma3TextConfig(
+        **dict(ROTARY, tie_word_embeddings=True), rms_norm_eps=1e-6, query_pre_attn_scalar=12, sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"], rope_theta=1e4, rope_local_base_freq=100.0,
+        rope_scaling={"rope_type": "linear", "factor": 2.0}),
 }
 
 
@@ -146,20 +150,25 @@ def parts(family, model):
         vectors("norm", "gpt_neox.final_layer_norm")
         add("head.weight", "embed_out.weight")
         return made
-    shift = 1.0 if family == "gemma" else 0.0
+    shift = 1.0 if family.startswith("gemma") else 0.0
+    post_norm = family == "gemma3"
     add("embedding.token", "model.embed_tokens.weight")
     for i in range(LAYERS):
         own, its = f"blocks.{i}.", f"model.layers.{i}."
         vectors(own + "norm1", its + "input_layernorm", shift)
         for ours, theirs in [("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")]:
             linear(own + "attention." + ours, its + "self_attn." + theirs)
-        if family == "qwen3":
-            vectors(own + "attention.query_norm", its + "self_attn.q_norm")
-            vectors(own + "attention.key_norm", its + "self_attn.k_norm")
+        if family in ("qwen3", "gemma3"):
+            vectors(own + "attention.query_norm", its + "self_attn.q_norm", shift)
+            vectors(own + "attention.key_norm", its + "self_attn.k_norm", shift)
         linear(own + "attention.projection", its + "self_attn.o_proj")
-        vectors(own + "norm2", its + "post_attention_layernorm", shift)
+        if post_norm:
+            vectors(own + "post_norm1", its + "post_attention_layernorm", shift)
+        vectors(own + "norm2", its + ("pre_feedforward_layernorm" if post_norm else "post_attention_layernorm"), shift)
         for ours, theirs in [("gate", "gate_proj"), ("up", "up_proj"), ("contract", "down_proj")]:
             linear(own + "mlp." + ours, its + "mlp." + theirs)
+        if post_norm:
+            vectors(own + "post_norm2", its + "post_feedforward_layernorm", shift)
     vectors("norm", "model.norm", shift)
     if "lm_head.weight" in named:
         add("head.weight", "lm_head.weight")

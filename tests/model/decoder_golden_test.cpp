@@ -51,7 +51,7 @@ io::ModelConfig config_of(const std::string& family) {
   if (family == "gpt2" || family == "opt" || family == "neox") {
     config.kv_heads = 0;
   }
-  config.tie_embeddings = family == "gpt2" || family == "opt" || family == "gemma";
+  config.tie_embeddings = family == "gpt2" || family == "opt" || family.starts_with("gemma");
   if (family == "llama") {
     config.rotary_base = 500;
     config.rotary_scaling = "llama3";
@@ -66,6 +66,14 @@ io::ModelConfig config_of(const std::string& family) {
     config.rotary_context = 8;
   } else if (family == "qwen3") {
     config.head_width = 12;
+  } else if (family == "gemma3") {
+    config.window = 5;
+    config.full_every = 2;
+    config.attention_scale = 1 / std::sqrt(12.0);
+    config.rotary_base = 1e4;
+    config.rotary_scaling = "linear";
+    config.rotary_factor = 2;
+    config.local_rotary_base = 100;
   }
   return config;
 }

@@ -100,8 +100,13 @@ TEST(MachineFile, IsReadAsWritten) {
                                     .calls = 1,
                                     .seconds = 1e-3,
                                     .cost = {.flops = 12, .bytes = 40}}};
+  machine.host_memory = 5e10;
+  machine.disk_write = 2e9;
+  machine.disk_read = 3e9;
   const std::string text = text_of(machine);
   EXPECT_EQ(text_of(machine_of(text)), text);
+  EXPECT_EQ(machine_of(text).disk_read, 3e9);
+  EXPECT_EQ(machine_of(text).host_memory, 5e10);
 }
 
 TEST(MachineFile, ThoseOfTheProjectAreRead) {
@@ -123,6 +128,10 @@ TEST(MachineFile, NamesWhatIsWrong) {
   EXPECT_NE(message("bandwidth = 1e11", "bandwidth = 0").find("device.bandwidth = 0"),
             std::string::npos);
   EXPECT_NE(message("memory = 1e10", "").find("device.memory is missing"), std::string::npos);
+  EXPECT_NE(message("[device.peak]", "[disk]\nwrite = 0\n[device.peak]").find("disk.write = 0"),
+            std::string::npos);
+  EXPECT_NE(message("[device.peak]", "[host]\nmemroy = 1\n[device.peak]").find("host.memroy"),
+            std::string::npos);
   EXPECT_NE(message("ranks = 64", "ranks = 6").find("levels nest"), std::string::npos);
   EXPECT_NE(message("overhead_us", "overhaed_us").find("device.overhaed_us is no key"),
             std::string::npos);

@@ -6,10 +6,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "src/planner/checkpoints.h"
 #include "src/planner/measured_run.h"
-#include "src/planner/planned_ranks.h"
 #include "src/planner/step_spans.h"
+#include "src/train/run/checkpoint_save.h"
+#include "src/train/stage/stage.h"
 #include "tests/support/failure.h"
+#include "tests/support/ranks.h"
 #include "tests/support/support.h"
 
 namespace espalier::planner::plans_test {
@@ -20,7 +23,7 @@ using nlohmann::json;
 Machine cluster() {
   return {
       .name = "cluster",
-      .peak = {{"fp32", 1e12}},
+      .peak = {{"fp32", 1e12}, {"bf16", 2e12}},
       .bandwidth = 1e11,
       .memory = 1e10,
       .levels = {{.name = "node", .ranks = 64, .link = {.latency_s = 3e-6, .bytes_per_s = 1e10}}}};
@@ -137,6 +140,62 @@ TEST(PlannedRanks, HaveTheLayersTimesAndMemoryOfThePlan) {
     EXPECT_EQ(layers, gpt.layers.size());
     EXPECT_EQ(most, step.plan.fit.plan.needed()) << schedule;
   }
+}
+
+/// The file of a run has the predicted size, but for HDF5's own records.
+TEST(Checkpoints, HaveTheSizeOfAFile) {
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    for (const double sparsity : {0.0, 0.9}) {
+      SCOPED_TRACE(fmt::format("{} {}", dtype, sparsity));
+      Gpt gpt(sparsity);
+      gpt.config.model.width = 256;
+      gpt.config.train.dtype = dtype;
+      gpt.layers = model::make_layers(gpt.config.model, gpt.problem);
+      gpt.start = train::initial_masks(gpt.config, model::parameters_of(gpt.layers));
+      const StepPrediction step = predict_step(gpt.run(), cluster(), 1);
+      const auto ranks = planned_ranks(gpt.run(), cluster(), gpt.config, step);
+      const auto found = predict_checkpoints(cluster(), gpt.config, step, ranks);
+      ASSERT_TRUE(found);
+      const testing::TempDir dir;
+      parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+        Arena arena;
+        Stream stream(arena, 1);
+        train::Stage stage(gpt.config, gpt.problem, stream, kernels::by_name("cpu"),
+                           {.micro_batch = 2, .masks = gpt.start.masks});
+        stage.store().initialise(1);
+        train::save(dir / "file.h5", stage.store(), {}, comm);
+      });
+      const auto size = static_cast<double>(std::filesystem::file_size(dir / "file.h5"));
+      EXPECT_NEAR(found->bytes / size, 1, 0.02);
+    }
+  }
+}
+
+TEST(Checkpoints, CostACopyOrTheDisk) {
+  Machine machine = cluster();
+  Gpt gpt(0.9, 2, "1f1b");
+  gpt.config.train.checkpoint_every = 10;
+  const StepPrediction step = predict_step(gpt.run(), machine, 4);
+  const auto predicted = [&] {
+    const auto ranks = planned_ranks(gpt.run(), machine, gpt.config, step);
+    return *predict_checkpoints(machine, gpt.config, step, ranks);
+  };
+  const CheckpointPrediction unknown = predicted();
+  EXPECT_FALSE(unknown.write || unknown.start || unknown.per_step);
+  machine.disk_write = 1e12;
+  machine.disk_read = 2e12;
+  const CheckpointPrediction fast = predicted();
+  EXPECT_NEAR(*fast.write, fast.bytes / 1e12, 1e-15);
+  EXPECT_NEAR(*fast.start, fast.bytes / 2e12, 1e-15);
+  EXPECT_NEAR(*fast.per_step, fast.copy / 10, 1e-12) << "the disk writes beside training";
+  machine.disk_write = fast.bytes / (40 * step.step);
+  EXPECT_NEAR(*predicted().per_step, 3 * step.step, 1e-9) << "the next save waits for the disk";
+  gpt.config.train.checkpoint_background = false;
+  EXPECT_NEAR(*predicted().per_step, 4 * step.step, 1e-9);
+  EXPECT_EQ(predicted().copy, 0);
+  gpt.config.train.checkpoint_every = -1;
+  const auto ranks = planned_ranks(gpt.run(), machine, gpt.config, step);
+  EXPECT_FALSE(predict_checkpoints(machine, gpt.config, step, ranks));
 }
 
 TEST(PlannedRanks, OfASearchAreThoseOfItsChoices) {
@@ -276,7 +335,7 @@ TEST(MeasuredRun, HasTheLayoutAndMediansOfTheSecondHalf) {
   const Gpt gpt;
   const StepPrediction step = predict_step(gpt.run(), cluster(), run.ranks);
   const PlannedRank first = planned_ranks(gpt.run(), cluster(), gpt.config, step).front();
-  const std::vector<Compared> rows = compare(step, first, run);
+  const std::vector<Compared> rows = compare(step, first, {}, run);
   std::map<std::string, Compared> named;
   std::map<std::string, Compared> operations;
   for (const Compared& row : rows) {

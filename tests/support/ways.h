@@ -20,7 +20,8 @@ inline void take_family(io::ModelConfig& model, const std::string& family) {
   model.heads = 4;
   model.kv_heads = family == "gpt2" ? 0 : 2;
   model.mlp_width = 48;
-  model.window = family == "mistral" ? 5 : 0;
+  model.window = family == "mistral" || family == "gemma3" ? 5 : 0;
+  model.full_every = family == "gemma3" ? 2 : 0;
 }
 
 /// Sets "fp32", "bf16", or "fp8": 8-bit products of a network in bf16. A second word is a family.

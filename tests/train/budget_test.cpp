@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
 /// Also with tables of rotary positions, which the blocks of a network share.
 TEST(LedgerOfNetworks, PlanEqualsUseOfDecoders) {
   for (const std::string recompute : {"none", "selective", "full"}) {
-    for (const std::string family : {"llama", "qwen3", "neox", "gemma"}) {
+    for (const std::string family : {"llama", "qwen3", "neox", "gemma", "gemma3"}) {
       SCOPED_TRACE(fmt::format("{} {}", family, recompute));
       const TempDir dir;
       io::Config made = small_config(dir, "random");

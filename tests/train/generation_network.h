@@ -38,8 +38,9 @@ inline io::Config config_of(const Setting& setting) {
     config.model.family = setting.family;
     config.model.heads = 4;
     config.model.kv_heads = setting.family == "gpt2" || setting.family == "opt" ? 0 : 2;
-    config.model.head_width = setting.family == "gemma" ? 16 : 0;
+    config.model.head_width = setting.family.starts_with("gemma") ? 16 : 0;
     config.model.window = setting.window;
+    config.model.full_every = setting.family == "gemma3" ? 2 : 0;
   }
   config.train.dtype = setting.dtype;
   config.sparse.storage.fallback = setting.storage.empty() ? "dense" : setting.storage;

@@ -138,7 +138,8 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{.storage = "", .dtype = "bf16", .family = "llama"},
         Setting{.storage = "", .family = "qwen3"}, Setting{.storage = "sparse", .family = "neox"},
         Setting{.storage = "", .family = "gemma"}, Setting{.storage = "", .family = "opt"},
-        Setting{.storage = "", .family = "mistral", .window = 11}),
+        Setting{.storage = "", .family = "mistral", .window = 11},
+        Setting{.storage = "sparse", .family = "gemma3", .window = 11}),
     name_of);
 
 /// Weights stay compressed: with a sparse storage nothing as large as a dense weight is allocated

@@ -207,7 +207,7 @@ std::vector<Setting> settings() {
     for (const std::string storage : {"dense", "expanded", "sparse"}) {
       all.push_back({.dtype = dtype, .storage = storage, .pruned = true});
     }
-    for (const std::string family : {"llama", "qwen3", "neox"}) {
+    for (const std::string family : {"llama", "qwen3", "neox", "gemma3"}) {
       all.push_back({.model = family, .dtype = dtype, .dropout = 0.1});
       all.push_back({.model = family, .dtype = dtype, .storage = "sparse", .pruned = true});
     }

@@ -66,7 +66,7 @@ TEST(Pipeline, InEveryPrecisionStorageAndRecompute) {
 
 TEST(Pipeline, DecodersEqualTheSerialRun) {
   const TempDir dir;
-  for (const std::string family : {"llama", "qwen3", "neox"}) {
+  for (const std::string family : {"llama", "qwen3", "neox", "gemma3"}) {
     for (const std::string dtype : {"fp32", "bf16"}) {
       io::Config config = config_for(dir);
       take_family(config.model, family);

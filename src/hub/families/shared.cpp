@@ -95,7 +95,10 @@ void read_sizes(const ConfigJson& json, io::ModelConfig& model) {
 void read_rotary(const ConfigJson& json, io::ModelConfig& model, const std::string& base_key) {
   // transformers 5 joins both members in rope_parameters.
   const bool joined = json.has("rope_parameters");
-  const ConfigJson scaling = json.part(joined ? "rope_parameters" : "rope_scaling");
+  ConfigJson scaling = json.part(joined ? "rope_parameters" : "rope_scaling");
+  if (joined && scaling.has("full_attention")) {  // each kind of layer has its own
+    scaling = scaling.part("full_attention");
+  }
   constexpr double kBase = 10'000;
   model.rotary_base = joined ? scaling.real("rope_theta", kBase)
                              : json.real(base_key, json.real("rope_theta", kBase));
@@ -233,10 +236,18 @@ std::vector<TensorRule> llama_tensors(const io::ModelConfig& model, const LlamaL
     norm("layers.{}.self_attn.k_norm.weight", "blocks.{}.attention.key_norm.weight");
   }
   add("self_attn.o_proj", "attention.projection", false);
-  norm("layers.{}.post_attention_layernorm.weight", "blocks.{}.norm2.weight");
+  if (like.post_norm) {
+    norm("layers.{}.post_attention_layernorm.weight", "blocks.{}.post_norm1.weight");
+    norm("layers.{}.pre_feedforward_layernorm.weight", "blocks.{}.norm2.weight");
+  } else {
+    norm("layers.{}.post_attention_layernorm.weight", "blocks.{}.norm2.weight");
+  }
   add("mlp.gate_proj", "mlp.gate", false);
   add("mlp.up_proj", "mlp.up", false);
   add("mlp.down_proj", "mlp.contract", false);
+  if (like.post_norm) {
+    norm("layers.{}.post_feedforward_layernorm.weight", "blocks.{}.post_norm2.weight");
+  }
   norm("norm.weight", "norm.weight");
   if (!model.tie_embeddings) {
     all.push_back({.tensor = "lm_head.weight", .parameter = "head.weight", .prefixed = false});

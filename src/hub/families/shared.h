@@ -43,7 +43,8 @@ struct LlamaLike {
   std::string_view activation;    ///< its model.activation
   bool bias = false;              ///< of queries, keys and values
   bool head_norm = false;
-  bool plus_one = false;  ///< norms multiply by weight + 1
+  bool plus_one = false;   ///< norms multiply by weight + 1
+  bool post_norm = false;  ///< attention and MLP have norms of their outputs
 };
 /// Keys that all of them have. `tied`: the value where tie_word_embeddings is missing.
 void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::ModelConfig& model);

@@ -1,5 +1,7 @@
 #include "src/model/layers/attention.h"
 
+#include <cmath>
+
 #include "src/model/key_value_cache.h"
 
 namespace espalier::model {
@@ -23,6 +25,11 @@ std::string table_name(std::string_view kind, const RotaryOptions& rotary) {
 }
 
 }  // namespace
+
+double Attention::Options::score_scale() const {
+  const int64_t d = head_width > 0 ? head_width : width / heads;
+  return scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(d));
+}
 
 std::vector<Attention::Columns> Attention::columns_of(const std::string& name,
                                                       const Options& options) {
@@ -178,7 +185,8 @@ bool Attention::attend_cached(Pass& pass, const Saved& saved) const {
                     .keys = cache.keys,
                     .values = cache.values,
                     .lengths = cached.lengths,
-                    .out = saved.out});
+                    .out = saved.out,
+                    .scale = static_cast<float>(options_.scale)});
   return true;
 }
 
@@ -192,7 +200,8 @@ void Attention::attend(Pass& pass, const Saved& saved) const {
                                        .heads = static_cast<int>(options_.heads),
                                        .kv_heads = static_cast<int>(options_.kv_heads),
                                        .causal = options_.causal,
-                                       .window = options_.window});
+                                       .window = options_.window,
+                                       .scale = static_cast<float>(options_.scale)});
 }
 
 Tensor Attention::backward_attend(Pass& pass, const Saved& saved, const Tensor& dy) {
@@ -208,7 +217,8 @@ Tensor Attention::backward_attend(Pass& pass, const Saved& saved, const Tensor& 
                                                 .heads = static_cast<int>(options_.heads),
                                                 .kv_heads = static_cast<int>(options_.kv_heads),
                                                 .causal = options_.causal,
-                                                .window = options_.window});
+                                                .window = options_.window,
+                                                .scale = static_cast<float>(options_.scale)});
   rotate(pass, dqkv, true);
   return dqkv;
 }

@@ -26,12 +26,15 @@ class Attention {
     int64_t blocks = 1;      ///< of the network, for initial weights
     bool causal = true;      ///< false: each token attends to all
     int64_t window = 0;      ///< tokens that a token attends to, itself included; 0: all
+    double scale = 0;        ///< of scores; 0: 1 / sqrt(D)
     bool fused = true;       ///< q, k and v are one matrix of 3 C rows; K = H
     bool bias = true;        ///< of q, k and v
     bool output_bias = true;
     RotaryOptions rotary{};
     bool head_norm = false;  ///< RMSNorm of each head of q and k
     double norm_epsilon = 1e-5;
+
+    double score_scale() const;
   };
   /// Parameters NAME.qkv.weight, or NAME.query.weight [H D, C], NAME.key.weight [K D, C] and
   /// NAME.value.weight; NAME.query_norm.weight [D], NAME.key_norm.weight; NAME.projection.weight

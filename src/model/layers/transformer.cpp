@@ -56,8 +56,14 @@ TransformerBlock::TransformerBlock(std::string name, const Options& options)
              options.norm_epsilon),
       norm2_(options.norm, name_ + ".norm2", options.attention.width, sparse::Scaling::base,
              options.norm_epsilon),
+      post_norm1_(options.norm, name_ + ".post_norm1", options.attention.width,
+                  sparse::Scaling::base, options.norm_epsilon),
+      post_norm2_(options.norm, name_ + ".post_norm2", options.attention.width,
+                  sparse::Scaling::base, options.norm_epsilon),
       attention_(name_ + ".attention", options.attention),
-      mlp_(name_ + ".mlp", options.mlp) {}
+      mlp_(name_ + ".mlp", options.mlp) {
+  require(!options.parallel || !options.post_norm, "norms of branches are for serial blocks");
+}
 
 std::vector<sparse::ParameterSpec> TransformerBlock::parameters() const {
   std::vector<sparse::ParameterSpec> all;
@@ -66,8 +72,10 @@ std::vector<sparse::ParameterSpec> TransformerBlock::parameters() const {
   };
   add(norm1_.parameters());
   add(attention_.parameters());
+  add(options_.post_norm ? post_norm1_.parameters() : std::vector<sparse::ParameterSpec>());
   add(norm2_.parameters());
   add(mlp_.parameters());
+  add(options_.post_norm ? post_norm2_.parameters() : std::vector<sparse::ParameterSpec>());
   return all;
 }
 
@@ -76,6 +84,10 @@ void TransformerBlock::bind(sparse::Store& store, const kernels::Kernels& kernel
   norm2_.bind(store);
   attention_.bind(store, kernels);
   mlp_.bind(store, kernels);
+  if (options_.post_norm) {
+    post_norm1_.bind(store);
+    post_norm2_.bind(store);
+  }
 }
 
 TensorSpec TransformerBlock::output(int64_t samples, DType /*dtype*/) const {
@@ -135,6 +147,7 @@ void TransformerBlock::attention_forward(Pass& pass, const Tensor& x, const Tens
                                          Saved& saved) {
   saved.norm1 = norm1_.prepare(pass, x);
   saved.attention = attention_.prepare(pass, x.shape[0], x.shape[1]);
+  saved.post_norm1 = prepare_post_norm(pass, post_norm1_, x);
   {
     const Cheap cheap(pass);
     const Tensor normed = pass.tape.push("norm", pass.dtype, x.shape);
@@ -143,8 +156,32 @@ void TransformerBlock::attention_forward(Pass& pass, const Tensor& x, const Tens
     saved.normed1 = cheap.kept(normed);
   }
   attention_.attend(pass, saved.attention);
-  if (middle) {
+  if (options_.post_norm) {
+    add_normed(pass, attention_.projection(), post_norm1_, saved.post_norm1, saved.attention.out, x,
+               middle);
+  } else if (middle) {
     add_branch(pass, attention_.projection(), saved.attention.out, x, middle);
+  }
+}
+
+Norm::Saved TransformerBlock::prepare_post_norm(Pass& pass, const Norm& post_norm,
+                                                const Tensor& x) const {
+  return options_.post_norm
+             ? post_norm.prepare(pass, pass.tape.push("branch before norm", DType::fp32, x.shape))
+             : Norm::Saved();
+}
+
+void TransformerBlock::add_normed(Pass& pass, Linear& linear, const Norm& post_norm,
+                                  const Norm::Saved& saved, const Tensor& branch, const Tensor& x,
+                                  const Tensor& out) const {
+  const Tape::Scope temporaries(pass.tape);
+  linear.forward(pass, {.x = branch, .y = saved.x});
+  const Tensor normed = pass.tape.push("norm", pass.dtype, x.shape);
+  post_norm.forward(pass, saved, normed);
+  if (out) {
+    apply_dropout(pass, linear.name(), normed, normed);
+    pass.kernels.cast(pass.stream, {.x = x, .y = out});
+    pass.kernels.cast(pass.stream, {.x = normed, .y = out, .accumulate = true});
   }
 }
 
@@ -152,18 +189,21 @@ void TransformerBlock::mlp_forward(Pass& pass, const Tensor& middle, const Tenso
                                    Saved& saved) {
   saved.norm2 = norm2_.prepare(pass, middle);
   saved.mlp = mlp_.prepare(pass, middle.rows());
+  saved.post_norm2 = prepare_post_norm(pass, post_norm2_, middle);
   const Cheap cheap(pass);
   const Tensor normed = pass.tape.push("norm", pass.dtype, middle.shape);
   norm2_.forward(pass, saved.norm2, normed);
   saved.normed2 = cheap.kept(normed);
-  if (!out) {  // a replay: backward computes the rest
+  if (!out && !options_.post_norm) {  // a replay: backward computes the rest
     mlp_.expand(pass, normed, saved.mlp, {});
     return;
   }
   const Tensor activated = mlp_.push_activated(pass, middle.rows());
   mlp_.expand(pass, normed, saved.mlp, activated);
   saved.activated = cheap.kept(activated);
-  if (options_.parallel) {
+  if (options_.post_norm) {
+    add_normed(pass, mlp_.contract(), post_norm2_, saved.post_norm2, activated, middle, out);
+  } else if (options_.parallel) {
     add_second_branch(pass, mlp_.contract(), activated, out);
   } else {
     add_branch(pass, mlp_.contract(), activated, middle, out);
@@ -172,19 +212,31 @@ void TransformerBlock::mlp_forward(Pass& pass, const Tensor& middle, const Tenso
 
 /// Gradient of the output of the branch's linear map, in gradients.branch where it is dropped out.
 Tensor TransformerBlock::branch_gradient(Pass& pass, const Linear& linear,
-                                         const Gradients& gradients) const {
+                                         const Gradients& gradients, const Norm& post_norm,
+                                         const Norm::Saved& saved) const {
   const Tensor& branch = gradients.branch;
   if (options_.parallel) {
     apply_dropout(pass, linear.name(), gradients.output, branch);
     return drops(pass) ? branch : gradients.output;
   }
   apply_dropout(pass, linear.name(), branch, branch);
-  return has_copy(pass) ? branch : gradients.stream;
+  const Tensor dbranch = has_copy(pass) ? branch : gradients.stream;
+  if (!options_.post_norm) {
+    return dbranch;
+  }
+  const Tensor dx = pass.tape.push("branch gradient", DType::fp32, dbranch.shape);
+  const bool rounds = pass.dtype != DType::fp32;
+  const Tensor rounded =
+      rounds ? pass.tape.push("branch gradient", pass.dtype, dbranch.shape) : Tensor();
+  pass.kernels.fill(pass.stream, {.x = dx});
+  post_norm.backward(pass, saved, dbranch, dx, rounded);
+  return rounds ? rounded : dx;
 }
 
 void TransformerBlock::mlp_backward(Pass& pass, const Saved& saved, const Gradients& gradients) {
   const Tape::Scope temporaries(pass.tape);
-  const Tensor dout = branch_gradient(pass, mlp_.contract(), gradients);
+  const Tensor dout =
+      branch_gradient(pass, mlp_.contract(), gradients, post_norm2_, saved.post_norm2);
   Tensor activated = saved.activated;
   if (!activated) {
     activated = mlp_.push_activated(pass, dout.rows());
@@ -205,7 +257,8 @@ void TransformerBlock::mlp_backward(Pass& pass, const Saved& saved, const Gradie
 void TransformerBlock::attention_backward(Pass& pass, const Saved& saved,
                                           const Gradients& gradients) {
   const Tape::Scope temporaries(pass.tape);
-  const Tensor dout = branch_gradient(pass, attention_.projection(), gradients);
+  const Tensor dout =
+      branch_gradient(pass, attention_.projection(), gradients, post_norm1_, saved.post_norm1);
   const Tensor dqkv = attention_.backward_attend(pass, saved.attention, dout);
   const Tensor& branch = gradients.branch;
   Tensor normed = saved.normed1;

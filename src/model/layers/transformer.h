@@ -4,6 +4,7 @@
 //
 //   serial     x += attention(norm1(x));  x += mlp(norm2(x))
 //   parallel   x += attention(norm1(x)) + mlp(norm2(x))        (GPT-J, GPT-NeoX)
+//   post-norm  x += post_norm1(attention(norm1(x)));  x += post_norm2(mlp(norm2(x)))    (Gemma 3)
 //
 // The residual stream x is fp32 [B, T, C]; products run in the compute type. Dropout acts on both
 // branches (not inside attention). Initial weights: normal 0.02; projections into the residual
@@ -14,7 +15,7 @@
 //   none       8 C residual streams + 14 e C: norm outputs, qkv, attention, MLP around gelu
 //   selective  8 C + 8 e C: norm outputs and gelu are computed again
 //   full       4 C: its input; the rest is there for one block at a time
-// A gated MLP adds e F. A parallel block keeps 4 C instead of 8 C.
+// A gated MLP adds e F, post-norms 8 C. A parallel block keeps 4 C instead of 8 C.
 #include <string>
 #include <vector>
 
@@ -30,13 +31,17 @@ class TransformerBlock final : public Layer {
     std::string norm;  ///< a name of norms()
     double norm_epsilon = 1e-5;
     bool parallel = false;
+    bool post_norm = false;  ///< of serial blocks
     Attention::Options attention;
     FeedForward::Options mlp;
   };
-  /// Parameters NAME.norm1.weight, those of NAME.attention, NAME.norm2.weight, those of NAME.mlp.
+  /// Parameters NAME.norm1.weight, those of NAME.attention, NAME.norm2.weight, those of NAME.mlp;
+  /// with post_norm NAME.post_norm1.weight after those of NAME.attention, and last
+  /// NAME.post_norm2.weight.
   TransformerBlock(std::string name, const Options& options);
 
   std::string_view name() const override { return name_; }
+  int64_t variant() const override { return options_.attention.window; }
   std::vector<sparse::ParameterSpec> parameters() const override;
   void bind(sparse::Store& store, const kernels::Kernels& kernels) override;
   TensorSpec output(int64_t samples, DType dtype) const override;
@@ -47,7 +52,7 @@ class TransformerBlock final : public Layer {
 
  private:
   struct Saved {
-    Norm::Saved norm1, norm2;
+    Norm::Saved norm1, norm2, post_norm1, post_norm2;
     Attention::Saved attention;
     FeedForward::Saved mlp;
     Tensor normed1, normed2;  ///< outputs of the norms; not with recompute
@@ -65,7 +70,12 @@ class TransformerBlock final : public Layer {
   void attention_forward(Pass& pass, const Tensor& x, const Tensor& middle, Saved& saved);
   /// out = middle + mlp, or, parallel, out += mlp(middle); empty: not computed.
   void mlp_forward(Pass& pass, const Tensor& middle, const Tensor& out, Saved& saved);
-  Tensor branch_gradient(Pass& pass, const Linear& linear, const Gradients& gradients) const;
+  /// out = x + post_norm(linear(branch)), with dropout; empty: only what backward needs.
+  void add_normed(Pass& pass, Linear& linear, const Norm& post_norm, const Norm::Saved& saved,
+                  const Tensor& branch, const Tensor& x, const Tensor& out) const;
+  Tensor branch_gradient(Pass& pass, const Linear& linear, const Gradients& gradients,
+                         const Norm& post_norm, const Norm::Saved& saved) const;
+  Norm::Saved prepare_post_norm(Pass& pass, const Norm& post_norm, const Tensor& x) const;
   /// Backward of a branch; both add to gradients.stream. mlp_backward, which runs first, updates a
   /// serial block's gradients.branch for attention_backward.
   void mlp_backward(Pass& pass, const Saved& saved, const Gradients& gradients);
@@ -73,7 +83,7 @@ class TransformerBlock final : public Layer {
 
   std::string name_;
   Options options_;
-  Norm norm1_, norm2_;
+  Norm norm1_, norm2_, post_norm1_, post_norm2_;
   Attention attention_;
   FeedForward mlp_;
 };

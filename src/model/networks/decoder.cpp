@@ -2,7 +2,8 @@
 // embedding, blocks, head. Letters: B sequences, T context, C width, V vocabulary, R = B T rows.
 //
 //   embedding   x = scale token[tokens] (+ position)
-//   block       x += attention(norm1(x));  x += mlp(norm2(x)): src/model/layers/transformer.h
+//   block       x += attention(norm1(x));  x += mlp(norm2(x)): src/model/layers/transformer.h;
+//               blocks may differ in their windows (model.full_every)
 //   head        losses = cross-entropy(norm(x) Wᵀ)
 //
 // The residual stream x is fp32, products run in the compute type. Dropout acts on the embedding
@@ -28,7 +29,8 @@ std::unique_ptr<Layer> decoder_layer(const io::ModelConfig& config, const Proble
   }
   const auto block = static_cast<int64_t>(number) - 1;
   if (block < config.layers) {
-    return std::make_unique<TransformerBlock>(fmt::format("blocks.{}", block), decoder.block);
+    return std::make_unique<TransformerBlock>(fmt::format("blocks.{}", block),
+                                              decoder.block_at(block));
   }
   return std::make_unique<Head>(decoder.head);
 }
@@ -76,7 +78,10 @@ Settings decoder_identity(const io::ModelConfig& config) {
           {"activation", std::string(name_of(decoder.block.mlp.activation))},
           {"norm_epsilon", number(decoder.block.norm_epsilon)},
           {"window", number(attention.window)},
+          {"full_every", number(decoder.full_every)},
+          {"attention_scale", number(attention.score_scale())},
           {"rotary_base", number(rotary.width > 0 ? rotary.base : 0)},
+          {"local_rotary_base", number(attention.window > 0 ? decoder.local_rotary_base : 0)},
           {"rotary_share",
            number(static_cast<double>(rotary.width) / static_cast<double>(attention.head_width))},
           {"rotary_scaling", rotary.scaling},
@@ -110,7 +115,10 @@ void check_gpt(const io::ModelConfig& config) {
   unused(config.activation == defaults.activation, "activation");
   unused(config.norm_epsilon == defaults.norm_epsilon, "norm_epsilon");
   unused(config.window == defaults.window, "window");
+  unused(config.full_every == defaults.full_every, "full_every");
+  unused(config.attention_scale == defaults.attention_scale, "attention_scale");
   unused(config.rotary_base == defaults.rotary_base, "rotary_base");
+  unused(config.local_rotary_base == defaults.local_rotary_base, "local_rotary_base");
   unused(config.rotary_share == defaults.rotary_share, "rotary_share");
   unused(config.rotary_scaling == defaults.rotary_scaling, "rotary_scaling");
   gpt_of(config, 1);

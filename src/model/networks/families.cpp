@@ -69,8 +69,21 @@ constexpr Family kGemma{.name = "gemma",
                         .gated = true,
                         .rotary_base = 10'000,
                         .scaled_embedding = true};
-constexpr std::array<const Family*, 8> kFamilies{&kGpt2,  &kLlama, &kMistral, &kQwen2,
-                                                 &kQwen3, &kNeox,  &kOpt,     &kGemma};
+constexpr Family kGemma3{.name = "gemma3",
+                         .help =
+                             "Gemma 3: as gemma, with norms after attention and MLP and of the "
+                             "heads of queries and keys; model.full_every",
+                         .norm = "rmsnorm",
+                         .norm_epsilon = 1e-6,
+                         .activation = "gelu",
+                         .gated = true,
+                         .head_norm = true,
+                         .post_norm = true,
+                         .rotary_base = 1'000'000,
+                         .local_rotary_base = 10'000,
+                         .scaled_embedding = true};
+constexpr std::array<const Family*, 9> kFamilies{&kGpt2, &kLlama, &kMistral, &kQwen2, &kQwen3,
+                                                 &kNeox, &kOpt,   &kGemma,   &kGemma3};
 
 const Family& family_of(const io::ModelConfig& config) {
   return find(families(), "model.family", config.family);
@@ -104,6 +117,17 @@ void check_positions(const io::ModelConfig& config, const Family& family) {
         family.name);
 }
 
+/// Keys of blocks with and without a window.
+void check_windows(const io::ModelConfig& config, const Family& family) {
+  check(config.full_every == 0 || config.window > 0,
+        "model.full_every = {} is the distance of blocks without a window, and no block has one; "
+        "set model.window, or remove the key",
+        config.full_every);
+  check(config.local_rotary_base == 0 || (config.window > 0 && family.rotary_base > 0),
+        "model.local_rotary_base is for rotary positions of blocks with a window; set model.window "
+        "and a family with rotary positions, or remove the key");
+}
+
 RotaryOptions rotary_of(const io::ModelConfig& config, const Family& family, int64_t head) {
   if (family.rotary_base == 0) {
     return {};
@@ -134,6 +158,7 @@ Decoder decoder_of(const io::ModelConfig& config, int64_t vocabulary, const Fami
                    std::string_view norm) {
   check_heads(config, family);
   check_positions(config, family);
+  check_windows(config, family);
   const double epsilon = config.norm_epsilon > 0 ? config.norm_epsilon : family.norm_epsilon;
   const int64_t head = config.head_width > 0 ? config.head_width : config.width / config.heads;
   const std::string_view activation =
@@ -151,6 +176,7 @@ Decoder decoder_of(const io::ModelConfig& config, int64_t vocabulary, const Fami
           .block = {.norm = std::string(norm),
                     .norm_epsilon = epsilon,
                     .parallel = family.parallel,
+                    .post_norm = family.post_norm,
                     .attention = {.tokens = config.context,
                                   .width = config.width,
                                   .heads = config.heads,
@@ -158,6 +184,7 @@ Decoder decoder_of(const io::ModelConfig& config, int64_t vocabulary, const Fami
                                   .head_width = head,
                                   .blocks = config.layers,
                                   .window = config.window,
+                                  .scale = config.attention_scale,
                                   .fused = family.fused,
                                   .bias = family.bias,
                                   .output_bias = family.output_bias,
@@ -172,10 +199,27 @@ Decoder decoder_of(const io::ModelConfig& config, int64_t vocabulary, const Fami
                             .activation = activation_by_name(activation),
                             .gated = family.gated,
                             .bias = family.mlp_bias}},
-          .head = {.embedding = embedding, .norm = std::string(norm), .norm_epsilon = epsilon}};
+          .head = {.embedding = embedding, .norm = std::string(norm), .norm_epsilon = epsilon},
+          .full_every = config.full_every,
+          .local_rotary_base =
+              config.local_rotary_base > 0 ? config.local_rotary_base : family.local_rotary_base};
 }
 
 }  // namespace
+
+TransformerBlock::Options Decoder::block_at(int64_t number) const {
+  TransformerBlock::Options options = block;
+  Attention::Options& attention = options.attention;
+  if (full_every > 0 && (number + 1) % full_every == 0) {
+    attention.window = 0;
+  }
+  if (attention.window > 0 && local_rotary_base > 0) {
+    attention.rotary = {.width = attention.rotary.width,
+                        .base = local_rotary_base,
+                        .positions = attention.rotary.positions};
+  }
+  return options;
+}
 
 Registry<Family> families() { return kFamilies; }
 

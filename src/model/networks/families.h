@@ -22,7 +22,9 @@ struct Family {
   bool mlp_bias = false;
   bool head_norm = false;         ///< of queries and keys
   bool parallel = false;          ///< attention and MLP read the same stream
+  bool post_norm = false;         ///< the outputs of attention and MLP have norms, too
   double rotary_base = 0;         ///< default of model.rotary_base; 0: learned positions
+  double local_rotary_base = 0;   ///< default of model.local_rotary_base; 0: as rotary_base
   double rotary_share = 1;        ///< default of model.rotary_share
   bool scaled_embedding = false;  ///< times sqrt(width)
 };
@@ -32,8 +34,12 @@ Registry<Family> families();
 /// The options of a decoder's layers. `vocabulary`: of the data.
 struct Decoder {
   Embedding::Options embedding;
-  TransformerBlock::Options block;
+  TransformerBlock::Options block;  ///< of a block without model.full_every and local_rotary_base
   Head::Options head;
+  int64_t full_every = 0;
+  double local_rotary_base = 0;
+
+  TransformerBlock::Options block_at(int64_t number) const;
 };
 /// Throws Failure, with the fix, if keys contradict each other.
 Decoder decoder_of(const io::ModelConfig& config, int64_t vocabulary);

@@ -66,6 +66,21 @@ size_t low_rank_bytes(const io::Config& config, const sparse::Store& store) {
   return factors + rest + (config.parallel.error_feedback ? rest / element * 4 : 0);
 }
 
+size_t summed_factor_bytes(const io::Config& config, const sparse::Store& store) {
+  if (!uses_low_rank(config)) {
+    return 0;
+  }
+  size_t bytes = 0;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    if (const auto rank = static_cast<size_t>(low_rank_of(config, parameter)); rank > 0) {
+      const Shape& shape = parameter.spec.shape;
+      bytes +=
+          size_of(DType::fp32) * rank * static_cast<size_t>(std::max(shape.rows(), shape.cols()));
+    }
+  }
+  return bytes;
+}
+
 void set_low_rank(parallel::LowRank& low_rank, const io::Config& config, Stage& stage,
                   int64_t step) {
   const sparse::Store& store = stage.store();

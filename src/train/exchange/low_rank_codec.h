@@ -22,6 +22,8 @@ int64_t low_rank_of(const io::Config& config, const sparse::Parameter& parameter
 /// Approximate host bytes of powersgd: factors, and copies of gradients that are not factored.
 /// memory/dry_run.cpp plans its device memory.
 size_t low_rank_bytes(const io::Config& config, const sparse::Store& store);
+/// Upper bound of the factors that are summed at once, in bytes.
+size_t summed_factor_bytes(const io::Config& config, const sparse::Store& store);
 
 /// Sets the matrices that `low_rank` reduces in this step: none during warm-up.
 void set_low_rank(parallel::LowRank& low_rank, const io::Config& config, Stage& stage,

@@ -1,5 +1,6 @@
 // plan_stage and plan_memory: replay a run on a dry arena and count the allocations of its parts.
 #include <algorithm>
+#include <numeric>
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "parallel/reduction/buckets.h"
@@ -25,53 +26,6 @@ namespace {
 
 size_t largest(const std::vector<int64_t>& counts) {
   return counts.empty() ? 0 : static_cast<size_t>(*std::ranges::max_element(counts));
-}
-
-size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
-  const Tensor gradient = stage.store().gradient();
-  if (!gradient) {
-    return 0;
-  }
-  const size_t element = size_of(gradient.dtype);
-  const size_t wanted = bucket_bytes(config);
-  const size_t least = wanted > 0 ? wanted : parallel::usual_bucket_bytes(gradient.bytes());
-  int64_t longest = 0;
-  int64_t begin = 0;
-  for (const int64_t end : parallel::cut_buckets(stage.boundaries(), stage.store().flat_size(),
-                                                 static_cast<int64_t>(least / element))) {
-    longest = std::max(longest, end - begin);
-    begin = end;
-  }
-  return static_cast<size_t>(longest) * element;
-}
-
-/// Bytes that the reduction of an array allocates.
-size_t reduction_bytes(const io::Config& config, size_t array_bytes, int ranks) {
-  return parallel::workspace_bytes(config.parallel.reduction, array_bytes, ranks,
-                                   has_lossy_gradient_codec(config));
-}
-
-/// Bytes to gather buckets of encoded values: a buffer for each rank's slice, at most an even share
-/// and a block, and the fp32 values of a sent and of a received piece.
-size_t gather_bytes(size_t bucket_bytes, size_t in_flight, int ranks) {
-  const size_t block = 2 * static_cast<size_t>(kernels::kQuantizeBlock) * size_of(DType::fp32);
-  const size_t slices = std::min(parallel::PieceOptions{}.staging_bytes,
-                                 bucket_bytes + static_cast<size_t>(ranks) * block);
-  return in_flight * (slices + slices / 8) + 2 * parallel::piece_values_bytes(bucket_bytes);
-}
-
-/// Bytes for the buckets in flight and for timed reductions (reduction_timer.h).
-size_t staging_of_run(const io::Config& config, const Stage& stage, int ranks) {
-  if (ranks == 1) {
-    return 0;
-  }
-  const bool timed =
-      config.parallel.reduction == "auto" || times_link(config) || times_codecs(config);
-  const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
-  const size_t bucket = longest_bucket_bytes(config, stage);
-  return in_flight * reduction_bytes(config, bucket, ranks) +
-         (encodes_values(config) ? gather_bytes(bucket, in_flight, ranks) : 0) +
-         (timed ? reduction_bytes(config, stage.store().gradient().bytes(), ranks) : 0);
 }
 
 /// The copies of the state that AdaPrec's trials hold (codec_choice/adaprec.h). Under a budget the
@@ -159,6 +113,104 @@ std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage)
     }
   }
   return ways;
+}
+
+std::vector<int64_t> bucket_ends(const io::Config& config, const Stage& stage) {
+  const Tensor gradient = stage.store().gradient();
+  const size_t wanted = bucket_bytes(config);
+  const size_t least = wanted > 0 ? wanted : parallel::usual_bucket_bytes(gradient.bytes());
+  return parallel::cut_buckets(stage.boundaries(), stage.store().flat_size(),
+                               static_cast<int64_t>(least / size_of(gradient.dtype)));
+}
+
+size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
+  int64_t longest = 0;
+  int64_t begin = 0;
+  for (const int64_t end : bucket_ends(config, stage)) {
+    longest = std::max(longest, end - begin);
+    begin = end;
+  }
+  return static_cast<size_t>(longest) * size_of(stage.store().gradient().dtype);
+}
+
+/// Bytes of an encoded message over those of its elements, at most; empty: none is encoded.
+/// Messages are pieces of buckets, as sra cuts them (parallel/reduction/sra.h).
+std::optional<double> longest_message_share(const io::Config& config, Stage& stage, int ranks) {
+  const Tensor gradient = stage.store().gradient();
+  const std::vector<int64_t> ends = bucket_ends(config, stage);
+  std::optional<double> share;
+  Stream stream(stage.store().arena(), 1);
+  parallel::Wire wire(stage.kernels(), stream);
+  wire.set_feedback(stage.store().feedback());
+  for (Segments& way : ways_to_send(config, stage)) {
+    wire.set_segments(std::move(way));
+    if (wire.plain(gradient.dtype)) {
+      continue;
+    }
+    int64_t begin = 0;
+    for (const int64_t end : ends) {
+      const parallel::SliceJob bucket{
+          .data = gradient.elements(begin, end - begin), .wire = &wire, .first = begin};
+      std::vector<int64_t> edges = parallel::edges_of(bucket, ranks);
+      const int64_t piece = parallel::sra_piece(edges, gradient.dtype, parallel::Phases::both, true,
+                                                parallel::PieceOptions{});
+      const parallel::SlicePieces pieces(bucket, std::move(edges), piece);
+      const size_t bytes = static_cast<size_t>(piece) * size_of(gradient.dtype);
+      const size_t message = parallel::whole_lines(pieces.longest_message());
+      share =
+          std::max(share.value_or(0), static_cast<double>(message) / static_cast<double>(bytes));
+      begin = end;
+    }
+  }
+  return share;
+}
+
+/// Bytes to gather buckets of encoded values: a buffer for each rank's slice, at most an even share
+/// and a block, and the fp32 values of a sent and of a received piece.
+size_t gather_bytes(size_t bucket_bytes, DType dtype, size_t in_flight, int ranks) {
+  const size_t block = 2 * static_cast<size_t>(kernels::kQuantizeBlock) * size_of(DType::fp32);
+  const size_t slices = std::min(parallel::PieceOptions{}.staging_bytes,
+                                 bucket_bytes + static_cast<size_t>(ranks) * block);
+  return in_flight * (slices + slices / 8) + 2 * parallel::piece_values_bytes(bucket_bytes, dtype);
+}
+
+/// Bytes for the buckets in flight and for timed reductions (reduction_timer.h).
+size_t staging_of_run(const io::Config& config, Stage& stage, int ranks) {
+  const sparse::Store& store = stage.store();
+  const Tensor gradient = store.gradient();
+  if (ranks == 1 || !gradient) {
+    return 0;
+  }
+  const bool timed =
+      config.parallel.reduction == "auto" || times_link(config) || times_codecs(config);
+  const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
+  const size_t bucket = longest_bucket_bytes(config, stage);
+  const std::optional<double> share = longest_message_share(config, stage, ranks);
+  const auto array = [&](size_t bytes, DType dtype) {
+    const size_t even = (bytes + static_cast<size_t>(ranks) - 1) / static_cast<size_t>(ranks);
+    return parallel::ReducedArray{
+        .bytes = bytes,
+        .dtype = dtype,
+        .ranks = ranks,
+        // A bucket may lie in one slice of a sharded optimizer.
+        .slice_bytes =
+            config.parallel.zero != 0 ? bytes : parallel::whole_lines(even) + parallel::kLine};
+  };
+  const auto reduction = [&](size_t bytes) {
+    parallel::ReducedArray gradients = array(bytes, gradient.dtype);
+    gradients.message_share = share;
+    return parallel::workspace_bytes(config.parallel.reduction, gradients);
+  };
+  const size_t factors =
+      parallel::sra_workspace(array(summed_factor_bytes(config, store), DType::fp32));
+  // The values of an encoded piece, and of a decoded one.
+  const size_t values = share && (gradient.dtype != DType::fp32 || store.feedback())
+                            ? 2 * parallel::piece_values_bytes(bucket, gradient.dtype)
+                            : 0;
+  return in_flight * (reduction(bucket) + factors) + values +
+         (encodes_values(config) ? gather_bytes(bucket, store.value().dtype, in_flight, ranks)
+                                 : 0) +
+         (timed ? reduction(gradient.bytes()) : 0);
 }
 
 /// Runs the reductions of a step between devices on a dry arena, which counts their buffers. Values
@@ -320,7 +372,7 @@ class DryRun {
                      (run_.place.device ? trial_bytes(config_, host_, 0, run_.ranks) : 0));
     const Buffer numbers = bytes_of(arena_, Memory::scratch, moment_numbers());
     plan.start = bytes_now(arena_);
-    plan.checkpoint_copy = checkpoint_copy();
+    note_checkpoint(plan);
     hold_copies();
     hold(history_bytes());
     for (const int64_t step : pruning_steps(config_.pruning)) {
@@ -333,7 +385,7 @@ class DryRun {
     }
     hold_copies();
     plan.last = bytes_now(arena_);
-    plan.checkpoint_copy = std::max(plan.checkpoint_copy, checkpoint_copy());
+    note_checkpoint(plan);
     plan.parts = stage_.store().parts();
     plan.teacher = teacher_weights() + teacher_parts().index;
     plan.peak = bytes_at_peak(arena_);
@@ -380,12 +432,9 @@ class DryRun {
            (copies && run_.sharding ? store.value().bytes() : 0);
   }
 
-  /// The largest share of a replica in a checkpoint: replicas write every `ranks`-th parameter,
-  /// and each its error feedback. An index counts as that of a random mask.
-  size_t checkpoint_copy() {
-    if (!saves_in_background(config_)) {
-      return 0;
-    }
+  /// Notes the shares of the replicas in a checkpoint: each writes every `ranks`-th parameter, and
+  /// its error feedback. An index counts as that of a random mask.
+  void note_checkpoint(MemoryPlan& plan) {
     const sparse::Store& store = stage_.store();
     const sparse::StoreOptions& options = store.options();
     std::vector<size_t> shares(static_cast<size_t>(run_.ranks));
@@ -407,10 +456,14 @@ class DryRun {
           pruning::method_of(config_.pruning).waits && spec.prunable ? size_of(DType::fp32) : 0;
       shares[(numbers_.empty() ? p : numbers_[p]) % shares.size()] +=
           kept * (value + states + history) + factor +
-          index_bytes_in_file(parameter, options.file_index);
+          (parameter.full() ? 0 : index_bytes_in_file(parameter, options.file_index));
       feedback += options.feedback ? kept * size_of(DType::fp32) : 0;
     }
-    return *std::ranges::max_element(shares) + feedback;
+    const size_t largest_share = *std::ranges::max_element(shares) + feedback;
+    const size_t file = std::accumulate(shares.begin(), shares.end(), feedback * shares.size());
+    plan.checkpoint_copy =
+        std::max(plan.checkpoint_copy, saves_in_background(config_) ? largest_share : 0);
+    plan.checkpoint_file = file;
   }
 
   /// Heap for copies: four fp32 copies of the kept elements of one parameter (drawn, saved or

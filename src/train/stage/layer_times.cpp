@@ -46,7 +46,7 @@ parallel::StageTimes time_layer(Part& part, int64_t samples, Stream& stream) {
 std::vector<size_t> first_of_kind(std::span<const std::unique_ptr<model::Layer>> layers,
                                   const std::vector<int64_t>& kept) {
   using Kind = std::vector<std::pair<std::vector<int64_t>, int64_t>>;  // shapes, kept elements
-  std::map<std::pair<size_t, Kind>, size_t> known;
+  std::map<std::tuple<size_t, int64_t, Kind>, size_t> known;
   std::vector<size_t> first;
   size_t parameter = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -56,7 +56,8 @@ std::vector<size_t> first_of_kind(std::span<const std::unique_ptr<model::Layer>>
       kind.push_back({{extents.begin(), extents.end()}, kept[parameter++]});
     }
     const size_t place = i == 0 ? 0 : i + 1 == layers.size() ? 2 : 1;
-    first.push_back(known.try_emplace({place, std::move(kind)}, i).first->second);
+    first.push_back(
+        known.try_emplace({place, layers[i]->variant(), std::move(kind)}, i).first->second);
   }
   return first;
 }

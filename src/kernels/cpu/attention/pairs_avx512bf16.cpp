@@ -1,4 +1,5 @@
-// Attention tiles with vector products of pairs of bf16 numbers, two instructions per cycle on Zen 5.
+// Attention tiles with vector products of pairs of bf16 numbers: two instructions per cycle on
+// Zen 5.
 #include "src/kernels/cpu/attention/pair_words.h"
 
 namespace espalier::kernels::ESPALIER_ISA {

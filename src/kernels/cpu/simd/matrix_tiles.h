@@ -1,6 +1,7 @@
 #pragma once
-// The tiles of a CPU's matrix unit (Intel AMX): eight registers of 16 rows of 64 bytes. A thread sets
-// their shape before it uses them, and gives them up after, which makes switches of threads cheap.
+// The tiles of a CPU's matrix unit (Intel AMX): eight registers of 16 rows of 64 bytes. A thread
+// sets their shape before it uses them, and gives them up after, which makes switches of threads
+// cheap.
 // Only for sources named NAME_amx.cpp.
 #include <immintrin.h>
 

@@ -1,0 +1,111 @@
+// Gemma 3, text models (Gemma3ForCausalLM): as Gemma, with norms after attention and MLP and of the
+// heads of queries and keys, and most layers with a window and rotary positions of their own.
+#include <algorithm>
+#include <cmath>
+
+#include "src/hub/families/shared.h"
+
+namespace espalier::hub {
+namespace {
+
+constexpr LlamaLike kLikeGemma3{.family = "gemma3",
+                                .architecture = "Gemma3ForCausalLM",
+                                .type = "gemma3_text",
+                                .activation = "gelu",
+                                .head_norm = true,
+                                .plus_one = true,
+                                .post_norm = true};
+
+/// layer_types: every so many-th layer attends to all tokens. Older files have only that number.
+void read_windows(const ConfigJson& json, io::ModelConfig& model) {
+  constexpr int64_t kDistance = 6;  // where both keys are missing
+  model.window = json.number("sliding_window", kHubWindow);
+  if (!json.has("layer_types")) {
+    model.full_every = json.number("sliding_window_pattern", kDistance);
+  } else {
+    const Json& types = json.json()["layer_types"];
+    const auto first = std::ranges::find(types, Json("full_attention"));
+    model.full_every = first == types.end() ? 0 : first - types.begin() + 1;
+    bool regular = types.is_array() && std::cmp_equal(types.size(), model.layers);
+    for (int64_t i = 0; regular && i < model.layers; ++i) {
+      const bool full = model.full_every > 0 && (i + 1) % model.full_every == 0;
+      regular = types[static_cast<size_t>(i)] == (full ? "full_attention" : "sliding_attention");
+    }
+    if (!regular) {
+      json.refuse("layer_types",
+                  "one entry a layer, of which every so many-th is \"full_attention\" and the others "
+                  "are \"sliding_attention\"");
+    }
+  }
+  if (model.full_every > model.layers) {
+    model.full_every = 0;
+  }
+  if (model.full_every == 1) {
+    model.full_every = model.window = 0;
+  }
+}
+
+void read_gemma3(const ConfigJson& json, io::ModelConfig& model) {
+  constexpr double kBase = 1'000'000, kLocalBase = 10'000;
+  constexpr int64_t kHeadWidth = 256;  // where the keys are missing
+  read_llama(json, kLikeGemma3, true, model);
+  model.head_width = json.number("head_dim", kHeadWidth);
+  model.activation = activation_in(json, "hidden_activation", "gelu");
+  read_windows(json, model);
+  const bool joined = json.has("rope_parameters");
+  if (!joined && !json.has("rope_theta")) {
+    model.rotary_base = kBase;
+  }
+  const double local = joined ? json.part("rope_parameters").part("sliding_attention").real(
+                                    "rope_theta", kLocalBase)
+                              : json.real("rope_local_base_freq", kLocalBase);
+  model.local_rotary_base = model.window > 0 ? local : 0;
+  const double scalar = json.real("query_pre_attn_scalar", kHeadWidth);
+  check(scalar > 0, "{}: \"query_pre_attn_scalar\" must be above 0; correct config.json",
+        json.file());
+  model.attention_scale = 1 / std::sqrt(scalar);
+  json.only("attn_logit_softcapping", Json(), "scores are not capped");
+  json.only("final_logit_softcapping", Json(), "logits are not capped");
+  json.only("use_bidirectional_attention", false, "attention is causal");
+}
+
+Json write_gemma3(const io::ModelConfig& model) {
+  Json json = write_llama(model, kLikeGemma3);
+  json.erase("hidden_act");
+  json["hidden_activation"] = activation_name(model.activation);
+  json["attention_bias"] = false;
+  json["attn_logit_softcapping"] = nullptr;
+  json["final_logit_softcapping"] = nullptr;
+  const double scalar = 1 / (model.attention_scale * model.attention_scale);
+  const double whole = std::round(scalar);
+  const bool is_whole = std::abs(scalar - whole) < 1e-6 * scalar;
+  json["query_pre_attn_scalar"] = is_whole ? Json(static_cast<int64_t>(whole)) : Json(scalar);
+  json["sliding_window"] = model.window > 0 ? model.window : kHubWindow;
+  json["layer_types"] = Json::array();
+  for (int64_t i = 0; i < model.layers; ++i) {
+    const bool full =
+        model.window == 0 || (model.full_every > 0 && (i + 1) % model.full_every == 0);
+    json["layer_types"].push_back(full ? "full_attention" : "sliding_attention");
+  }
+  if (model.local_rotary_base > 0) {
+    json["rope_local_base_freq"] = model.local_rotary_base;
+  }
+  return json;
+}
+
+}  // namespace
+
+extern const Family kGemma3;
+const Family kGemma3{
+    .name = "gemma3_text",
+    .help = "Gemma 3, text models",
+    .architecture = kLikeGemma3.architecture,
+    .prefix = "model.",
+    .read = read_gemma3,
+    .positions_key = "max_position_embeddings",
+    .fits = [](const io::ModelConfig& model) { return is_decoder(model, kLikeGemma3.family); },
+    .write = write_gemma3,
+    .tensors = [](const io::ModelConfig& model) { return llama_tensors(model, kLikeGemma3); },
+    .ignored = llama_ignored};
+
+}  // namespace espalier::hub
