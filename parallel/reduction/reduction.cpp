@@ -55,9 +55,26 @@ SlicePieces::Piece SlicePieces::at(int slice, int64_t index) const {
 
 size_t SlicePieces::longest_message() const {
   size_t longest = 0;
-  for (int slice = 0; slice + 1 < std::ssize(edges_); ++slice) {
-    for (int64_t index = 0; index < count(slice); ++index) {
+  const auto consider = [&](int slice, int64_t index) {
+    if (index < count(slice)) {
       longest = std::max(longest, at(slice, index).bytes);
+    }
+  };
+  const std::span<const WireSegment> segments =
+      job_.wire != nullptr ? job_.wire->segments() : std::span<const WireSegment>();
+  for (int slice = 0; slice + 1 < std::ssize(edges_); ++slice) {
+    consider(slice, 0);
+    // Pieces within one segment have one size: those at its ends and one between them suffice.
+    const int64_t begin = job_.first + edges_[slice];
+    const int64_t end = job_.first + edges_[slice + 1];
+    auto segment = std::ranges::lower_bound(segments, begin, {},
+                                            [](const WireSegment& s) { return s.first + s.count; });
+    for (; segment != segments.end() && segment->first < end; ++segment) {
+      for (const int64_t place : {segment->first, segment->first + segment->count}) {
+        const int64_t index = std::max<int64_t>(place - begin, 0) / piece_elements_;
+        consider(slice, index);
+        consider(slice, index + 1);
+      }
     }
   }
   return longest;

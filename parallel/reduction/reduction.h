@@ -3,6 +3,7 @@
 // also runs the two halves of a sum, scatter and gather. parallel/reduction/registry.h lists the
 // algorithms. Afterwards all ranks hold the same bits. Elements are sent plain, or encoded by the
 // job's Wire.
+#include <cmath>
 #include <optional>
 #include <span>
 #include <vector>
@@ -66,8 +67,8 @@ struct ReducedArray {
 
   /// Of a message of elements with so many bytes, at most.
   size_t message_bytes(size_t elements) const {
-    return message_share ? static_cast<size_t>(static_cast<double>(elements) * *message_share) + 1
-                         : elements;
+    const double share = message_share.value_or(1);
+    return static_cast<size_t>(std::llround(static_cast<double>(elements) * share));
   }
 };
 /// Upper bound of the fp32 values of one encoded piece of an array.

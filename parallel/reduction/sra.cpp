@@ -53,6 +53,25 @@ size_t sra_workspace(const ReducedArray& array) {
                : peers * window * piece;
 }
 
+ReducedArray reduced_array(const SliceJob& job, int ranks) {
+  if (!job.data) {
+    return {};
+  }
+  const DType dtype = job.data.dtype;
+  std::vector<int64_t> edges = edges_of(job, ranks);
+  ReducedArray array{.bytes = job.data.bytes(),
+                     .dtype = dtype,
+                     .ranks = ranks,
+                     .slice_bytes = static_cast<size_t>(longest_slice(edges)) * size_of(dtype)};
+  if (ranks > 1 && job.wire != nullptr && !job.wire->plain(dtype)) {
+    const int64_t piece = sra_piece(edges, dtype, job.phases, true, {});
+    const SlicePieces pieces(job, std::move(edges), piece);
+    array.message_share = static_cast<double>(whole_lines(pieces.longest_message())) /
+                          static_cast<double>(static_cast<size_t>(piece) * size_of(dtype));
+  }
+  return array;
+}
+
 bool SraReduction::Messages::can_post() const { return posted < total && open.size() < kWindow; }
 
 SraReduction::SraReduction(Communicator& comm, Arena& arena, const PieceOptions& options)

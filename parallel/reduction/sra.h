@@ -35,6 +35,8 @@ int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bo
 
 /// Upper bound of the bytes that a sum of an array allocates.
 size_t sra_workspace(const ReducedArray& array);
+/// The array of a job over so many ranks. Messages are those of pieces as sra cuts them.
+ReducedArray reduced_array(const SliceJob& job, int ranks);
 
 class SraReduction final : public Reduction {
  public:

@@ -115,54 +115,28 @@ std::vector<Segments> ways_to_send(const io::Config& config, const Stage& stage)
   return ways;
 }
 
-std::vector<int64_t> bucket_ends(const io::Config& config, const Stage& stage) {
-  const Tensor gradient = stage.store().gradient();
-  const size_t wanted = bucket_bytes(config);
-  const size_t least = wanted > 0 ? wanted : parallel::usual_bucket_bytes(gradient.bytes());
-  return parallel::cut_buckets(stage.boundaries(), stage.store().flat_size(),
-                               static_cast<int64_t>(least / size_of(gradient.dtype)));
-}
-
-size_t longest_bucket_bytes(const io::Config& config, const Stage& stage) {
-  int64_t longest = 0;
-  int64_t begin = 0;
-  for (const int64_t end : bucket_ends(config, stage)) {
-    longest = std::max(longest, end - begin);
-    begin = end;
+/// The collectives that sum a step's gradients: slices if the optimizer is sharded, else whole
+/// gradients; in an asynchronous schedule one part at a time.
+std::vector<parallel::BucketedCollective> gradient_steps(const io::Config& config, Stage& stage,
+                                                         const parallel::WireView& wire) {
+  sparse::Store& store = stage.store();
+  if (const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get())) {
+    return {parallel::half_step(store.gradient(), parallel::Phases::scatter, shards->partition(),
+                                wire)};
   }
-  return static_cast<size_t>(longest) * size_of(stage.store().gradient().dtype);
-}
-
-/// Bytes of an encoded message over those of its elements, at most; empty: none is encoded.
-/// Messages are pieces of buckets, as sra cuts them (parallel/reduction/sra.h).
-std::optional<double> longest_message_share(const io::Config& config, Stage& stage, int ranks) {
-  const Tensor gradient = stage.store().gradient();
-  const std::vector<int64_t> ends = bucket_ends(config, stage);
-  std::optional<double> share;
-  Stream stream(stage.store().arena(), 1);
-  parallel::Wire wire(stage.kernels(), stream);
-  wire.set_feedback(stage.store().feedback());
-  for (Segments& way : ways_to_send(config, stage)) {
-    wire.set_segments(std::move(way));
-    if (wire.plain(gradient.dtype)) {
-      continue;
-    }
-    int64_t begin = 0;
-    for (const int64_t end : ends) {
-      const parallel::SliceJob bucket{
-          .data = gradient.elements(begin, end - begin), .wire = &wire, .first = begin};
-      std::vector<int64_t> edges = parallel::edges_of(bucket, ranks);
-      const int64_t piece = parallel::sra_piece(edges, gradient.dtype, parallel::Phases::both, true,
-                                                parallel::PieceOptions{});
-      const parallel::SlicePieces pieces(bucket, std::move(edges), piece);
-      const size_t bytes = static_cast<size_t>(piece) * size_of(gradient.dtype);
-      const size_t message = parallel::whole_lines(pieces.longest_message());
-      share =
-          std::max(share.value_or(0), static_cast<double>(message) / static_cast<double>(bytes));
-      begin = end;
-    }
+  if (parallel::schedule_entry(config.parallel.schedule).synchronous) {
+    return {parallel::all_reduce_step(store.gradient(), stage.boundaries(), bucket_bytes(config),
+                                      wire)};
   }
-  return share;
+  std::vector<parallel::BucketedCollective> steps;
+  for (size_t part = 0; part < stage.parts().size(); ++part) {
+    const sparse::ParameterRange range = stage.parameters_of_part(part);
+    const auto [first, count] = sparse::flat_range(store, range);
+    steps.push_back(parallel::all_reduce_step(store.gradient().elements(first, count),
+                                              sparse::flat_ends(store, range), bucket_bytes(config),
+                                              {.wire = wire.wire, .first = first}));
+  }
+  return steps;
 }
 
 /// Bytes to gather buckets of encoded values: a buffer for each rank's slice, at most an even share
@@ -181,36 +155,50 @@ size_t staging_of_run(const io::Config& config, Stage& stage, int ranks) {
   if (ranks == 1 || !gradient) {
     return 0;
   }
-  const bool timed =
-      config.parallel.reduction == "auto" || times_link(config) || times_codecs(config);
-  const auto in_flight = static_cast<size_t>(parallel::BucketOptions{}.in_flight);
-  const size_t bucket = longest_bucket_bytes(config, stage);
-  const std::optional<double> share = longest_message_share(config, stage, ranks);
-  const auto array = [&](size_t bytes, DType dtype) {
-    const size_t even = (bytes + static_cast<size_t>(ranks) - 1) / static_cast<size_t>(ranks);
-    return parallel::ReducedArray{
-        .bytes = bytes,
-        .dtype = dtype,
-        .ranks = ranks,
-        // A bucket may lie in one slice of a sharded optimizer.
-        .slice_bytes =
-            config.parallel.zero != 0 ? bytes : parallel::whole_lines(even) + parallel::kLine};
+  const std::string& reduction = config.parallel.reduction;
+  std::vector<size_t> slots(static_cast<size_t>(parallel::BucketOptions{}.in_flight));
+  size_t longest = 0;
+  std::optional<double> widest;
+  Stream stream(stage.store().arena(), 1);
+  parallel::Wire wire(stage.kernels(), stream);
+  wire.set_feedback(store.feedback());
+  std::vector<int64_t> slices;
+  for (Segments& way : ways_to_send(config, stage)) {
+    wire.set_segments(std::move(way));
+    for (const parallel::BucketedCollective& step : gradient_steps(config, stage, {&wire})) {
+      for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
+        const parallel::ReducedArray array =
+            parallel::reduced_array(step.job(bucket, slices), ranks);
+        size_t& slot = slots[bucket % slots.size()];
+        slot = std::max(slot, parallel::workspace_bytes(reduction, array));
+        longest = std::max(longest, array.bytes);
+        widest = std::max(widest, array.message_share);
+      }
+    }
+  }
+  size_t bytes = std::accumulate(slots.begin(), slots.end(), size_t{0});
+  const auto in_even_slices = [&](size_t all, DType dtype) {
+    const size_t slice = (all + static_cast<size_t>(ranks) - 1) / static_cast<size_t>(ranks);
+    return parallel::ReducedArray{.bytes = all,
+                                  .dtype = dtype,
+                                  .ranks = ranks,
+                                  .slice_bytes = parallel::whole_lines(slice) + parallel::kLine};
   };
-  const auto reduction = [&](size_t bytes) {
-    parallel::ReducedArray gradients = array(bytes, gradient.dtype);
-    gradients.message_share = share;
-    return parallel::workspace_bytes(config.parallel.reduction, gradients);
-  };
-  const size_t factors =
-      parallel::sra_workspace(array(summed_factor_bytes(config, store), DType::fp32));
-  // The values of an encoded piece, and of a decoded one.
-  const size_t values = share && (gradient.dtype != DType::fp32 || store.feedback())
-                            ? 2 * parallel::piece_values_bytes(bucket, gradient.dtype)
-                            : 0;
-  return in_flight * (reduction(bucket) + factors) + values +
-         (encodes_values(config) ? gather_bytes(bucket, store.value().dtype, in_flight, ranks)
-                                 : 0) +
-         (timed ? reduction(gradient.bytes()) : 0);
+  bytes += slots.size() *
+           parallel::sra_workspace(in_even_slices(summed_factor_bytes(config, store), DType::fp32));
+  if (widest && (gradient.dtype != DType::fp32 || store.feedback())) {
+    // The values of an encoded piece, and of a decoded one.
+    bytes += 2 * parallel::piece_values_bytes(longest, gradient.dtype);
+  }
+  if (encodes_values(config)) {
+    bytes += gather_bytes(longest, store.value().dtype, slots.size(), ranks);
+  }
+  if (reduction == "auto" || times_link(config) || times_codecs(config)) {
+    parallel::ReducedArray whole = in_even_slices(gradient.bytes(), gradient.dtype);
+    whole.message_share = widest;
+    bytes += parallel::workspace_bytes(reduction, whole);
+  }
+  return bytes;
 }
 
 /// Runs the reductions of a step between devices on a dry arena, which counts their buffers. Values
@@ -234,8 +222,6 @@ class PlannedReductions {
   }
 
   /// Runs the reductions for the stage's present masks, with powersgd before and after its warm-up.
-  /// Reduces slices if the optimizer is sharded, else whole gradients; in an asynchronous schedule
-  /// one part at a time.
   void run() {
     run_step(0);
     if (uses_low_rank(config_)) {
@@ -272,26 +258,15 @@ class PlannedReductions {
   }
 
   void run_with(const parallel::WireView& wire) {
+    for (const parallel::BucketedCollective& step : gradient_steps(config_, stage_, wire)) {
+      run_buckets(step);
+    }
     sparse::Store& store = stage_.store();
-    if (const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get())) {
-      run_buckets(parallel::half_step(store.gradient(), parallel::Phases::scatter,
-                                      shards->partition(), wire));
-      if (encodes_values(config_)) {
-        value_wire_.set_segments(value_segments(config_, store));
-        run_buckets(parallel::half_step(store.value(), parallel::Phases::gather,
-                                        shards->partition(), {.wire = &value_wire_}));
-      }
-    } else if (parallel::schedule_entry(config_.parallel.schedule).synchronous) {
-      run_buckets(parallel::all_reduce_step(store.gradient(), stage_.boundaries(),
-                                            bucket_bytes(config_), wire));
-    } else {
-      for (size_t part = 0; part < stage_.parts().size(); ++part) {
-        const sparse::ParameterRange range = stage_.parameters_of_part(part);
-        const auto [first, count] = sparse::flat_range(store, range);
-        run_buckets(parallel::all_reduce_step(
-            store.gradient().elements(first, count), sparse::flat_ends(store, range),
-            bucket_bytes(config_), {.wire = wire.wire, .first = first}));
-      }
+    const auto* shards = dynamic_cast<Shards*>(store.options().sharding.get());
+    if (shards != nullptr && encodes_values(config_)) {
+      value_wire_.set_segments(value_segments(config_, store));
+      run_buckets(parallel::half_step(store.value(), parallel::Phases::gather, shards->partition(),
+                                      {.wire = &value_wire_}));
     }
   }
 
