@@ -10,6 +10,10 @@
 //
 // Cost: values and 2 bytes per kept element, (32-bit columns, if W has more than 65,536 of them:
 // 4).
+#if defined(__AMX_TILE__)
+#include <immintrin.h>
+#endif
+
 #include <cstring>
 
 #include "src/kernels/cpu/simd/loops.h"
@@ -57,6 +61,22 @@ struct Values {
   return read_values(wide);
 }
 
+#if defined(__AMX_TILE__)
+/// Intel from Sapphire Rapids on: hardware gathers (benchmarks/results/generation.md).
+[[gnu::always_inline]] inline __m256i read_columns(const uint16_t* columns) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(columns)));
+}
+[[gnu::always_inline]] inline __m256i read_columns(const uint32_t* columns) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns));
+}
+/// The activations at eight columns.
+template <class Column>
+[[gnu::always_inline]] inline Values gather(const float* x, const Column* columns) {
+  const __m256 eight = _mm256_i32gather_ps(x, read_columns(columns), sizeof(float));
+  return {__builtin_bit_cast(Four, _mm256_castps256_ps128(eight)),
+          __builtin_bit_cast(Four, _mm256_extractf128_ps(eight, 1))};
+}
+#else
 /// The activations at four columns. One load reads all 16-bit columns.
 [[gnu::always_inline]] inline Four gather_four(const float* x, const uint16_t* columns) {
   uint64_t four;
@@ -66,6 +86,12 @@ struct Values {
 [[gnu::always_inline]] inline Four gather_four(const float* x, const uint32_t* columns) {
   return Four{x[columns[0]], x[columns[1]], x[columns[2]], x[columns[3]]};
 }
+/// The activations at eight columns.
+template <class Column>
+[[gnu::always_inline]] inline Values gather(const float* x, const Column* columns) {
+  return {gather_four(x, columns), gather_four(x, columns + 4)};
+}
+#endif
 
 /// Ones in the first n of 8 elements: at kKeep + 8 - n.
 constexpr uint32_t kKeep[2 * kSums] = {~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U};
@@ -109,8 +135,9 @@ template <class T, class Column>
   int64_t j = 0;
   const auto step = [&]() __attribute__((always_inline)) {
     const Values v = read_values(w.values + j);
-    low += v.low * gather_four(x, w.columns + j);
-    high += v.high * gather_four(x, w.columns + j + 4);
+    const Values factors = gather(x, w.columns + j);
+    low += v.low * factors.low;
+    high += v.high * factors.high;
     j += kSums;
   };
   // The last step is always a masked one: a branch less that depends on the count.
@@ -121,8 +148,9 @@ template <class T, class Column>
     const int64_t rest = w.count - j;
     const uint32_t* mask = kKeep + kSums - rest;
     const Values v = last_values(w.values + j, rest, w.readable);
-    low += keep(v.low, mask) * keep(gather_four(x, w.columns + j), mask);
-    high += keep(v.high, mask + 4) * keep(gather_four(x, w.columns + j + 4), mask + 4);
+    const Values factors = gather(x, w.columns + j);
+    low += keep(v.low, mask) * keep(factors.low, mask);
+    high += keep(v.high, mask + 4) * keep(factors.high, mask + 4);
   }
   const Four sum = low + high;
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
