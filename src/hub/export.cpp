@@ -211,10 +211,11 @@ class TensorPieces {
   }
 
   void run_transposed(const TensorPlace& place, ParameterSource& source, const Piece& piece) {
-    std::vector<std::byte> dense(static_cast<size_t>(place.rows * place.cols) * size_of(dtype_));
+    const auto elements = static_cast<size_t>(place.rows * place.cols);
     const bool flags = source.masked() && !kept_.empty();
-    std::vector<uint8_t> dense_kept(flags ? static_cast<size_t>(place.rows * place.cols) : 0);
-    const Tensor matrix(dense.data(), dtype_, Shape{place.cols, place.rows});
+    const Tensor matrix(grown(whole_, elements * size_of(dtype_)).data(), dtype_,
+                        Shape{place.cols, place.rows});
+    const std::span<uint8_t> dense_kept = grown(whole_kept_, flags ? elements : 0);
     source.read(0, matrix.reshaped(Shape{place.rows * place.cols}), dense_kept);
     const int64_t rows = std::max<int64_t>(most_ / place.cols, 1);
     for (int64_t row = 0; row < place.rows; row += rows) {
@@ -238,6 +239,8 @@ class TensorPieces {
   DType dtype_ = DType::fp32;
   int64_t most_ = 1;  ///< elements of a piece
   std::vector<uint8_t> kept_{};
+  std::vector<std::byte> whole_{};     ///< a matrix before it is transposed
+  std::vector<uint8_t> whole_kept_{};  ///< its flags
 };
 
 /// By its name in files; none: another one.

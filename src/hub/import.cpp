@@ -101,12 +101,18 @@ void check_tensors(const TensorSource& source, const Layout& layout) {
         source.path().string(), layout.family().architecture, faults);
 }
 
+/// A tensor before it is transposed, and its flags.
+struct WholeTensor {
+  std::vector<std::byte> values;
+  std::vector<uint8_t> kept;
+};
+
 /// Calls `piece(values, kept)` for consecutive elements of a parameter. `values` is in a buffer of
 /// `writer`; the callee gives it back. `kept` is empty unless `masks`.
 template <class Piece>
 void for_each_piece(const TensorSource& source, const Layout& layout,
                     const ParameterPlace& parameter, DType dtype, bool masks, PieceWriter& writer,
-                    const Piece& piece) {
+                    WholeTensor& whole, const Piece& piece) {
   const TensorPlace& place = layout.tensor_of(parameter);
   const auto most = static_cast<int64_t>(PieceWriter::kPieceBytes / size_of(dtype));
   std::vector<uint8_t> kept(masks ? static_cast<size_t>(most) : 0);
@@ -119,9 +125,10 @@ void for_each_piece(const TensorSource& source, const Layout& layout,
   };
   if (place.transposed) {
     const int64_t all = parameter.count();
-    std::vector<std::byte> whole(static_cast<size_t>(all) * size_of(dtype));
-    std::vector<uint8_t> whole_kept(masks ? static_cast<size_t>(all) : 0);
-    const Tensor tensor(whole.data(), dtype, Shape{place.rows, place.cols});
+    const auto elements = static_cast<size_t>(all);
+    const Tensor tensor(grown(whole.values, elements * size_of(dtype)).data(), dtype,
+                        Shape{place.rows, place.cols});
+    const std::span<uint8_t> whole_kept = grown(whole.kept, masks ? elements : 0);
     source.read(place.name, 0, tensor.reshaped(Shape{all}), whole_kept);
     check(parameter.cols <= most, "tensor {} has {} rows, and at most {} are supported", place.name,
           parameter.cols, most);
@@ -213,7 +220,7 @@ class Importer {
         checksums_.emplace_back(dataset, std::make_unique<io::CheckpointChecksum>()).second;
     uint64_t offset = dataset.offset;
     for_each_piece(
-        source_, layout_, parameter, dtype, false, writer,
+        source_, layout_, parameter, dtype, false, writer, whole_,
         [&](const Tensor& values, std::span<const uint8_t>) {
           const std::span piece(static_cast<const std::byte*>(values.data), values.bytes());
           writer.write(piece,
@@ -232,7 +239,7 @@ class Importer {
     const int64_t count = parameter.count();
     const bool by_index = is_masked(parameter);
     MaskedArrayBuilder array(count, dtype);
-    for_each_piece(source_, layout_, parameter, dtype, by_index, writer,
+    for_each_piece(source_, layout_, parameter, dtype, by_index, writer, whole_,
                    [&](const Tensor& values, std::span<uint8_t> kept) {
                      drop_zeros(values, kept);
                      array.add(values, kept);
@@ -276,6 +283,7 @@ class Importer {
   const ImportOptions& options_;
   ImportReport& report_;
   io::CheckpointWriter checkpoint_;
+  WholeTensor whole_;
   /// Of datasets whose bytes the writing thread sums.
   std::vector<std::pair<io::ReservedDataset, std::unique_ptr<io::CheckpointChecksum>>> checksums_{};
 };
