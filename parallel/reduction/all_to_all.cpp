@@ -149,19 +149,23 @@ std::vector<int> AllToAllReduction::missing() const {
   return distinct(std::move(ranks));
 }
 
-size_t all_to_all_workspace(const ReducedArray& array) {
+Workspace all_to_all_workspace(const ReducedArray& array) {
+  if (array.bytes == 0) {
+    return {};
+  }
   const size_t piece =
       std::min(array.bytes, AllToAllReduction::piece_bytes(PieceOptions{}, array.ranks));
-  const size_t pieces = std::min<size_t>(AllToAllReduction::kWindow,
-                                         (array.bytes + piece - 1) / std::max<size_t>(piece, 1));
-  return pieces * static_cast<size_t>(array.ranks) * array.message_bytes(piece) +
-         piece_values_bytes(array.bytes, array.dtype);
+  const size_t pieces =
+      std::min<size_t>(AllToAllReduction::kWindow, (array.bytes + piece - 1) / piece);
+  return {.staging = pieces * static_cast<size_t>(array.ranks) * array.message_bytes(piece),
+          .sums = piece_values_bytes(piece, array.dtype)};
 }
 
 }  // namespace
 
 extern const ReductionEntry kAllToAll{.name = "all-to-all",
                                       .help = "each rank sends all of its array to all",
+                                      .encodes_plain = true,
                                       .workspace = all_to_all_workspace,
                                       .make = make_with_sra_halves<AllToAllReduction>};
 

@@ -134,12 +134,18 @@ std::vector<int> HierarchicalReduction::missing() const {
                                  : renumbered(within_.missing(), *node_, comm_);
 }
 
-/// Of any number of machines: two sums of the whole array, one of them encoded.
-size_t hierarchical_workspace(const ReducedArray& array) {
-  constexpr size_t kVersions = 3;  // an encoded element is staged when sent, received and gathered
-  const size_t staged = std::min(PieceOptions{}.staging_bytes, kVersions * array.bytes);
-  const size_t plain = std::min(PieceOptions{}.staging_bytes, array.bytes);
-  return plain + array.message_bytes(staged) + piece_values_bytes(array.bytes, array.dtype);
+/// Of any number of machines. Slices are those of the machine with the fewest ranks, at most the
+/// whole array; pieces in flight are longer than a slice by less than a piece, so by less than a
+/// slice. Messages of other pieces than sra's may be longer by an eighth.
+Workspace hierarchical_workspace(const ReducedArray& array) {
+  const auto in_flight = [&](size_t streams) {
+    return std::min(PieceOptions{}.staging_bytes, 2 * streams * whole_lines(array.bytes));
+  };
+  constexpr size_t kStreams = 3;  // an encoded element is staged when sent, received and gathered
+  const size_t within = in_flight(static_cast<size_t>(array.ranks - 1));
+  const size_t between = array.message_bytes(in_flight(kStreams));
+  return {.staging = within + between + between / 8,
+          .sums = piece_values_bytes(array.bytes, array.dtype)};
 }
 
 }  // namespace

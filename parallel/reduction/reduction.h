@@ -3,6 +3,7 @@
 // also runs the two halves of a sum, scatter and gather. parallel/reduction/registry.h lists the
 // algorithms. Afterwards all ranks hold the same bits. Elements are sent plain, or encoded by the
 // job's Wire.
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <span>
@@ -69,6 +70,18 @@ struct ReducedArray {
   size_t message_bytes(size_t elements) const {
     const double share = message_share.value_or(1);
     return static_cast<size_t>(std::llround(static_cast<double>(elements) * share));
+  }
+};
+/// Bytes that a reduction of an array allocates, at most; each part stays as large as the longest
+/// array so far has needed.
+struct Workspace {
+  size_t staging = 0;  ///< messages
+  size_t sums = 0;     ///< fp32, of an encoded piece
+
+  size_t bytes() const { return staging + sums; }
+  /// Of a reduction of both arrays, one after the other.
+  Workspace with(const Workspace& other) const {
+    return {std::max(staging, other.staging), std::max(sums, other.sums)};
   }
 };
 /// Upper bound of the fp32 values of one encoded piece of an array.

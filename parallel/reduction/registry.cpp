@@ -80,10 +80,10 @@ std::string_view best_reduction(const Membership& members) {
   return machines > 1 && ranks > machines ? kHierarchical.name : kSra.name;
 }
 
-size_t workspace_bytes(std::string_view name, const ReducedArray& array) {
+Workspace workspace_of(std::string_view name, const ReducedArray& array) {
   const ReductionEntry& entry =
       name == "auto" ? kHierarchical : find(reductions(), "reduction", name);
-  return std::max(entry.workspace(array), sra_workspace(array));
+  return entry.workspace(array).with(sra_workspace(array));
 }
 
 }  // namespace espalier::parallel

@@ -25,8 +25,10 @@ struct ReductionEntry {
   /// Adds the ranks' elements in an order that does not depend on their place in the array.
   bool in_rank_order = true;
 
-  /// Upper bound of the bytes that a whole sum allocates. Halves are those of sra.
-  size_t (*workspace)(const ReducedArray&) = sra_workspace;
+  /// Passes elements through the wire even if none is encoded.
+  bool encodes_plain = false;
+  /// Of a whole sum. Halves are those of sra.
+  Workspace (*workspace)(const ReducedArray&) = sra_workspace;
   /// Collective. Null: only between GPUs.
   std::unique_ptr<Reduction> (*make)(Communicator&, Arena&, const PieceOptions&) = nullptr;
 };
@@ -51,8 +53,7 @@ std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& c
 /// "auto": "hierarchical" where several machines have several ranks each, else "sra".
 std::string_view best_reduction(const Membership& members);
 
-/// Upper bound of the bytes that one reduction (or "auto") of an array allocates: staging, and fp32
-/// sums of encoded pieces.
-size_t workspace_bytes(std::string_view name, const ReducedArray& array);
+/// Of one reduction, or of "auto".
+Workspace workspace_of(std::string_view name, const ReducedArray& array);
 
 }  // namespace espalier::parallel

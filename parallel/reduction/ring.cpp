@@ -182,9 +182,10 @@ std::vector<int> RingReduction::missing() const {
   return distinct(std::move(ranks));
 }
 
-size_t ring_workspace(const ReducedArray& array) {
-  return RingReduction::kMessages * array.message_bytes(PieceOptions{}.piece_bytes) +
-         piece_values_bytes(array.bytes, array.dtype);
+Workspace ring_workspace(const ReducedArray& array) {
+  const size_t piece = std::min(PieceOptions{}.piece_bytes, whole_lines(array.slice_bytes));
+  return {.staging = RingReduction::kMessages * array.message_bytes(piece),
+          .sums = piece_values_bytes(piece, array.dtype)};
 }
 
 }  // namespace
@@ -192,6 +193,7 @@ size_t ring_workspace(const ReducedArray& array) {
 extern const ReductionEntry kRing{.name = "ring",
                                   .help = "partial sums around a ring",
                                   .in_rank_order = false,
+                                  .encodes_plain = true,
                                   .workspace = ring_workspace,
                                   .make = make_kind<RingReduction>};
 

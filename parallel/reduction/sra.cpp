@@ -40,17 +40,20 @@ int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bo
   return static_cast<int64_t>(bytes / size_of(dtype));
 }
 
-size_t sra_workspace(const ReducedArray& array) {
+Workspace sra_workspace(const ReducedArray& array) {
   const auto peers = static_cast<size_t>(array.ranks - 1);
   if (peers == 0 || array.bytes == 0) {
-    return 0;
+    return {};
   }
   const bool coded = array.message_share.has_value();
   const size_t piece = piece_bytes(array.slice_bytes, peers, Phases::both, coded, {});
   const size_t window = std::min(kWindow, (array.slice_bytes + piece - 1) / piece);
-  return coded ? (peers * kLanesOfAPeer + 1) * window * whole_lines(array.message_bytes(piece)) +
-                     piece_values_bytes(piece, array.dtype)
-               : peers * window * piece;
+  if (!coded) {
+    return {.staging = peers * window * piece};
+  }
+  const size_t slots = (peers * kLanesOfAPeer + 1) * window;
+  return {.staging = slots * whole_lines(array.message_bytes(piece)),
+          .sums = piece_values_bytes(piece, array.dtype)};
 }
 
 ReducedArray reduced_array(const SliceJob& job, int ranks) {

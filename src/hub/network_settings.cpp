@@ -74,8 +74,11 @@ io::ModelConfig complete(const io::ModelConfig& config) {
   all.norm_epsilon = made.block.norm_epsilon;
   all.attention_scale = attention.score_scale();
   all.full_every = config.full_every <= config.layers ? config.full_every : 0;
+  if (all.full_every == 1) {  // no block has the window
+    all.full_every = all.window = 0;
+  }
   all.rotary_base = rotates ? attention.rotary.base : 0;
-  all.local_rotary_base = rotates && config.window > 0 ? made.local_rotary_base : 0;
+  all.local_rotary_base = rotates && all.window > 0 ? made.local_rotary_base : 0;
   if (rotates && config.rotary_share == 0) {
     all.rotary_share =
         static_cast<double>(attention.rotary.width) / static_cast<double>(attention.head_width);

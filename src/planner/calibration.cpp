@@ -8,6 +8,7 @@
 #include <map>
 
 #include "io/files/raw_file.h"
+#include "parallel/transport/busy.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
 #include "parallel/wire/wire.h"
@@ -312,6 +313,7 @@ Machine calibrate(parallel::Communicator& comm, const CalibrationOptions& option
                   .memory = static_cast<double>(train::host_limit("/").bytes) / comm.size(),
                   .threads = options.threads};
   if (comm.rank() == 0) {  // first: a disk that cannot be written ends the command at once
+    const parallel::Busy busy(comm);
     measure_disk(options, machine);
   }
   machine.bandwidth = copy_rate(comm, options.quick);

@@ -114,7 +114,8 @@ TEST(PlanPage, TextHasARowALayout) {
 
 TEST(PlanOfARun, StandsBesideItsMeasurements) {
   const Place here;
-  expect_code(here.run("train c.toml --set run.operation_times=true"), 0);
+  expect_code(
+      here.run("train c.toml --set run.operation_times=true --set train.checkpoint_every=0"), 0);
   const Ran ran = here.run("plan run --machine m.toml --json -o run/plan.html");
   expect_code(ran, 0);
   const Json plan = ran.json();

@@ -60,11 +60,12 @@ TEST(SlicePieces, PlannedBytesAreThoseOfStaging) {
             {{.first = 0, .count = kElements, .format = format_of(parse_codec("maxmin:8"))}});
   const Tensor data(numbers.data(), DType::fp32, Shape{kElements});
   // Two ranks: four pieces of 256 KiB from the other rank; encoded three times that and the sums.
-  EXPECT_EQ(sra_workspace(reduced_array({.data = data}, 2)), size_t{4} << 18U);
+  EXPECT_EQ(sra_workspace(reduced_array({.data = data}, 2)).bytes(), size_t{4} << 18U);
   const size_t message = whole_lines(wire.bytes(0, 1 << 16));
-  EXPECT_EQ(sra_workspace(reduced_array({.data = data, .wire = &wire}, 2)),
-            16 * message + (size_t{1} << 18U));
-  EXPECT_EQ(sra_workspace(reduced_array({.data = data, .wire = &wire}, 1)), 0U);
+  const Workspace encoded = sra_workspace(reduced_array({.data = data, .wire = &wire}, 2));
+  EXPECT_EQ(encoded.staging, 16 * message);
+  EXPECT_EQ(encoded.sums, size_t{1} << 18U);
+  EXPECT_EQ(sra_workspace(reduced_array({.data = data, .wire = &wire}, 1)).bytes(), 0U);
 }
 
 }  // namespace

@@ -108,6 +108,21 @@ TEST_P(Types, KeptTilesChangeNoBit) {
   EXPECT_EQ(run_with_breaks(config, 1, {3, 4}), made);
 }
 
+/// At densities where some products run on a CPU's matrix unit and others do not.
+TEST_P(Types, KeptTilesChangeNoBitAtAnyDensity) {
+  const TempDir dir;
+  io::Config config = pruned(tiny_config(dir));
+  testing::take_type(config, GetParam());
+  config.sparse.storage.fallback = "sparse";
+  for (const double sparsity : {0.8, 0.9, 0.95}) {
+    config.pruning.sparsity = sparsity;
+    config.sparse.keep_tiles = false;
+    const Outcome made = run(config);
+    config.sparse.keep_tiles = true;
+    EXPECT_EQ(run(config), made) << sparsity;
+  }
+}
+
 TEST_P(Types, ResumeIsNoBreak) {
   const TempDir dir;
   io::Config config = pruned(tiny_config(dir));

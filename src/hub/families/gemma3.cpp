@@ -13,28 +13,34 @@ constexpr LlamaLike kLikeGemma3{.family = "gemma3",
                                 .type = "gemma3_text",
                                 .activation = "gelu",
                                 .head_norm = true,
+                                .rotary_base = 1'000'000,
                                 .plus_one = true,
                                 .post_norm = true};
 
 /// layer_types: every so many-th layer attends to all tokens. Older files have only that number.
 void read_windows(const ConfigJson& json, io::ModelConfig& model) {
   constexpr int64_t kDistance = 6;  // where both keys are missing
+  if (json.json().contains("sliding_window") && !json.has("sliding_window")) {
+    json.refuse("sliding_window", "layers with a window need its length");
+  }
   model.window = json.number("sliding_window", kHubWindow);
   if (!json.has("layer_types")) {
     model.full_every = json.number("sliding_window_pattern", kDistance);
   } else {
-    const Json& types = json.json()["layer_types"];
+    const Json& listed = json.json()["layer_types"];
+    const Json types = listed.is_array() ? listed : Json::array();
     const auto first = std::ranges::find(types, Json("full_attention"));
     model.full_every = first == types.end() ? 0 : first - types.begin() + 1;
-    bool regular = types.is_array() && std::cmp_equal(types.size(), model.layers);
+    bool regular = std::cmp_equal(types.size(), model.layers);
     for (int64_t i = 0; regular && i < model.layers; ++i) {
       const bool full = model.full_every > 0 && (i + 1) % model.full_every == 0;
       regular = types[static_cast<size_t>(i)] == (full ? "full_attention" : "sliding_attention");
     }
     if (!regular) {
-      json.refuse("layer_types",
-                  "one entry a layer, of which every so many-th is \"full_attention\" and the others "
-                  "are \"sliding_attention\"");
+      json.refuse(
+          "layer_types",
+          "one entry a layer, of which every so many-th is \"full_attention\" and the others "
+          "are \"sliding_attention\"");
     }
   }
   if (model.full_every > model.layers) {
@@ -46,24 +52,19 @@ void read_windows(const ConfigJson& json, io::ModelConfig& model) {
 }
 
 void read_gemma3(const ConfigJson& json, io::ModelConfig& model) {
-  constexpr double kBase = 1'000'000, kLocalBase = 10'000;
-  constexpr int64_t kHeadWidth = 256;  // where the keys are missing
+  constexpr double kLocalBase = 10'000;  // these stand for missing keys
+  constexpr int64_t kHeadWidth = 256, kKeyHeads = 4;
   read_llama(json, kLikeGemma3, true, model);
   model.head_width = json.number("head_dim", kHeadWidth);
+  model.kv_heads = json.number("num_key_value_heads", kKeyHeads);
   model.activation = activation_in(json, "hidden_activation", "gelu");
   read_windows(json, model);
-  const bool joined = json.has("rope_parameters");
-  if (!joined && !json.has("rope_theta")) {
-    model.rotary_base = kBase;
-  }
-  const double local = joined ? json.part("rope_parameters").part("sliding_attention").real(
-                                    "rope_theta", kLocalBase)
-                              : json.real("rope_local_base_freq", kLocalBase);
+  const ConfigJson sliding = json.part("rope_parameters").part("sliding_attention");
+  sliding.only("rope_type", "default", "rotary positions of layers with a window are not scaled");
+  const double local =
+      positive_in(sliding, "rope_theta", positive_in(json, "rope_local_base_freq", kLocalBase));
   model.local_rotary_base = model.window > 0 ? local : 0;
-  const double scalar = json.real("query_pre_attn_scalar", kHeadWidth);
-  check(scalar > 0, "{}: \"query_pre_attn_scalar\" must be above 0; correct config.json",
-        json.file());
-  model.attention_scale = 1 / std::sqrt(scalar);
+  model.attention_scale = 1 / std::sqrt(positive_in(json, "query_pre_attn_scalar", kHeadWidth));
   json.only("attn_logit_softcapping", Json(), "scores are not capped");
   json.only("final_logit_softcapping", Json(), "logits are not capped");
   json.only("use_bidirectional_attention", false, "attention is causal");

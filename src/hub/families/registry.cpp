@@ -8,8 +8,8 @@ namespace espalier::hub {
 extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kGemma, kGemma3, kNeox, kOpt;
 
 Registry<Family> families() {
-  static constexpr std::array<const Family*, 9> kAll{
-      &kGpt2, &kLlama, &kMistral, &kQwen2, &kQwen3, &kGemma, &kGemma3, &kNeox, &kOpt};
+  static constexpr std::array<const Family*, 9> kAll{&kGpt2,  &kLlama,  &kMistral, &kQwen2, &kQwen3,
+                                                     &kGemma, &kGemma3, &kNeox,    &kOpt};
   return kAll;
 }
 

@@ -92,16 +92,16 @@ void read_sizes(const ConfigJson& json, io::ModelConfig& model) {
   model.vocabulary = json.number("vocab_size");
 }
 
-void read_rotary(const ConfigJson& json, io::ModelConfig& model, const std::string& base_key) {
+void read_rotary(const ConfigJson& json, io::ModelConfig& model, const std::string& base_key,
+                 double missing_base) {
   // transformers 5 joins both members in rope_parameters.
   const bool joined = json.has("rope_parameters");
   ConfigJson scaling = json.part(joined ? "rope_parameters" : "rope_scaling");
   if (joined && scaling.has("full_attention")) {  // each kind of layer has its own
     scaling = scaling.part("full_attention");
   }
-  constexpr double kBase = 10'000;
-  model.rotary_base = joined ? scaling.real("rope_theta", kBase)
-                             : json.real(base_key, json.real("rope_theta", kBase));
+  const double base = json.real(base_key, json.real("rope_theta", missing_base));
+  model.rotary_base = joined ? scaling.real("rope_theta", base) : base;
   check(model.rotary_base > 0, "{}: \"{}\" must be above 0; correct config.json", json.file(),
         base_key);
   read_scaling(scaling, scaling.word("rope_type", scaling.word("type", "default")), json, model);
@@ -185,8 +185,10 @@ void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::Mo
   model.norm_epsilon = positive_in(json, "rms_norm_eps", 1e-6);
   model.tie_embeddings = json.flag("tie_word_embeddings", tied);
   model.activation = activation_in(json, "hidden_act", std::string(like.activation));
-  read_rotary(json, model);
-  for (const ConfigJson& of : {json, json.part("rope_parameters")}) {
+  read_rotary(json, model, "rope_theta", like.rotary_base);
+  const ConfigJson joined = json.part("rope_parameters");
+  for (const ConfigJson& of :
+       {json, joined, joined.part("full_attention"), joined.part("sliding_attention")}) {
     of.only("partial_rotary_factor", 1.0, "all features of a head are rotated");
   }
   json.only("mlp_bias", false, "MLPs have no biases");

@@ -22,7 +22,7 @@ void read_sizes(const ConfigJson& json, io::ModelConfig& model);
 /// Rotary positions: rope_theta and rope_scaling, or rope_parameters. `base_key`: older name of
 /// rope_theta.
 void read_rotary(const ConfigJson& json, io::ModelConfig& model,
-                 const std::string& base_key = "rope_theta");
+                 const std::string& base_key = "rope_theta", double missing_base = 10'000);
 /// Adds rope_theta and rope_scaling.
 void write_rotary(const io::ModelConfig& model, Json& json,
                   const std::string& base_key = "rope_theta");
@@ -43,8 +43,9 @@ struct LlamaLike {
   std::string_view activation;    ///< its model.activation
   bool bias = false;              ///< of queries, keys and values
   bool head_norm = false;
-  bool plus_one = false;   ///< norms multiply by weight + 1
-  bool post_norm = false;  ///< attention and MLP have norms of their outputs
+  double rotary_base = 10'000;  ///< where rope_theta is missing
+  bool plus_one = false;        ///< norms multiply by weight + 1
+  bool post_norm = false;       ///< attention and MLP have norms of their outputs
 };
 /// Keys that all of them have. `tied`: the value where tie_word_embeddings is missing.
 void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::ModelConfig& model);

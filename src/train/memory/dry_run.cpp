@@ -148,58 +148,93 @@ size_t gather_bytes(size_t bucket_bytes, DType dtype, size_t in_flight, int rank
   return in_flight * (slices + slices / 8) + 2 * parallel::piece_values_bytes(bucket_bytes, dtype);
 }
 
-/// Bytes for the buckets in flight and for timed reductions (reduction_timer.h).
-size_t staging_of_run(const io::Config& config, Stage& stage, int ranks) {
-  const sparse::Store& store = stage.store();
-  const Tensor gradient = store.gradient();
-  if (ranks == 1 || !gradient) {
-    return 0;
-  }
-  const std::string& reduction = config.parallel.reduction;
-  std::vector<size_t> slots(static_cast<size_t>(parallel::BucketOptions{}.in_flight));
-  size_t longest = 0;
-  std::optional<double> widest;
-  Stream stream(stage.store().arena(), 1);
-  parallel::Wire wire(stage.kernels(), stream);
-  wire.set_feedback(store.feedback());
-  std::vector<int64_t> slices;
-  for (Segments& way : ways_to_send(config, stage)) {
-    wire.set_segments(std::move(way));
-    for (const parallel::BucketedCollective& step : gradient_steps(config, stage, {&wire})) {
-      for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
-        const parallel::ReducedArray array =
-            parallel::reduced_array(step.job(bucket, slices), ranks);
-        size_t& slot = slots[bucket % slots.size()];
-        slot = std::max(slot, parallel::workspace_bytes(reduction, array));
-        longest = std::max(longest, array.bytes);
-        widest = std::max(widest, array.message_share);
+/// Host memory of the reductions of a run: for buckets in flight, for values that are gathered
+/// encoded, and for timed reductions (reduction_timer.h). Buffers keep the most that any masks
+/// needed.
+class PlannedStaging {
+ public:
+  /// Both must outlive it.
+  PlannedStaging(const io::Config& config, Stage& stage, int ranks)
+      : config_(config),
+        stage_(stage),
+        ranks_(ranks),
+        slots_(static_cast<size_t>(parallel::BucketOptions{}.in_flight)) {}
+
+  /// Counts the reductions for the stage's present masks.
+  void run() {
+    const sparse::Store& store = stage_.store();
+    const Tensor gradient = store.gradient();
+    if (ranks_ == 1 || !gradient) {
+      return;
+    }
+    const std::string& reduction = config_.parallel.reduction;
+    const size_t factors = summed_factor_bytes(config_, store);
+    factors_ =
+        std::max(factors_, parallel::sra_workspace(in_even_slices(factors, DType::fp32)).bytes());
+    Stream stream(stage_.store().arena(), 1);
+    parallel::Wire wire(stage_.kernels(), stream);
+    wire.set_feedback(store.feedback());
+    std::vector<int64_t> slices;
+    for (Segments& way : ways_to_send(config_, stage_)) {
+      wire.set_segments(std::move(way));
+      for (const parallel::BucketedCollective& step : gradient_steps(config_, stage_, {&wire})) {
+        for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
+          const parallel::ReducedArray array =
+              parallel::reduced_array(step.job(bucket, slices), ranks_);
+          parallel::Workspace& slot = slots_[bucket % slots_.size()];
+          slot = slot.with(parallel::workspace_of(reduction, array));
+          longest_ = std::max(longest_, array.bytes);
+          widest_ = std::max(widest_, array.message_share);
+        }
       }
     }
-  }
-  size_t bytes = std::accumulate(slots.begin(), slots.end(), size_t{0});
-  const auto in_even_slices = [&](size_t all, DType dtype) {
-    const size_t slice = (all + static_cast<size_t>(ranks) - 1) / static_cast<size_t>(ranks);
-    return parallel::ReducedArray{.bytes = all,
-                                  .dtype = dtype,
-                                  .ranks = ranks,
-                                  .slice_bytes = parallel::whole_lines(slice) + parallel::kLine};
-  };
-  bytes += slots.size() *
-           parallel::sra_workspace(in_even_slices(summed_factor_bytes(config, store), DType::fp32));
-  if (widest && (gradient.dtype != DType::fp32 || store.feedback())) {
     // The values of an encoded piece, and of a decoded one.
-    bytes += 2 * parallel::piece_values_bytes(longest, gradient.dtype);
+    const size_t values = 2 * parallel::piece_values_bytes(longest_, gradient.dtype);
+    const bool half = gradient.dtype != DType::fp32;
+    const bool encodes =
+        widest_ ||
+        (reduction != "auto" && find(parallel::reductions(), "reduction", reduction).encodes_plain);
+    values_ = std::max(values_, encodes && (half || store.feedback()) ? values : 0);
+    if (encodes_values(config_)) {
+      gathers_ =
+          std::max(gathers_, gather_bytes(longest_, store.value().dtype, slots_.size(), ranks_));
+    }
+    if (reduction == "auto" || times_link(config_) || times_codecs(config_)) {
+      parallel::ReducedArray whole = in_even_slices(gradient.bytes(), gradient.dtype);
+      whole.message_share = widest_;
+      timed_ = std::max(
+          timed_,
+          parallel::workspace_of(reduction, whole).bytes() +
+              (half ? 2 * parallel::piece_values_bytes(gradient.bytes(), gradient.dtype) : 0));
+    }
   }
-  if (encodes_values(config)) {
-    bytes += gather_bytes(longest, store.value().dtype, slots.size(), ranks);
+
+  size_t bytes() const {
+    size_t sum = slots_.size() * factors_ + values_ + gathers_ + timed_;
+    for (const parallel::Workspace& slot : slots_) {
+      sum += slot.bytes();
+    }
+    return sum;
   }
-  if (reduction == "auto" || times_link(config) || times_codecs(config)) {
-    parallel::ReducedArray whole = in_even_slices(gradient.bytes(), gradient.dtype);
-    whole.message_share = widest;
-    bytes += parallel::workspace_bytes(reduction, whole);
+
+ private:
+  parallel::ReducedArray in_even_slices(size_t bytes, DType dtype) const {
+    const auto ranks = static_cast<size_t>(ranks_);
+    return {.bytes = bytes,
+            .dtype = dtype,
+            .ranks = ranks_,
+            .slice_bytes = parallel::whole_lines((bytes + ranks - 1) / ranks) + parallel::kLine};
   }
-  return bytes;
-}
+
+  const io::Config& config_;
+  Stage& stage_;
+  int ranks_;
+  std::vector<parallel::Workspace> slots_;  ///< of buckets in flight
+  size_t longest_ = 0;                      ///< bytes of a bucket
+  std::optional<double> widest_;            ///< ReducedArray::message_share
+  size_t factors_ = 0;                      ///< of powersgd, a slot
+  size_t values_ = 0, gathers_ = 0, timed_ = 0;
+};
 
 /// Runs the reductions of a step between devices on a dry arena, which counts their buffers. Values
 /// that are gathered uncompressed need no buffer. If codecs are chosen at run time, all candidates
@@ -335,7 +370,12 @@ class DryRun {
     }
     const Buffer tape = arena_.allocate(Memory::activation, "tape", DType::uint8,
                                         Shape{static_cast<int64_t>(tapes)});
-    const Buffer staging = bytes_of(arena_.host(), Memory::communication, messages_of_reductions());
+    const Buffer messages =
+        bytes_of(arena_.host(), Memory::communication, messages_of_reductions());
+    if (!on_device()) {
+      staging_.emplace(config_, stage_, run_.ranks);
+      hold_staging();
+    }
     const Tensor feedback = stage_.store().feedback();
     const size_t trial_feedback = trial_feedback_bytes(config_, feedback, run_.ranks);
     const Buffer trial = bytes_of(arena_, Memory::scratch,
@@ -394,16 +434,15 @@ class DryRun {
     return run_.reduces_on_device && run_.ranks > 1 && device_obstacle(config_).empty();
   }
 
-  /// Host memory for reductions: staging if they run on the host. With a device also the copies of
-  /// the gradient, and with a sharded optimizer of the values (HostCopy).
+  /// Host memory for reductions, without their staging. With a device also the copies of the
+  /// gradient, and with a sharded optimizer of the values (HostCopy).
   size_t messages_of_reductions() {
     const sparse::Store& store = stage_.store();
     if (on_device()) {  // codecs are chosen on the host
       return codec_chooser(config_) == CodecChooser::adaptive ? store.gradient().bytes() : 0;
     }
     const bool copies = run_.place.device && run_.ranks > 1;
-    return staging_of_run(config_, stage_, run_.ranks) + low_rank_bytes(config_, store) +
-           (copies ? store.gradient().bytes() : 0) +
+    return low_rank_bytes(config_, store) + (copies ? store.gradient().bytes() : 0) +
            (copies && run_.sharding ? store.value().bytes() : 0);
   }
 
@@ -523,6 +562,19 @@ class DryRun {
     if (reductions_) {
       reductions_->run();
     }
+    if (staging_) {
+      hold_staging();
+    }
+  }
+
+  /// Staging grows where the present masks need more.
+  void hold_staging() {
+    staging_->run();
+    if (const size_t bytes = staging_->bytes(); bytes > staged_) {
+      staging_buffer_.release();
+      staging_buffer_ = bytes_of(arena_.host(), Memory::communication, bytes);
+      staged_ = bytes;
+    }
   }
 
   io::Config config_;
@@ -535,6 +587,9 @@ class DryRun {
   Stage stage_;
   std::vector<PartWeights> weights_;
   std::optional<PlannedReductions> reductions_;
+  std::optional<PlannedStaging> staging_;
+  Buffer staging_buffer_;
+  size_t staged_ = 0;  ///< bytes of `staging_buffer_`
   std::vector<sparse::ParameterSpec> specs_;
   std::vector<int64_t> kept_;
   std::vector<size_t> numbers_;  ///< of the parameters in the network; empty: all, in order

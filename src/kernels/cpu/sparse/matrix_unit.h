@@ -14,7 +14,7 @@
 // Cost per 512 elements of W, kept or not, and 256 tokens: 16 multiplications of tiles, 93 ns at
 // 2.7 GHz, or 420 ns where the processor throttles them; expansion, 20 ns. Memory: the packed
 // activations, and per thread up to 0.8 MB of W and of sums. With KeptForms: the bits and 4 bytes
-// for each 64 elements, shared by the three products.
+// for each 64 elements, shared by the three products if all are on the unit.
 //
 // CMake chooses one of two implementations: none (matrix_unit_plain.cpp), or matrix_unit_amx.cpp.
 #include "src/kernels/cpu/sparse/band.h"

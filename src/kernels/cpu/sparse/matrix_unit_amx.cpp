@@ -196,7 +196,14 @@ struct Pattern {
   }
 };
 
-Pattern carve_pattern(Carver& carver, const SparseMatrix& weight) {
+bool uses_unit(const SparseMatrix& weight, DType activations, int64_t tokens, double density) {
+  const auto kept = static_cast<double>(weight.positions.count);
+  return activations == DType::bf16 && tokens > 0 && kept > 0 &&
+         kept >= density * static_cast<double>(weight.positions.size);
+}
+
+/// `form`: under which it is kept.
+Pattern carve_pattern(Carver& carver, const SparseMatrix& weight, PositionForm form) {
   Pattern pattern{.cols = weight.cols,
                   .panels = divide_up(weight.cols, kPanel),
                   .aligned = weight.cols % kDeep == 0};
@@ -212,7 +219,7 @@ Pattern carve_pattern(Carver& carver, const SparseMatrix& weight) {
   } else {
     Carver sizes;
     carve(sizes);
-    const KeptForms::Place place = weight.forms->place(PositionForm::bits, sizes.used);
+    const KeptForms::Place place = weight.forms->place(form, sizes.used);
     Carver kept{place.memory};
     carve(kept);
     pattern.made = *place.made;
@@ -338,7 +345,7 @@ struct ProductMemory {
 
 ProductMemory carve_product(Carver& carver, const SparseMatrix& weight, bool turned, int64_t tokens,
                             int threads) {
-  ProductMemory m{.pattern = carve_pattern(carver, weight)};
+  ProductMemory m{.pattern = carve_pattern(carver, weight, PositionForm::bits)};
   const int64_t features = turned ? weight.cols : weight.rows;
   const int64_t depth = turned ? weight.rows : weight.cols;
   m.strip = strip_of(features, threads);
@@ -401,7 +408,10 @@ struct SampledMemory {
 
 SampledMemory carve_sampled_memory(Carver& carver, const SddmmArgs& args, int threads) {
   const SparseMatrix& weight = args.weight;
-  SampledMemory m{.pattern = carve_pattern(carver, weight)};
+  // The bits that all three products read, or, where only this one is on the unit, its own.
+  const bool shared = uses_unit(weight, args.x.dtype, args.x.rows(), kLeastDensity);
+  SampledMemory m{.pattern = carve_pattern(carver, weight,
+                                           shared ? PositionForm::bits : PositionForm::sampled)};
   const int64_t tokens = args.x.rows();
   m.strip = strip_of(weight.rows, threads);
   const int64_t steps = divide_up(least(tokens, kSampledTokens), kDeep);
@@ -477,12 +487,6 @@ void sample_strip(const SampledMemory& m, const SparseMatrix& weight, int64_t fi
           m.pattern.before(first + r, chunk / kPanel));
     }
   }
-}
-
-bool uses_unit(const SparseMatrix& weight, DType activations, int64_t tokens, double density) {
-  const auto kept = static_cast<double>(weight.positions.count);
-  return activations == DType::bf16 && tokens > 0 && kept > 0 &&
-         kept >= density * static_cast<double>(weight.positions.size);
 }
 
 }  // namespace
