@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "io/checkpoint/checkpoint.h"
 #include "io/run/metrics.h"
 #include "io/run/parse_json.h"
 #include "src/config/parse.h"
@@ -172,9 +173,8 @@ MeasuredRun read_measured_run(const fs::path& directory, std::span<const std::st
   config::validate(run.config);
   read_metrics(directory, run.config.run.backend == "cuda", run);
   read_memory(summary, run);
-  const auto bytes = fs::file_size(directory / "checkpoints" / "last.h5", error);
-  if (!error) {
-    run.checkpoint = static_cast<double>(bytes);
+  if (const auto files = io::checkpoints_in(directory / "checkpoints"); !files.empty()) {
+    run.checkpoint = static_cast<double>(fs::file_size(files.back()));
   }
   read_operations(summary, run);
   return run;

@@ -1,6 +1,7 @@
 // espalier plan: its page, its trace, and runs beside their prediction.
 #include <algorithm>
 
+#include "io/checkpoint/checkpoint.h"
 #include "tests/support/program.h"
 
 namespace espalier::cli_planner_test {
@@ -141,7 +142,7 @@ TEST(PlanOfARun, StandsBesideItsMeasurements) {
   EXPECT_EQ(rows["memory peak"]["predicted"], summary["planned_peak"]["all"]);
   EXPECT_EQ(rows["memory peak"]["measured"], summary["memory"]["ranks"][0]["all"]["peak"]);
   EXPECT_EQ(rows["checkpoint"]["measured"],
-            std::filesystem::file_size(here / "run/checkpoints/last.h5"));
+            std::filesystem::file_size(io::checkpoints_in(here / "run/checkpoints").back()));
   EXPECT_EQ(rows["checkpoint"]["predicted"], plan["checkpoints"]["bytes"]);
   const Ran text = here.run("plan run --machine m.toml");
   expect_code(text, 0);
