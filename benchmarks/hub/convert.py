@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 
+REST = 3  # s before each command: a virtual disk is slower after it has written much
 WIDTH, HIDDEN, KEYS = 2048, 5632, 256
 
 
@@ -107,6 +108,7 @@ def measure(program, folder, label, kind, width, layers, rounds, density=1.0):
     for _ in range(rounds):
         for name, command in steps.items():
             shutil.rmtree(back, ignore_errors=True)
+            time.sleep(REST)
             found[name].append(timed(command))
         copy.unlink()
     columns = {name: list(zip(*runs)) for name, runs in found.items()}

@@ -137,7 +137,7 @@ class TensorPieces {
     std::map<size_t, ParameterSource> sources;
     for (const size_t p : place.parameters) {
       sources.try_emplace(p, reader_, layout_.parameters()[p].name,
-                          place.plus_one ? DType::fp32 : dtype, place.transposed);
+                          place.plus_one ? DType::fp32 : dtype);
     }
     if (place.transposed) {
       run_transposed(place, sources.begin()->second, piece);

@@ -5,13 +5,13 @@
 namespace espalier::hub {
 
 ParameterSource::ParameterSource(const io::CheckpointReader& reader, const std::string& name,
-                                 DType dtype, bool whole)
+                                 DType dtype)
     : reader_(reader), name_(name) {
   const io::StoredParameter info = reader.info(name_);
   const bool full = info.nnz == info.shape.count();
   const bool exact = info.dtype != dtype && reader.has_optimizer(name_, "master");
   stored_ = exact ? DType::fp32 : info.dtype;
-  streamed_ = full && !exact && !whole;
+  streamed_ = full && !exact;
   if (streamed_) {
     sum_ = std::make_unique<io::CheckpointChecksum>();
     return;

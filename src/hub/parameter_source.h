@@ -15,10 +15,9 @@ namespace espalier::hub {
 class ParameterSource {
  public:
   /// `dtype`: that the values will be written in. Where the file has another one, the exact values
-  /// (the optimizer's master copy) are read if there are any. `whole`: all kept values are read
-  /// into memory at once, as those of masked parameters always are.
-  ParameterSource(const io::CheckpointReader& reader, const std::string& name, DType dtype,
-                  bool whole);
+  /// (the optimizer's master copy) are read if there are any. Those, and kept values of masked
+  /// parameters, are read into memory at once.
+  ParameterSource(const io::CheckpointReader& reader, const std::string& name, DType dtype);
 
   bool masked() const { return array_ != nullptr; }
   /// The next elements, [first, first + out.count()), as the type of `out`. `kept`: empty, or 1 for
