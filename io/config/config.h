@@ -35,7 +35,7 @@ struct ModelConfig {
   std::string activation = "auto";
   double norm_epsilon = 0;
   int64_t window = 0;      ///< tokens that a token attends to, itself included; 0: all before it
-  int64_t full_every = 0;  ///< blocks that have no window: every so many-th; 0: none
+  int64_t full_every = 0;  ///< n: blocks n, 2 n, … have no window; 0: all have it
   double attention_scale = 0;    ///< of scores; 0: 1 / sqrt(head_width)
   double rotary_base = 0;        ///< rotary positions: src/model/layers/rotary.h
   double local_rotary_base = 0;  ///< of blocks with a window, without scaling

@@ -66,7 +66,7 @@ struct ReducedArray {
   /// Bytes of an encoded message over those of its elements, at most; empty: none is encoded.
   std::optional<double> message_share{};
 
-  /// Of a message of elements with so many bytes, at most.
+  /// Upper bound of a message whose elements take so many bytes.
   size_t message_bytes(size_t elements) const {
     const double share = message_share.value_or(1);
     return static_cast<size_t>(std::llround(static_cast<double>(elements) * share));

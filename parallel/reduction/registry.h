@@ -27,7 +27,7 @@ struct ReductionEntry {
 
   /// Passes elements through the wire even if none is encoded.
   bool encodes_plain = false;
-  /// Of a whole sum. Halves are those of sra.
+  /// What a whole sum allocates. Halves are those of sra.
   Workspace (*workspace)(const ReducedArray&) = sra_workspace;
   /// Collective. Null: only between GPUs.
   std::unique_ptr<Reduction> (*make)(Communicator&, Arena&, const PieceOptions&) = nullptr;

@@ -91,14 +91,15 @@ void add_decoder(Rows<io::ModelConfig>& rows) {
   rows.add("window", &M::window, range(0, 1 << 24),
            "of decoder: tokens that a token attends to, itself included; 0: all before it");
   rows.add("full_every", &M::full_every, range(0, 1 << 16),
-           "of decoder with a window: every so many-th block attends to all tokens; 0: none does");
+           "of decoder with a window: blocks n, 2 n, ... attend to all tokens; 0: none does");
   rows.add("attention_scale", &M::attention_scale, at_least(0),
            "of decoder: factor of queries times keys; 0: 1 / sqrt(head_width)");
   rows.add("rotary_base", &M::rotary_base, at_least(0),
            "of decoder: longest wavelength of rotary positions / 2 pi; 0: the family's");
   rows.add(
       "local_rotary_base", &M::local_rotary_base, at_least(0),
-      "of decoder: rotary_base of blocks with a window, without rotary_scaling; 0: the family's");
+      "of decoder: rotary base of blocks with a window, unscaled; 0: of gemma3 10,000, else as "
+      "all blocks");
   rows.add("rotary_share", &M::rotary_share, range(0, 1),
            "of decoder: features of a head that are rotated / all; 0: the family's");
   rows.add("rotary_scaling", &M::rotary_scaling, one_of(choices(model::rotary_scalings())),

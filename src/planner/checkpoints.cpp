@@ -20,7 +20,9 @@ std::optional<CheckpointPrediction> predict_checkpoints(const Machine& machine,
   if (config.train.checkpoint_every < 0) {
     return std::nullopt;
   }
-  CheckpointPrediction found{.background = train::saves_in_background(config),
+  const train::Fit& fit = step.plan.fit;
+  CheckpointPrediction found{.background = train::saves_in_background(config) &&
+                                           (fit.budget == 0 || fit.copies_checkpoints),
                              .every = config.train.checkpoint_every};
   double copied = 0;
   for (const PlannedRank& rank : ranks) {

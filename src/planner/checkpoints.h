@@ -3,8 +3,9 @@
 // and the time to read it at a start.
 //
 //   write        bytes of the file / disk.write; all ranks write one file at once
-//   background   (train.checkpoint_background) a step pays the copy of the largest share: 2 bytes /
-//                bandwidth a byte. The disk writes beside training; the next save waits for it:
+//   background   (train.checkpoint_background, and room in memory_budget) a step pays the copy of
+//                the largest share: 2 bytes / bandwidth a byte. The disk writes beside training;
+//                the next save waits for it:
 //                  seconds a step = max(copy / every, write / every - step)
 //   else         the step waits:  seconds a step = write / every
 //   start        bytes of the file / disk.read, at least

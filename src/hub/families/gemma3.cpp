@@ -17,7 +17,7 @@ constexpr LlamaLike kLikeGemma3{.family = "gemma3",
                                 .plus_one = true,
                                 .post_norm = true};
 
-/// layer_types: every so many-th layer attends to all tokens. Older files have only that number.
+/// layer_types: layers n, 2 n, … attend to all tokens. Older files have only n.
 void read_windows(const ConfigJson& json, io::ModelConfig& model) {
   constexpr int64_t kDistance = 6;  // where both keys are missing
   if (json.json().contains("sliding_window") && !json.has("sliding_window")) {
@@ -37,10 +37,9 @@ void read_windows(const ConfigJson& json, io::ModelConfig& model) {
       regular = types[static_cast<size_t>(i)] == (full ? "full_attention" : "sliding_attention");
     }
     if (!regular) {
-      json.refuse(
-          "layer_types",
-          "one entry a layer, of which every so many-th is \"full_attention\" and the others "
-          "are \"sliding_attention\"");
+      json.refuse("layer_types",
+                  "one entry a layer: \"full_attention\" in layers n, 2 n, ..., else "
+                  "\"sliding_attention\"");
     }
   }
   if (model.full_every > model.layers) {

@@ -15,7 +15,8 @@
 //   none       8 C residual streams + 14 e C: norm outputs, qkv, attention, MLP around gelu
 //   selective  8 C + 8 e C: norm outputs and gelu are computed again
 //   full       4 C: its input; the rest is there for one block at a time
-// A gated MLP adds e F, post-norms 8 C. A parallel block keeps 4 C instead of 8 C.
+// A gated MLP adds e F; post-norms add 8 C (not in full). A parallel block keeps 4 C instead of
+// 8 C.
 #include <string>
 #include <vector>
 

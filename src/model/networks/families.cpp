@@ -72,7 +72,7 @@ constexpr Family kGemma{.name = "gemma",
 constexpr Family kGemma3{.name = "gemma3",
                          .help =
                              "Gemma 3: as gemma, with norms after attention and MLP and of the "
-                             "heads of queries and keys; model.full_every",
+                             "heads of queries and keys; set model.window and full_every",
                          .norm = "rmsnorm",
                          .norm_epsilon = 1e-6,
                          .activation = "gelu",

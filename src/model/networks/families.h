@@ -34,7 +34,7 @@ Registry<Family> families();
 /// The options of a decoder's layers. `vocabulary`: of the data.
 struct Decoder {
   Embedding::Options embedding;
-  TransformerBlock::Options block;  ///< of a block without model.full_every and local_rotary_base
+  TransformerBlock::Options block;  ///< before block_at applies the two numbers below
   Head::Options head;
   int64_t full_every = 0;
   double local_rotary_base = 0;

@@ -19,7 +19,8 @@ struct alignas(64) TileShapes {
 };
 
 inline void configure_tiles() {
-  // In memory: GCC 12 takes the instruction to read 8 bytes, and would drop stores of the others.
+  // A static constant: GCC 12 takes the instruction to read 8 bytes, and would drop the stores of
+  // the others to the stack.
   static constexpr TileShapes kShapes;
   _tile_loadconfig(&kShapes);
 }
