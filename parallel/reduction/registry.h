@@ -27,7 +27,8 @@ struct ReductionEntry {
 
   /// Passes elements through the wire even if none is encoded.
   bool encodes_plain = false;
-  /// What a whole sum allocates. Halves are those of sra.
+  /// Upper bound of the memory that a sum of an array takes. Its halves, scatter and gather alone,
+  /// are sra's, and take sra's.
   Workspace (*workspace)(const ReducedArray&) = sra_workspace;
   /// Collective. Null: only between GPUs.
   std::unique_ptr<Reduction> (*make)(Communicator&, Arena&, const PieceOptions&) = nullptr;
@@ -53,7 +54,8 @@ std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& c
 /// "auto": "hierarchical" where several machines have several ranks each, else "sra".
 std::string_view best_reduction(const Membership& members);
 
-/// Of one reduction, or of "auto".
+/// Upper bound of the memory that a reduction of an array takes, its halves included.
+/// `name`: of one, or "auto".
 Workspace workspace_of(std::string_view name, const ReducedArray& array);
 
 }  // namespace espalier::parallel

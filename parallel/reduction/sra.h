@@ -33,6 +33,7 @@ namespace espalier::parallel {
 int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bool coded,
                   const PieceOptions& options);
 
+/// The memory that a sum, a scatter or a gather of an array takes.
 Workspace sra_workspace(const ReducedArray& array);
 /// The array of a job over so many ranks. Messages are those of pieces as sra cuts them.
 ReducedArray reduced_array(const SliceJob& job, int ranks);

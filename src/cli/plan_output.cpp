@@ -258,8 +258,8 @@ std::vector<std::string> PlanOutput::notes() const {
   if (const double host = planner::host_memory(ranks_of_best());
       machine_.host_memory > 0 && host > machine_.host_memory) {
     notes.push_back(fmt::format(
-        "a rank needs {} of the host's memory, and has {}: set train.checkpoint_background = "
-        "false, or use more stages (parallel.pipeline)",
+        "a rank needs {} of host memory, and host.memory of the machine file gives it {}: set "
+        "train.checkpoint_background = false, or use more stages (parallel.pipeline)",
         bytes_text(host), bytes_text(machine_.host_memory)));
   }
   if (const auto found = checkpoints()) {

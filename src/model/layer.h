@@ -102,7 +102,8 @@ class Layer {
   virtual ~Layer() = default;
 
   virtual std::string_view name() const = 0;
-  /// What its time depends on, beside the shapes of its parameters.
+  /// Differs between layers whose parameters have equal shapes and whose times differ (windows of
+  /// attention). Layers with equal shapes and variants are timed once.
   virtual int64_t variant() const { return 0; }
   /// In forward order.
   virtual std::vector<sparse::ParameterSpec> parameters() const = 0;

@@ -6,8 +6,7 @@
 // ranks compute at once, so the times contain what ranks of one machine cost each other: calibrate
 // with as many ranks as a run has on a machine. Each codec encodes and decodes a bucket. Messages
 // of several sizes between ranks 0 and 1 give the link. Rank 0 writes a file and reads it from the
-// disk again. Cost: about two
-// minutes at most.
+// disk again. Cost: about two minutes at most.
 #include <filesystem>
 #include <functional>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the targets of tokenizers do with one that loads.
+// The common part of the fuzz targets of tokenizers: encodes and decodes a text.
 #include "io/tokenizer/tokenizer.h"
 #include "src/core/error.h"
 #include "tests/fuzz/fuzz.h"

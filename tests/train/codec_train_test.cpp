@@ -180,12 +180,13 @@ TEST(CodedRuns, DifferentSettingsFailBeforeAnythingIsSent) {
 TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
   const TempDir dir;
   for (const std::string codec :
-       {"maxmin:4", "topk:0.5", "adaptive", "fastest", "adaprec", "powersgd"}) {
+       {"fp32", "maxmin:4", "topk:0.5", "adaptive", "fastest", "adaprec", "powersgd"}) {
     for (const std::string reduction : {"sra", "ring", "all-to-all", "hierarchical", "auto"}) {
       SCOPED_TRACE(codec + " " + reduction);
       io::Config config = coded(dir, codec);
       config.parallel.reduction = reduction;
-      config.parallel.error_feedback = true;
+      config.parallel.error_feedback = codec != "fp32";
+      config.train.dtype = codec == "fp32" || codec == "maxmin:4" ? "bf16" : "fp32";
       config.model.width = 64;
       config.parallel.codec_every = 4;
       config.parallel.codec_trial = 5;

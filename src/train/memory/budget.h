@@ -83,7 +83,7 @@ struct MemoryPlan {
   /// Host memory for the copy of this rank's share of a checkpoint, while it is written in the
   /// background. Not in `needed`: without room for it there is none.
   size_t checkpoint_copy = 0;
-  /// What this stage adds to the file of a checkpoint: the shares of all its replicas.
+  /// Bytes that all replicas of this stage together write to a checkpoint.
   size_t checkpoint_file = 0;
   sparse::StateParts parts;  ///< of `last`
   size_t teacher = 0;        ///< model state of the teacher
