@@ -3,10 +3,12 @@
 
     generate.py [--shape gpt2|llama] [--rounds 5] [--tokens 64] [--peer-tokens 16] [--prompt 16] [--batches 1,8]
                 [--threads 2] [--ways dense,0.5,0.9] [--torch PYTHON] [--program build/src/cli/espalier] [--folder DIR]
+                [--llama-bench PROGRAM]
 
 Makes checkpoints with random weights: dense, and pruned by magnitude to each sparsity. Each round runs every way at
 every batch, then transformers (a python that has torch, transformers and h5py) with a model of the same shape, greedy,
-with its key-value cache. A number is of new tokens alone: the prompt is read before. Prints a line of JSON for each
+with its key-value cache. With --llama-bench (of llama.cpp; the python needs gguf) llama.cpp generates at batch 1, too,
+from a bf16 file of the same shape with random weights. A number is of new tokens alone: the prompt is read before. Prints a line of JSON for each
 measurement, then a table of medians over the rounds.
 
 Bound: bytes that a new token must read / rate of memory. The bytes are those of all matrices but embeddings that are
@@ -30,6 +32,7 @@ SHAPES = {
 }
 
 PEERS = ("transformers bf16", "transformers fp32")
+LLAMA = "llama.cpp bf16"
 PEER = r'''
 import json, sys, time
 import torch
@@ -110,6 +113,60 @@ with h5py.File(path, "w") as file:
 '''
 
 
+GGUF = r'''
+import json, sys
+import gguf, numpy as np
+path, shape = sys.argv[1], json.loads(sys.argv[2])
+draw = np.random.default_rng(1)
+C, F, V, K = shape["width"], shape["mlp"], shape["vocabulary"], shape["kv_heads"] * shape["width"] // shape["heads"]
+gpt = shape["kind"] == "gpt"
+out = gguf.GGUFWriter(path, "gpt2" if gpt else "qwen2")
+out.add_context_length(shape["context"])
+out.add_embedding_length(C)
+out.add_block_count(shape["layers"])
+out.add_feed_forward_length(F)
+out.add_head_count(shape["heads"])
+out.add_head_count_kv(shape["kv_heads"])
+out.add_layer_norm_eps(1e-5) if gpt else out.add_layer_norm_rms_eps(1e-6)
+out.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+out.add_tokenizer_model("no_vocab")
+out.add_vocab_size(V)
+def matrix(name, rows, cols):
+    bf16 = gguf.GGMLQuantizationType.BF16
+    numbers = draw.standard_normal((rows, cols), dtype=np.float32) * 0.02
+    out.add_tensor(name + ".weight", gguf.quants.quantize(numbers, bf16), raw_dtype=bf16)
+def linear(name, rows, cols, bias):
+    matrix(name, rows, cols)
+    if bias:
+        out.add_tensor(name + ".bias", np.zeros(rows, np.float32))
+def norm(name):
+    out.add_tensor(name + ".weight", np.ones(C, np.float32))
+    if gpt:
+        out.add_tensor(name + ".bias", np.zeros(C, np.float32))
+matrix("token_embd", V, C)
+if gpt:
+    out.add_tensor("position_embd.weight", np.zeros((shape["context"], C), np.float32))
+norm("output_norm")
+for i in range(shape["layers"]):
+    block = f"blk.{i}."
+    norm(block + "attn_norm")
+    norm(block + "ffn_norm")
+    if gpt:
+        linear(block + "attn_qkv", 3 * C, C, True)
+    else:
+        for name, rows in (("attn_q", C), ("attn_k", K), ("attn_v", K)):
+            linear(block + name, rows, C, True)
+        linear(block + "ffn_gate", F, C, False)
+    linear(block + "attn_output", C, C, gpt)
+    linear(block + "ffn_up", F, C, gpt)
+    linear(block + "ffn_down", C, F, gpt)
+out.write_header_to_file()
+out.write_kv_data_to_file()
+out.write_tensors_to_file()
+out.close()
+'''
+
+
 def config_of(shape, threads):
     model = {"kind": shape["kind"], "layers": shape["layers"], "heads": shape["heads"], "width": shape["width"],
              "context": shape["context"], "vocabulary": shape["vocabulary"], "tie_embeddings": True}
@@ -154,7 +211,17 @@ def prepare(options, shape, folder):
             files[way] = os.path.join(folder, f"pruned-{way}.h5")
             if not os.path.exists(files[way]):
                 output([options.program, "prune", dense, "-o", files[way], "--method", "magnitude", "--sparsity", way])
+    if options.llama_bench:
+        files[LLAMA] = os.path.join(folder, "llama.gguf")
+        if not os.path.exists(files[LLAMA]):
+            output([options.torch, "-c", GGUF, files[LLAMA], json.dumps(shape)])
     return files
+
+
+def llama_cpp(options, file):
+    command = [options.llama_bench, "-m", file, "-t", str(options.threads), "-p", "0", "-n", str(options.tokens), "-d",
+               str(options.prompt), "-r", "2", "-o", "json"]
+    return json.loads(output(command))[0]["avg_ts"]
 
 
 def sample(options, shape, file, batch):
@@ -170,8 +237,11 @@ def measure(options, shape, files):
     for round_number in range(options.rounds):
         rate = json.loads(output([options.torch, "-c", RATE, str(options.threads)]))["bytes_per_second"]
         for batch in options.batches:
-            for way in options.ways + list(PEERS):
-                if way in PEERS:
+            for way in options.ways + list(PEERS) + ([LLAMA] if options.llama_bench and batch == 1 else []):
+                if way == LLAMA:
+                    speed = llama_cpp(options, files[way])
+                    share = bytes_per_token(shape, "dense", options.prompt + options.tokens / 2, batch) * speed / rate
+                elif way in PEERS:
                     tokens = min(options.tokens, options.peer_tokens)
                     about = [shape, tokens, options.prompt, batch, options.threads, way.split()[1]]
                     speed = json.loads(output([options.torch, "-c", PEER, json.dumps(about)]))["tokens_per_second"]
@@ -187,14 +257,18 @@ def measure(options, shape, files):
 
 
 def table(options, results):
-    print("\n| batch | way | tokens/s | share of the bound | ratio to transformers bf16, fp32 |\n|---|---|---|---|---|")
+    print("\n| batch | way | tokens/s | share of the bound | ratio to transformers bf16, fp32, llama.cpp |")
+    print("|---|---|---|---|---|")
     for batch in options.batches:
+        llama = [LLAMA] if options.llama_bench and batch == 1 else []
         of = lambda way, key: [r[key] for r in results if r["batch"] == batch and r["way"] == way]
-        for way in options.ways + list(PEERS):
+        for way in options.ways + list(PEERS) + llama:
             speeds = of(way, "tokens_per_second")
-            ratios = [statistics.median(a / b for a, b in zip(speeds, of(peer, "tokens_per_second"))) for peer in PEERS]
+            ratios = [statistics.median(a / b for a, b in zip(speeds, of(peer, "tokens_per_second")))
+                      for peer in list(PEERS) + llama]
             print(f"| {batch} | {way} | {statistics.median(speeds):.1f} | "
-                  f"{100 * statistics.median(of(way, 'share_of_bound')):.0f} % | {ratios[0]:.1f}, {ratios[1]:.1f} |")
+                  f"{100 * statistics.median(of(way, 'share_of_bound')):.0f} % | "
+                  f"{', '.join(f'{ratio:.1f}' for ratio in ratios)} |")
 
 
 def main():
@@ -209,6 +283,7 @@ def main():
     parser.add_argument("--ways", type=lambda text: text.split(","), default=["dense", "0.5", "0.9"])
     parser.add_argument("--torch", default=sys.executable)
     parser.add_argument("--program", default=os.path.join(ROOT, "build/src/cli/espalier"))
+    parser.add_argument("--llama-bench", help="program llama-bench of llama.cpp")
     parser.add_argument("--folder", help="keeps the checkpoints there; default: a temporary one")
     options = parser.parse_args()
     shape = SHAPES[options.shape]

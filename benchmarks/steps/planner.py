@@ -11,15 +11,21 @@ between them (scripts/two_hosts.sh), where TWO.toml was calibrated:
 
     scripts/two_hosts.sh --rate 1gbit mpirun build/src/cli/espalier plan --calibrate -o link.toml
 
-Needs build/src/cli/espalier (ESPALIER names another). COUNT configurations (30), RUNS runs of each (3).
-Prints a line of JSON for each configuration: step_ms of a run is the median step of its second half;
-`measured_ms` is the median run, `spread_pct` the slowest over the fastest. Then the median and the
-worst error.
+Needs build/src/cli/espalier (ESPALIER names another). COUNT configurations (30), RUNS rounds (3), in
+each of which all configurations run once. Prints a line of JSON for each configuration: step_ms of a run
+is the median step of its second half; `measured_ms` is the median run, `spread_pct` the slowest over the
+fastest. Then the median and the worst error.
+
+FASTEST=1, for a machine that others use, too: `measured_ms` is the first decile of all steps but the
+first three, and machine files should be of `--calibrate --rounds 4`. Predicted and
+measured times are then those of the machine without other load.
 """
+import itertools
 import json
 import os
 import pathlib
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -30,7 +36,10 @@ PROGRAM = os.environ.get("ESPALIER", str(ROOT / "build/src/cli/espalier"))
 COUNT = int(os.environ.get("COUNT", "30"))
 RUNS = int(os.environ.get("RUNS", "3"))
 LINK = os.environ.get("LINK", "")
+FASTEST = os.environ.get("FASTEST", "") == "1"
 STEPS = 16
+SECONDS = 2  # of a run, at least, with FASTEST
+WARM_UP = 3
 
 
 def draw(source):
@@ -63,12 +72,12 @@ def words(settings):
     return [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
 
 
-def measured(settings, ranks, text, folder):
-    """Milliseconds of a step; bytes of the arena of the rank that needs most; of its process outside it."""
+def measured(settings, ranks, steps, text, folder):
+    """Milliseconds of steps; bytes of the arena of the rank that needs most; of its process outside it."""
     launch = [str(ROOT / "scripts/mpirun.sh"), str(ranks)] if ranks > 1 else []
     if LINK:
         launch = [str(ROOT / "scripts/two_hosts.sh"), "--rate", LINK, "mpirun"]
-    extra = {"data.train": [text], "train.steps": STEPS, "train.eval_every": 0, "train.eval_batches": 1,
+    extra = {"data.train": [text], "train.steps": steps, "train.eval_every": 0, "train.eval_batches": 1,
              "train.checkpoint_every": -1, "run.threads": 1, "run.trace": False,
              "optimizer.warmup_steps": 1}
     run = subprocess.run([*launch, PROGRAM, "train", str(ROOT / "configs/shakespeare-char.toml"), "--resume",
@@ -78,8 +87,8 @@ def measured(settings, ranks, text, folder):
     rows = [json.loads(line) for line in open(f"{folder}/metrics.jsonl")]
     summary = json.load(open(f"{folder}/summary.json"))
     planned = summary["planned_peak"]
-    return (statistics.median(row["step_ms"] for row in rows[len(rows) // 2:]),
-            max(rank["all"]["peak"] for rank in summary["memory"]["ranks"]), planned["process"] - planned["all"])
+    return ([row["step_ms"] for row in rows], max(rank["all"]["peak"] for rank in summary["memory"]["ranks"]),
+            planned["process"] - planned["all"])
 
 
 def predicted(settings, ranks, machine):
@@ -94,22 +103,28 @@ def predicted(settings, ranks, machine):
 def main():
     text, one, two = (os.path.abspath(path) for path in sys.argv[1:4])
     source = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 1)
-    errors, memory_errors = [], []
+    configurations = [draw(source) for _ in range(COUNT)]
+    plans = [predicted(settings, ranks, one if ranks == 1 else two) for settings, ranks in configurations]
+    runs = [[] for _ in range(COUNT)]
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(COUNT):
-            settings, ranks = draw(source)
-            plan = predicted(settings, ranks, one if ranks == 1 else two)
-            runs = [measured(settings, ranks, text, f"{folder}/{number}-{run}") for run in range(RUNS)]
-            step = statistics.median(run[0] for run in runs)
-            _, memory, outside = runs[0]
-            fastest, slowest = min(runs)[0], max(runs)[0]
-            errors.append(plan["step_ms"] / step - 1)
-            memory_errors.append((plan["memory"] - outside) / memory - 1)
-            print(json.dumps({"ranks": ranks, **settings, "measured_ms": round(step, 3),
-                              "spread_pct": round(100 * (slowest / fastest - 1), 1),
-                              "predicted_ms": round(plan["step_ms"], 3),
-                              "error_pct": round(100 * errors[-1], 1),
-                              "memory_error_pct": round(100 * memory_errors[-1], 2)}), flush=True)
+        for _, (number, (settings, ranks)) in itertools.product(range(RUNS), enumerate(configurations)):
+            steps = max(STEPS, min(200, int(SECONDS * 1e3 / plans[number]["step_ms"]))) if FASTEST else STEPS
+            runs[number].append(measured(settings, ranks, steps, text, f"{folder}/run"))
+            shutil.rmtree(f"{folder}/run")
+            print(f"configuration {number}: {statistics.median(runs[number][-1][0]):.2f} ms", file=sys.stderr)
+    errors, memory_errors = [], []
+    for (settings, ranks), plan, of in zip(configurations, plans, runs):
+        steps = sorted(step for times, _, _ in of for step in times[WARM_UP:])
+        medians = [statistics.median(times[len(times) // 2:]) for times, _, _ in of]
+        step = steps[len(steps) // 10] if FASTEST else statistics.median(medians)
+        _, memory, outside = of[0]
+        errors.append(plan["step_ms"] / step - 1)
+        memory_errors.append((plan["memory"] - outside) / memory - 1)
+        print(json.dumps({"ranks": ranks, **settings, "measured_ms": round(step, 3),
+                          "spread_pct": round(100 * (max(medians) / min(medians) - 1), 1),
+                          "predicted_ms": round(plan["step_ms"], 3),
+                          "error_pct": round(100 * errors[-1], 1),
+                          "memory_error_pct": round(100 * memory_errors[-1], 2)}), flush=True)
     sizes = sorted(abs(error) for error in errors)
     print(f"median error {100 * statistics.median(sizes):.1f} %, worst {100 * sizes[-1]:.1f} %, "
           f"mean {100 * statistics.mean(errors):+.1f} %; memory: worst "

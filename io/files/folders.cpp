@@ -120,9 +120,28 @@ void check_replaceable(const fs::path& path) {
         path.string());
 }
 
+namespace {
+/// Temporary files of killed processes that would have replaced `path`. Best effort.
+void remove_abandoned_of(const fs::path& path) {
+  const std::string begin = path.filename().string() + ".tmp-";
+  std::vector<fs::path> entries;
+  try {
+    entries = entries_of(folder_of(path));
+  } catch (const Failure&) {
+    return;  // the write itself says what is wrong with the folder
+  }
+  for (const fs::path& entry : entries) {
+    if (entry.filename().string().starts_with(begin) && is_abandoned(entry)) {
+      file_system().unlink(entry);  // if it stays, it does no harm
+    }
+  }
+}
+}  // namespace
+
 fs::path make_way_for(const fs::path& path) {
   check_replaceable(path);
   make_folder_of(path);
+  remove_abandoned_of(path);
   fs::path temporary = temporary_name(path);
   const int error = error_of([&] { return file_system().unlink(temporary); });
   check_system(error == 0 || error == ENOENT, error,

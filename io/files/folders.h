@@ -24,7 +24,7 @@ void make_folder_of(const std::filesystem::path& path);
 /// replace a device or a pipe.
 void check_replaceable(const std::filesystem::path& path);
 /// The temporary name of a file that will replace `path`: checks the target, makes its folder, and
-/// removes what an earlier process with our PID left.
+/// removes those whose processes on this machine have ended. Cost: reads the folder.
 std::filesystem::path make_way_for(const std::filesystem::path& path);
 /// Renames `temporary` to `path`, in the same folder.
 void publish(const std::filesystem::path& temporary, const std::filesystem::path& path);

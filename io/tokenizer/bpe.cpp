@@ -1,30 +1,15 @@
 #include "io/tokenizer/bpe.h"
 
 #include <algorithm>
-#include <bit>
-#include <limits>
 
 #include "io/tokenizer/utf8.h"
 
 namespace espalier::io {
 namespace {
 
-constexpr int64_t kMaxIds = int64_t{1} << 24;  ///< that of model.vocabulary
-constexpr uint64_t kNoPair = UINT64_MAX;
-constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxIds = int64_t{1} << 24;            ///< that of model.vocabulary
 constexpr std::string_view kSeparator = "\xe2\x96\x81";  ///< U+2581, "▁"
 constexpr char32_t kSeparatorPoint = 0x2581;
-/// Words of more symbols are merged with a heap.
-constexpr size_t kFewSymbols = 40;
-
-uint64_t pair_key(int32_t left, int32_t right) {
-  return uint64_t{static_cast<uint32_t>(left)} << 32U | static_cast<uint32_t>(right);
-}
-
-uint64_t mixed_bits(uint64_t key) {
-  key *= 0x9e3779b97f4a7c15U;
-  return key ^ key >> 32U;
-}
 
 /// Printable characters of Latin-1 stand for themselves, others for U+0100 and up, in order.
 struct ByteAlphabet {
@@ -129,8 +114,7 @@ void Bpe::read_merges(const JsonField& merges) {
     merges.refuse("is no list");
   }
   const size_t count = merges.value().size();
-  merges_.assign(std::bit_ceil(std::max<size_t>(2 * count, 2)), Merge{.pair = kNoPair});
-  const size_t mask = merges_.size() - 1;
+  merger_ = PairMerger(count);
   std::vector<int32_t> merged;
   merged.reserve(count);
   std::string both;
@@ -167,12 +151,8 @@ void Bpe::read_merges(const JsonField& merges) {
                                          : right_id < 0 ? right
                                                         : std::string_view(both)));
     }
-    const uint64_t pair = pair_key(left_id, right_id);
-    size_t at = mixed_bits(pair) & mask;
-    while (merges_[at].pair != kNoPair && merges_[at].pair != pair) {
-      at = (at + 1) & mask;
-    }
-    merges_[at] = {.pair = pair, .rank = rank++, .merged = both_id};  // of equal pairs the last
+    // Of equal pairs the last counts.
+    merger_.add({.left = left_id, .right = right_id, .rank = rank++, .merged = both_id});
     merged.push_back(both_id);
   }
   find_cuts(merged);
@@ -279,20 +259,6 @@ const std::string* Bpe::token_of(int32_t id) const {
   return found == index_of_.end() ? nullptr : &tokens_[found->second];
 }
 
-const Bpe::Merge* Bpe::merge_of(int32_t left, int32_t right) const {
-  const uint64_t pair = pair_key(left, right);
-  const size_t mask = merges_.size() - 1;
-  for (size_t at = mixed_bits(pair) & mask;; at = (at + 1) & mask) {
-    const Merge& merge = merges_[at];
-    if (merge.pair == pair) {
-      return &merge;
-    }
-    if (merge.pair == kNoPair) {
-      return nullptr;
-    }
-  }
-}
-
 int32_t Bpe::character_id(std::string_view character) const {
   if (character.size() == 1) {
     return ascii_ids_[static_cast<unsigned char>(character[0])];
@@ -320,15 +286,11 @@ void Bpe::encode_uncached(std::string_view word, Scratch& scratch,
     }
   }
   begin_symbols(word, scratch);
-  if (scratch.symbols.size() <= kFewSymbols) {
-    merge_few(scratch, out);
-  } else {
-    merge_many(scratch, out);
-  }
+  merger_.merge(scratch.merges, out);
 }
 
 void Bpe::begin_symbols(std::string_view word, Scratch& scratch) const {
-  std::vector<Scratch::Symbol>& symbols = scratch.symbols;
+  std::vector<PairMerger::Symbol>& symbols = scratch.merges.symbols;
   symbols.clear();
   bool unknown_before = false;  // one that is not in `symbols` yet
   const auto add_unknown = [&] {
@@ -371,97 +333,6 @@ void Bpe::begin_symbols(std::string_view word, Scratch& scratch) const {
     unknown_before = true;
   }
   add_unknown();
-}
-
-void Bpe::pair_up(Scratch& scratch, size_t left, size_t right) const {
-  Scratch::Symbol& symbol = scratch.symbols[left];
-  const Merge* merge = merge_of(symbol.id, scratch.symbols[right].id);
-  symbol.rank = merge == nullptr ? kNoRank : merge->rank;
-  symbol.merged = merge == nullptr ? -1 : merge->merged;
-}
-
-/// Time quadratic in the number of symbols.
-void Bpe::merge_few(Scratch& scratch, std::vector<int32_t>& out) const {
-  std::vector<Scratch::Symbol>& symbols = scratch.symbols;
-  for (size_t i = 0; i + 1 < symbols.size(); ++i) {
-    pair_up(scratch, i, i + 1);
-  }
-  while (symbols.size() > 1) {
-    size_t best = 0;
-    for (size_t i = 1; i + 1 < symbols.size(); ++i) {
-      if (symbols[i].rank < symbols[best].rank) {
-        best = i;
-      }
-    }
-    if (symbols[best].rank == kNoRank) {
-      break;
-    }
-    symbols[best].id = symbols[best].merged;
-    symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-    if (best + 1 < symbols.size()) {
-      pair_up(scratch, best, best + 1);
-    }
-    if (best > 0) {
-      pair_up(scratch, best - 1, best);
-    }
-  }
-  for (const Scratch::Symbol& symbol : symbols) {
-    out.push_back(symbol.id);
-  }
-}
-
-/// Time n log n: pairs wait in a heap; one that has changed since it was added is dropped.
-void Bpe::merge_many(Scratch& scratch, std::vector<int32_t>& out) const {
-  std::vector<Scratch::Symbol>& symbols = scratch.symbols;
-  std::vector<Scratch::Candidate>& heap = scratch.heap;
-  require(symbols.size() < size_t{kNoRank}, "a word has less than 2^31 symbols", symbols.size());
-  heap.clear();
-  const auto later = [](const Scratch::Candidate& a, const Scratch::Candidate& b) {
-    return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
-  };
-  const auto look = [&](int32_t left) {
-    pair_up(scratch, static_cast<size_t>(left),
-            static_cast<size_t>(symbols[static_cast<size_t>(left)].after));
-    const Scratch::Symbol& symbol = symbols[static_cast<size_t>(left)];
-    if (symbol.rank != kNoRank) {
-      heap.push_back({.rank = symbol.rank, .left = left, .merged = symbol.merged});
-      std::ranges::push_heap(heap, later);
-    }
-  };
-  const auto count = static_cast<int32_t>(symbols.size());
-  for (int32_t i = 0; i < count; ++i) {
-    symbols[static_cast<size_t>(i)].before = i - 1;
-    symbols[static_cast<size_t>(i)].after = i + 1 < count ? i + 1 : -1;
-    symbols[static_cast<size_t>(i)].rank = kNoRank;
-  }
-  for (int32_t i = 0; i + 1 < count; ++i) {
-    look(i);
-  }
-  constexpr int32_t kRemoved = -2;
-  while (!heap.empty()) {
-    std::ranges::pop_heap(heap, later);
-    const Scratch::Candidate candidate = heap.back();
-    heap.pop_back();
-    Scratch::Symbol& left = symbols[static_cast<size_t>(candidate.left)];
-    if (left.after < 0 || left.rank != candidate.rank) {
-      continue;  // the pair is another one now, or has been merged
-    }
-    Scratch::Symbol& right = symbols[static_cast<size_t>(left.after)];
-    left.id = candidate.merged;
-    left.rank = kNoRank;
-    left.after = right.after;
-    right.after = kRemoved;
-    if (left.after >= 0) {
-      symbols[static_cast<size_t>(left.after)].before = candidate.left;
-      look(candidate.left);
-    }
-    if (left.before >= 0) {
-      look(left.before);
-    }
-  }
-  for (int32_t i = 0; i >= 0; i = symbols[static_cast<size_t>(i)].after) {
-    out.push_back(symbols[static_cast<size_t>(i)].id);
-  }
 }
 
 }  // namespace espalier::io

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "io/tokenizer/json_field.h"
+#include "io/tokenizer/pair_merger.h"
 #include "io/tokenizer/word_cache.h"
 
 namespace espalier::io {
@@ -19,20 +20,7 @@ class Bpe {
   /// Memory of an encoding; one per thread.
   struct Scratch {
     WordCache cache;
-    struct Symbol {
-      int32_t id = 0;
-      int32_t rank = 0;    ///< of the pair with the next symbol
-      int32_t merged = 0;  ///< what that pair becomes
-      int32_t before = -1;
-      int32_t after = -1;
-    };
-    std::vector<Symbol> symbols;
-    struct Candidate {
-      int32_t rank = 0;
-      int32_t left = 0;
-      int32_t merged = 0;
-    };
-    std::vector<Candidate> heap;
+    PairMerger::Scratch merges;
   };
 
   Bpe() = default;
@@ -58,22 +46,13 @@ class Bpe {
   int32_t largest_id() const { return largest_id_; }
 
  private:
-  struct Merge {
-    uint64_t pair = 0;
-    int32_t rank = 0;
-    int32_t merged = 0;
-  };
   void read_vocabulary(const JsonField& vocabulary);
   void read_merges(const JsonField& merges);
   void find_symbols();
   void find_cuts(const std::vector<int32_t>& merged);
-  const Merge* merge_of(int32_t left, int32_t right) const;
   int32_t character_id(std::string_view character) const;
   void encode_uncached(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
   void begin_symbols(std::string_view word, Scratch& scratch) const;
-  void pair_up(Scratch& scratch, size_t left, size_t right) const;
-  void merge_few(Scratch& scratch, std::vector<int32_t>& out) const;
-  void merge_many(Scratch& scratch, std::vector<int32_t>& out) const;
 
   bool bytes_ = false;
   bool ignore_merges_ = false;
@@ -94,7 +73,7 @@ class Bpe {
   bool has_separator_ = false;                ///< "▁" is a token
   std::array<bool, 128> cuts_after_ascii_{};  ///< "x▁" is in no token
   std::unordered_map<char32_t, bool> cuts_after_;
-  std::vector<Merge> merges_;  ///< open addressing; its size is a power of two
+  PairMerger merger_;
   int32_t largest_id_ = -1;
 };
 

@@ -39,6 +39,7 @@ class WireReader {
   struct Field {
     uint64_t number = 0;
     bool is_bytes = false;
+    bool is_fixed32 = false;
     uint64_t value = 0;        ///< of a number
     std::string_view bytes{};  ///< of a text or a message
     std::string_view whole{};  ///< with its tag
@@ -64,6 +65,7 @@ class WireReader {
         field.bytes = take(varint());
         break;
       case 5:
+        field.is_fixed32 = true;
         field.value = fixed(4);
         break;
       default:
@@ -128,12 +130,11 @@ class WireReader {
 SentencePieceFile::Piece read_piece(std::string_view message, size_t id, const std::string& file) {
   SentencePieceFile::Piece piece;
   WireReader reader(message, file);
-  float score = 0;
   for (WireReader::Field field; reader.next(field);) {
     if (field.number == 1) {
       piece.text = reader.message(field);
-    } else if (field.number == 2) {
-      score = std::bit_cast<float>(static_cast<uint32_t>(reader.number(field)));
+    } else if (field.number == 2 && field.is_fixed32) {  // the library ignores other types
+      piece.score = std::bit_cast<float>(static_cast<uint32_t>(reader.number(field)));
     } else if (field.number == 3) {
       const uint64_t kind = reader.number(field);
       if (kind < 1 || kind > 6) {
@@ -149,7 +150,7 @@ SentencePieceFile::Piece read_piece(std::string_view message, size_t id, const s
   if (piece.text.find('\0') != std::string_view::npos || !is_valid_utf8(piece.text)) {
     refuse_file(file, "has a piece {} that is no text in UTF-8", id);
   }
-  if (!std::isfinite(score)) {
+  if (!std::isfinite(piece.score)) {
     refuse_file(file, "has a piece {} whose score is no finite number", id);
   }
   return piece;

@@ -45,6 +45,7 @@ struct SentencePieceFile {
   struct Piece {
     std::string_view text{};
     Kind kind = Kind::normal;
+    float score = 0;  ///< finite
   };
 
   std::vector<Piece> pieces{};  ///< by id

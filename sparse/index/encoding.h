@@ -128,6 +128,8 @@ void decode_words(const Coding& coding, const Coded& coded, int64_t first, const
 
 /// Throws Failure unless 0 <= kept <= size <= kMaxElements.
 void check_counts(int64_t size, int64_t kept);
+/// The same, up to kMaxPlannedElements.
+void check_planned_counts(int64_t size, int64_t kept);
 
 /// Throws Failure, which begins with `what`, unless `data` is the words of `bits` bits and no bit
 /// beyond them is set.

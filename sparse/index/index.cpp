@@ -33,7 +33,7 @@ void check_shape(const Encoding& encoding, int64_t size, const IndexShape& shape
 
 Index::Index(int64_t size, int64_t kept, const Encoding& encoding, const IndexShape& shape)
     : encoding_(kept == size ? Encoding::full : encoding), size_(size), kept_(kept), shape_(shape) {
-  check_counts(size, kept);
+  check_planned_counts(size, kept);
   require(encoding_ != Encoding::full || kept == size, "a full index keeps everything", kept, size);
   require(encoding_.coding != nullptr, "the encoding is for files only", encoding_.name);
   check_shape(encoding_, size, shape);

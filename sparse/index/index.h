@@ -34,7 +34,7 @@ class Index {
   /// `full` for any other mask, and encodings of files. Throws Failure when the encoding cannot
   /// hold the mask. A dry arena counts the bytes only, as in `planned`.
   Index(Arena& arena, const Mask& mask, const Encoding& encoding, const IndexShape& shape = {});
-  /// Of `size` elements, all kept.
+  /// Of `size` elements, all kept. Stores no positions: `size` is at most kMaxPlannedElements.
   static Index full(int64_t size);
   /// For dry runs: allocates the predicted bytes, holds no positions.
   static Index planned(Arena& arena, int64_t size, int64_t kept, const Encoding& encoding,

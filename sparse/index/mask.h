@@ -9,8 +9,10 @@
 
 namespace espalier::sparse {
 
-/// Largest parameter, in elements.
+/// Largest parameter, in elements, whose positions fit int32.
 inline constexpr int64_t kMaxElements = 0x7fffffff;
+/// Largest that dry runs and plans count, without positions.
+inline constexpr int64_t kMaxPlannedElements = int64_t{1} << 40;
 
 class Mask {
  public:

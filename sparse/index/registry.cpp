@@ -70,15 +70,20 @@ std::vector<const Encoding*> file_encodings() {
 }
 
 void check_counts(int64_t size, int64_t kept) {
-  check(size >= 0 && size <= kMaxElements,
-        "index: a parameter of {} elements is outside [0, {}]: positions are 32-bit", size,
-        kMaxElements);
+  check(size <= kMaxElements,
+        "index: a parameter of {} elements is too large: positions are 32-bit", size);
+  check_planned_counts(size, kept);
+}
+
+void check_planned_counts(int64_t size, int64_t kept) {
+  check(size >= 0 && size <= kMaxPlannedElements,
+        "index: a parameter of {} elements is outside [0, {}]", size, kMaxPlannedElements);
   check(kept >= 0 && kept <= size, "index: {} kept elements are outside [0, {}]", kept, size);
 }
 
 size_t predicted_bytes(const Encoding& encoding, int64_t size, int64_t kept,
                        const IndexShape& shape) {
-  check_counts(size, kept);
+  check_planned_counts(size, kept);
   if (kept == size) {
     return 0;
   }
@@ -97,7 +102,7 @@ size_t predicted_bytes(const Encoding& encoding, int64_t size, int64_t kept,
 }
 
 double entropy_bound_bytes(int64_t size, int64_t kept) {
-  check_counts(size, kept);
+  check_planned_counts(size, kept);
   if (kept == 0 || kept == size) {
     return 0;
   }
@@ -107,7 +112,7 @@ double entropy_bound_bytes(int64_t size, int64_t kept) {
 }
 
 const Encoding& best_encoding(int64_t size, int64_t kept) {
-  check_counts(size, kept);
+  check_planned_counts(size, kept);
   if (kept == size) {
     return Encoding::full;
   }

@@ -390,6 +390,7 @@ Json listing(const io::Config& given, int ranks) {
   const train::TeacherFile* teacher = opened ? &*opened : nullptr;
   const AssumedProblem problem = assume_problem(config, teacher);
   const model::Layers layers = model::make_layers(config.model, problem.shape);
+  train::check_sizes(layers);
   const std::vector<sparse::ParameterSpec> specs = model::parameters_of(layers);
   config::check_patterns(config, specs);
   const train::RunShape run{.problem = problem.shape,

@@ -22,7 +22,7 @@ struct PlanArguments {
   std::string ranks;  ///< empty: 1, or those of the run
   planner::TensorSplit tensor;
   bool search = false, codecs = false, json = false, calibrate = false, quick = false;
-  int threads = 1;
+  int threads = 1, rounds = 1;
 };
 
 /// "8": that number; "64..2048": 64, 128, … 2048.
@@ -134,6 +134,7 @@ int measure(const PlanArguments& arguments) {
     const planner::Machine machine =
         planner::calibrate(comm, {.threads = arguments.threads,
                                   .quick = arguments.quick,
+                                  .rounds = arguments.rounds,
                                   .directory = fs::absolute(arguments.output).parent_path(),
                                   .on_progress = [&](const std::string& text) {
                                     if (comm.rank() == 0 && on_terminal()) {
@@ -187,6 +188,12 @@ void register_plan(CLI::App& app, Action& chosen) {
                     "measure this machine (under mpirun: with all its ranks) and write -o FILE");
   command->add_flag("--quick", arguments->quick, "with --calibrate: few and small measurements");
   command->add_option("--threads", arguments->threads, "with --calibrate: threads of a rank")
+      ->capture_default_str();
+  command
+      ->add_option("--rounds", arguments->rounds,
+                   "with --calibrate: at least so many rounds of trainings; each operation keeps "
+                   "its shortest time. Use 4 on a shared machine")
+      ->check(CLI::Range(1, 100))
       ->capture_default_str();
   command->add_option("-o,--output", arguments->output,
                       "write a page (plan.html); with --calibrate: the machine file");

@@ -262,6 +262,14 @@ std::vector<std::string> PlanOutput::notes() const {
         "train.checkpoint_background = false, or use more stages (parallel.pipeline)",
         bytes_text(host), bytes_text(machine_.host_memory)));
   }
+  for (const sparse::ParameterSpec& spec : model::parameters_of(run_.layers)) {
+    if (spec.shape.count() > sparse::kMaxElements) {
+      notes.push_back(fmt::format(
+          "{} has {} elements; runs support at most 2^31 - 1, so this network can only be planned",
+          spec.name, spec.shape.count()));
+      break;
+    }
+  }
   if (const auto found = checkpoints()) {
     notes.push_back(text_of(*found, best().step));
   }

@@ -149,10 +149,11 @@ std::vector<kernels::OperationRow> train_probe(const Probe& probe, parallel::Com
   return rows;
 }
 
-/// Adds the operations of a training to `machine`, each with its mean time over the ranks.
-void measure(const Probe& probe, parallel::Communicator& comm, int threads, Machine& machine) {
+/// The operations of a training, each with the mean time of a call over the ranks; in an order that
+/// does not depend on times.
+std::vector<kernels::OperationRow> measure(const Probe& probe, parallel::Communicator& comm,
+                                           int threads) {
   std::vector<kernels::OperationRow> rows = train_probe(probe, comm, threads);
-  // Equal on all ranks but for the times, which order them.
   std::ranges::sort(rows, [](const auto& a, const auto& b) {
     return std::tie(a.name, a.extents, a.cost.flops, a.cost.bytes) <
            std::tie(b.name, b.extents, b.cost.flops, b.cost.bytes);
@@ -162,18 +163,65 @@ void measure(const Probe& probe, parallel::Communicator& comm, int threads, Mach
     seconds.push_back(row.seconds / static_cast<double>(row.calls) / comm.size());
   }
   parallel::all_reduce_small(comm, seconds, parallel::Combine::sum);
-  const DType dtype = dtype_by_name(probe.dtype);
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i].seconds = seconds[i];
     rows[i].calls = 1;
-    if (seconds[i] > 0 && rows[i].cost.flops + rows[i].cost.bytes > 0) {
-      machine.measured[measured_key(dtype, rows[i].name)].push_back(rows[i]);
-      if (rows[i].name.starts_with("gemm")) {
+  }
+  return rows;
+}
+
+/// `best`: rows of the same operations, or empty.
+void keep_shortest(std::vector<kernels::OperationRow> rows,
+                   std::vector<kernels::OperationRow>& best) {
+  require(best.empty() || best.size() == rows.size(), "a training has the same operations again");
+  for (size_t i = 0; i < best.size(); ++i) {
+    rows[i].seconds = std::min(rows[i].seconds, best[i].seconds);
+  }
+  best = std::move(rows);
+}
+
+void add_operations(const Probe& probe, const std::vector<kernels::OperationRow>& rows,
+                    Machine& machine) {
+  const DType dtype = dtype_by_name(probe.dtype);
+  for (const kernels::OperationRow& row : rows) {
+    if (row.seconds > 0 && row.cost.flops + row.cost.bytes > 0) {
+      machine.measured[measured_key(dtype, row.name)].push_back(row);
+      if (row.name.starts_with("gemm")) {
         double& peak = machine.peak[probe.dtype];
-        peak = std::max(peak, rows[i].cost.flops / seconds[i]);
+        peak = std::max(peak, row.cost.flops / row.seconds);
       }
     }
   }
+}
+
+/// By probe. Round 1 skips the probes that do not fit into `options.seconds`. Later rounds repeat
+/// the measured probes: `options.rounds` in all, then more until the time is over.
+std::vector<std::vector<kernels::OperationRow>> measure_all(const std::vector<Probe>& all,
+                                                            const CalibrationOptions& options,
+                                                            parallel::Communicator& comm) {
+  std::vector<std::vector<kernels::OperationRow>> best;
+  const double begin = now_seconds();
+  const auto is_over = [&] {
+    std::array<double, 1> passed{now_seconds() - begin};
+    parallel::all_reduce_small(comm, passed, parallel::Combine::max);
+    return passed[0] > options.seconds;
+  };
+  for (int round = 0; round < options.rounds || (!options.quick && !is_over()); ++round) {
+    const size_t count = round == 0 ? all.size() : best.size();
+    for (size_t i = 0; i < count; ++i) {
+      const bool may_end = round == 0 || round >= options.rounds;
+      if (may_end && is_over()) {
+        break;
+      }
+      if (options.on_progress) {
+        options.on_progress(
+            fmt::format("round {}, {} of {}: {}", round + 1, i + 1, count, all[i].text()));
+      }
+      best.resize(std::max(best.size(), i + 1));
+      keep_shortest(measure(all[i], comm, options.threads), best[i]);
+    }
+  }
+  return best;
 }
 
 /// Bytes per second of copies, read and written, by all ranks at once.
@@ -195,40 +243,31 @@ double copy_rate(parallel::Communicator& comm, bool quick) {
 /// dropped before it is read, as far as the system lets it.
 void measure_disk(const CalibrationOptions& options, Machine& machine) {
   const size_t pieces = options.quick ? 1 : 64;
-  const std::vector<std::byte> piece(size_t{8} << 20U, std::byte{1});
-  const auto bytes = static_cast<double>(pieces * piece.size());
+  std::vector<std::byte> piece(size_t{8} << 20U, std::byte{1});
   const std::filesystem::path path =
       options.directory / fmt::format(".espalier-disk-{}", ::getpid());
-  const auto read_errors = [&](const io::RawFile& file) {
+  io::RawFile file = io::RawFile::create(path);
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);  // the open file stays; a kill leaves nothing
+  const auto rate_of = [&](const auto& work) {
+    const double begin = now_seconds();
+    work();
     check(file.error() == 0, "the disk of {} cannot be measured: {}; write -o to another folder",
           options.directory.string(), std::strerror(file.error()));
+    return static_cast<double>(pieces * piece.size()) / (now_seconds() - begin);
   };
-  struct Removal {
-    const std::filesystem::path& path;
-    ~Removal() {
-      std::error_code error;
-      std::filesystem::remove(path, error);
-    }
-  } const removal{path};
-  {
-    io::RawFile file = io::RawFile::create(path);
-    const double begin = now_seconds();
+  machine.disk_write = rate_of([&] {
     for (size_t i = 0; i < pieces; ++i) {
       file.write(i * piece.size(), piece.size(), piece.data());
     }
     file.sync();
-    read_errors(file);
-    machine.disk_write = bytes / (now_seconds() - begin);
-  }
-  io::RawFile file = io::RawFile::open(path);
+  });
   file.forget_cached();
-  std::vector<std::byte> read(piece.size());
-  const double begin = now_seconds();
-  for (size_t i = 0; i < pieces; ++i) {
-    file.read(i * piece.size(), piece.size(), read.data());
-  }
-  read_errors(file);
-  machine.disk_read = bytes / (now_seconds() - begin);
+  machine.disk_read = rate_of([&] {
+    for (size_t i = 0; i < pieces; ++i) {
+      file.read(i * piece.size(), piece.size(), piece.data());
+    }
+  });
 }
 
 cost::Link measure_link(parallel::Communicator& comm, bool quick) {
@@ -319,17 +358,9 @@ Machine calibrate(parallel::Communicator& comm, const CalibrationOptions& option
   machine.bandwidth = copy_rate(comm, options.quick);
   machine.overlaps = false;
   const std::vector<Probe> all = probes(options.quick);
-  const double begin = now_seconds();
-  for (size_t i = 0; i < all.size(); ++i) {
-    std::array<double, 1> passed{now_seconds() - begin};
-    parallel::all_reduce_small(comm, passed, parallel::Combine::max);
-    if (passed[0] > options.seconds) {
-      break;
-    }
-    if (options.on_progress) {
-      options.on_progress(fmt::format("{} of {}: {}", i + 1, all.size(), all[i].text()));
-    }
-    measure(all[i], comm, options.threads, machine);
+  const auto measured = measure_all(all, options, comm);
+  for (size_t i = 0; i < measured.size(); ++i) {
+    add_operations(all[i], measured[i], machine);
   }
   measure_codecs(comm, options.threads, options.quick, machine);
   constexpr double kMemoryBandwidth = 1;  // of one rank there is no link

@@ -6,7 +6,10 @@
 // ranks compute at once, so the times contain what ranks of one machine cost each other: calibrate
 // with as many ranks as a run has on a machine. Each codec encodes and decodes a bucket. Messages
 // of several sizes between ranks 0 and 1 give the link. Rank 0 writes a file and reads it from the
-// disk again. Cost: about two minutes at most.
+// disk again. Cost: about two minutes; with several rounds a minute each.
+//
+// Trainings repeat until `seconds` have passed, and at least `rounds` times. Each operation keeps
+// its shortest time, so plans predict the machine without other load.
 #include <filesystem>
 #include <functional>
 
@@ -18,7 +21,8 @@ namespace espalier::planner {
 struct CalibrationOptions {
   int threads = 1;       ///< of a rank
   bool quick = false;    ///< a few small measurements, for tests
-  double seconds = 100;  ///< for the trainings: on a slow machine the largest are left out
+  double seconds = 100;  ///< of all trainings: on a slow machine the largest are left out
+  int rounds = 1;        ///< at least, however long they take
   std::filesystem::path directory = ".";  ///< whose disk is measured
   std::function<void(const std::string&)> on_progress;
 };

@@ -42,6 +42,8 @@ TEST(CliErrors, MistakesInAConfigAreNamed) {
            {"train.steps=many", "expected an integer"},
            {"model.width=30", "not divisible by model.heads"},
            {"model.layers=0", "model.layers = 0"},
+           {"model.width=25600 --set model.heads=160 --dry-run",
+            "at most 2147483647 per parameter are supported"},
            {"pruning.sparsity=1.0", "pruning.sparsity = 1"},
            {"pruning.sparsity=-0.1", "pruning.sparsity"},
            {"pruning.exclude='[\"no.such.*\"]'", "no.such.*"},

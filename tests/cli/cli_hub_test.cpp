@@ -182,6 +182,61 @@ TEST(CliHub, OnlyNetworksThatConfigJsonDescribesAreExported) {
   }
 }
 
+TEST(CliHub, AKilledExportOrImportLeavesNothingThatLooksWhole) {
+  const Workplace here;
+  write_hub_model(here, "GPT2LMHeadModel");
+  expect_code(here.run("import hub -o dense.h5 --context 16"), 0);
+  const std::string disk =
+      fs::canonical("/proc/self/exe").parent_path() / "libespalier_slow_disk.so";
+  for (const auto& [command, target] :
+       {std::pair<std::string, std::string>{"export dense.h5 -o out", "out"},
+        {"import hub -o again.h5 --context 16", "again.h5"}}) {
+    // Killed when its temporary name appears: the first fsync takes longer than this waits.
+    const Ran killed = here.shell(fmt::format(
+        "SLOW_DISK_SECONDS=30 LD_PRELOAD='{}' {} {} & pid=$!; n=0; until ls -d {}.tmp-* "
+        ">/dev/null 2>&1; do sleep 0.02; n=$((n+1)); [ $n -lt 1000 ] || exit 3; done; sleep 0.2; "
+        "kill -9 $pid; wait $pid",
+        disk, ESPALIER_PROGRAM, command, target));
+    expect_code(killed, 137);
+    EXPECT_FALSE(fs::exists(here / target)) << target;
+    expect_code(here.run(command), 0);
+    EXPECT_TRUE(fs::exists(here / target)) << target;
+    EXPECT_NE(here.shell(fmt::format("ls -d {}.tmp-*", target)).code, 0) << "remains of " << target;
+  }
+}
+
+/// Pipeline and replicas of a run leave no trace in its export.
+TEST(CliHub, RunsOfSeveralRanksAreExported) {
+  const Workplace here;
+  write_hub_model(here, "Qwen2ForCausalLM");
+  expect_code(here.run("import hub -o dense.h5 --context 16"), 0);
+  expect_code(here.run("data tokenize words.txt --tokenizer dense.h5 -o train.bin"), 0);
+  expect_code(here.run("prune dense.h5 -o pruned.h5 --method magnitude --sparsity 0.5"), 0);
+  here.write("c.toml",
+             "[data]\nkind = \"tokens\"\ntrain = [\"train.bin\"]\n[train]\nsteps = 2\n"
+             "global_batch = 4\nmicro_batch = 2\neval_batches = 1\n[run]\nthreads = 1\n");
+  const auto train = [&](const std::string& launcher, const std::string& more) {
+    expect_code(here.shell(fmt::format("{}{} train c.toml --init pruned.h5 {}", launcher,
+                                       ESPALIER_PROGRAM, more)),
+                0);
+  };
+  const std::string ranks = fmt::format("timeout 120 '{}/scripts/mpirun.sh' ", ESPALIER_SOURCE_DIR);
+  train("", "--out one");
+  train(ranks + "2 ", "--out stages --set parallel.pipeline=2");
+  for (const char* run : {"one", "stages"}) {
+    expect_code(here.run(fmt::format("export {0}/checkpoints/step-000002.h5 -o {0}-hub", run)), 0);
+  }
+  EXPECT_EQ(here.read("stages-hub/model.safetensors"), here.read("one-hub/model.safetensors"));
+  EXPECT_EQ(here.read("stages-hub/config.json"), here.read("one-hub/config.json"));
+  train(ranks + "2 ", "--out replicas --set parallel.zero=1");
+  expect_code(here.run("export replicas/checkpoints/step-000002.h5 -o replicas-hub"), 0);
+  expect_code(here.run("import replicas-hub -o again.h5 --zeros-are-pruned"), 0);
+  const auto kept = [&](const std::string& file) {
+    return here.run("inspect --json " + file).json()["kept_parameters"].get<int64_t>();
+  };
+  EXPECT_EQ(kept("again.h5"), kept("pruned.h5"));
+}
+
 TEST(CliHub, WrongUsage) {
   const Workplace here;
   write_hub_model(here, "GPT2LMHeadModel");

@@ -10,6 +10,7 @@
 
 #include "io/checkpoint/stored_tokenizer.h"
 #include "io/tokenizer/sentencepiece_file.h"
+#include "io/tokenizer/sentencepiece_merger.h"
 #include "io/tokenizer/tokenizer.h"
 #include "tests/io/tokenizer_streams.h"
 #include "tests/support/failure.h"
@@ -26,11 +27,11 @@ using Ids = std::vector<int32_t>;
 
 std::string random_text(std::mt19937& random, size_t pieces) {
   static const std::vector<std::string> all{
-      "the",     "low",       "er",     " the",   " new",   " ",    "  ",      "   ",
-      "\n",      "\n\n",      "\t",     "\r\n",   "über",   "é",    "字",      "🙂",
-      "▁",       " ▁",        "▁▁",     "123",    "aaaa",   "<s>",  "<0x41>",  "ﬁ",
-      "½",       "ﷺ",         "\u00a0", "\u3000", "\u200b", "\x01", "e\u0301", "¨",
-      "<extra>", "<extra_0>", "{}",     "\u0308", "ＡＢＣ", "㍿"};
+      "n",       "e",         "w",   "o",      "the",    "low",    "er",   " the",    " new",
+      " ",       "  ",        "   ", "\n",     "\n\n",   "\t",     "\r\n", "über",    "é",
+      "字",      "🙂",      "▁",   " ▁",     "▁▁",     "123",    "aaaa", "<s>",     "<0x41>",
+      "ﬁ",       "½",         "ﷺ",   "\u00a0", "\u3000", "\u200b", "\x01", "e\u0301", "¨",
+      "<extra>", "<extra_0>", "{}",  "\u0308", "ＡＢＣ", "㍿"};
   std::string text;
   for (size_t i = 0; i < pieces; ++i) {
     text += all[random() % all.size()];
@@ -104,6 +105,55 @@ TEST(SentencePiece, TokensAreThoseOfTheLibrary) {
   }
 }
 
+/// Others need the library: TokensAreThoseOfTheLibrary would pass without the merger.
+TEST(SentencePiece, MostWordsNeedNoLibrary) {
+  const auto encodes = [](const SentencePieceFile& file, const std::string& word) {
+    PairMerger::Scratch scratch;
+    Ids ids;
+    const bool found = SentencePieceMerger(file).encode(word, scratch, ids);
+    EXPECT_EQ(found, !ids.empty()) << word;
+    return found;
+  };
+  const auto variant = [](const std::string& name) {
+    const auto found = std::ranges::find(variants(), name, &Variant::name);
+    return read_sentencepiece_file(found->model, name);
+  };
+  for (const char* name : {"llama", "gemma", "bpe", "bpe identity", "bpe nfkc_cf"}) {
+    const SentencePieceFile file = variant(name);
+    EXPECT_TRUE(encodes(file, " fox")) << name;
+    EXPECT_TRUE(encodes(file, " brown")) << name;
+    EXPECT_FALSE(encodes(file, " ▁")) << name;
+    EXPECT_FALSE(encodes(file, " \xc3")) << name;  // parts of a character
+    EXPECT_FALSE(encodes(file,
+                         "\xbc"
+                         "fox"))
+        << name;
+    EXPECT_EQ(encodes(file, " 🙂"), file.byte_fallback) << name;
+    EXPECT_EQ(encodes(file, "fox"), !file.removes_spaces) << name;
+  }
+  EXPECT_FALSE(encodes(variant("gemma"), "  fox"));  // "▁▁" is user-defined
+  EXPECT_FALSE(encodes(variant("gemma"), " new"));   // "ew", too
+  EXPECT_FALSE(encodes(variant("suffix"), " fox"));
+  EXPECT_FALSE(encodes(variant("unigram"), " fox"));
+
+  SentencePieceFile changed = variant("llama");
+  const auto longer = [](const SentencePieceFile::Piece& piece) {
+    return piece.kind == SentencePieceFile::Kind::normal && piece.text.size() > 3;
+  };
+  const auto first = std::ranges::find_if(changed.pieces, longer);
+  const auto second = std::find_if(first + 1, changed.pieces.end(), longer);
+  ASSERT_NE(second, changed.pieces.end());
+  const float score = second->score;
+  second->score = first->score;
+  EXPECT_FALSE(encodes(changed, " the"));
+  second->score = score;
+  EXPECT_TRUE(encodes(changed, " the"));
+  changed.pieces.push_back({.text = first->text, .kind = SentencePieceFile::Kind::control});
+  EXPECT_FALSE(encodes(changed, " the"));
+  changed.pieces.back() = {.text = "x y", .kind = SentencePieceFile::Kind::unused};
+  EXPECT_FALSE(encodes(changed, " the"));
+}
+
 TEST(SentencePiece, StreamsGiveTheTokensOfTheWholeText) {
   std::mt19937 random(2);
   for (const Variant& variant : variants()) {
@@ -117,7 +167,7 @@ TEST(SentencePiece, StreamsGiveTheTokensOfTheWholeText) {
                 tokenizer.encode(text, false))
           << variant.name << ": " << text;
     }
-    const std::string text = random_text(random, 60000);
+    const std::string text = random_text(random, 90000);
     const Ids whole = tokenizer.encode(text, false);
     for (const size_t part : {777U, 40009U, 300007U}) {
       size_t before_end = 0;

@@ -369,6 +369,29 @@ TEST(Step, ActivationCodecsShortenMessages) {
   EXPECT_NEAR(share, 0.25, 0.03);
 }
 
+double bytes_of(const StepPrediction& step) {
+  return static_cast<double>(step.plan.fit.plan.needed());
+}
+
+/// 25,600 x 102,400 elements exceed int32, so runs refuse these matrices.
+TEST(Step, CountsATrillionParameters) {
+  const Machine machine = machine_of(replaced(kMachine, "memory = 1e10", "memory = 1e13"));
+  for (const double sparsity : {0.0, 0.9}) {
+    io::Config config = gpt(sparsity);
+    config.model.layers = 128;
+    config.model.heads = 160;
+    config.model.width = 25600;
+    config.sparse.storage.fallback = "auto";
+    const Given given(config);
+    const StepPrediction found = predict_step(given.run(), machine, 1);
+    const double parameters = 12.0 * 128 * 25600 * 25600;
+    const double tokens = 16 * 32;
+    EXPECT_NEAR(found.flops, 6 * parameters * tokens * (1 - sparsity),
+                (sparsity > 0 ? 0.2 : 0.01) * found.flops);
+    EXPECT_GT(bytes_of(found), 12 * parameters * (1 - sparsity));
+  }
+}
+
 TEST(Step, SaysWhatIsImpossible) {
   const Machine machine = machine_of(kMachine);
   Given given(gpt());
@@ -423,10 +446,6 @@ std::vector<StepPrediction> all_layouts(const Given& given, const Machine& machi
     }
   }
   return all;
-}
-
-double bytes_of(const StepPrediction& step) {
-  return static_cast<double>(step.plan.fit.plan.needed());
 }
 
 TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
@@ -523,7 +542,7 @@ TEST(Search, LeastMemoryIsBelowThePlan) {
 
 TEST(Calibration, MeasuresWhatRunsUse) {
   parallel::run_ranks(2, [](parallel::Communicator& comm) {
-    const Machine machine = calibrate(comm, {.quick = true, .on_progress = {}});
+    const Machine machine = calibrate(comm, {.quick = true, .rounds = 2, .on_progress = {}});
     if (comm.rank() == 0) {
       for (const char* operation :
            {"fp32 gemm", "fp32 spmm", "fp32 sddmm", "fp32 attention", "fp32 norm_backward",

@@ -274,7 +274,7 @@ TEST(Index, WrongCallsAreNamed) {
   const Mask mask = random_mask(1000, 0.2, 5);
   EXPECT_THROW(Index(arena, mask, Encoding::full), Bug);
   EXPECT_THROW(Index(arena, mask, Encoding::entropy), Bug);
-  EXPECT_THROW(Index::full(kMaxElements + 1), Failure);
+  EXPECT_THROW(Index::full(kMaxPlannedElements + 1), Failure);
   EXPECT_THROW(predicted_bytes(Encoding::int32, 10, 11), Failure);
   const Index index(arena, mask, Encoding::golomb);
   std::vector<int32_t> out(2);

@@ -101,10 +101,10 @@ void check_heads(const io::ModelConfig& config, const Family& family) {
         "model.kv_heads = {}: model.family = \"{}\" has as many heads of keys as of queries; set 0",
         config.kv_heads, family.name);
   const int64_t head = config.head_width > 0 ? config.head_width : config.width / config.heads;
-  check(head <= sparse::kMaxElements / config.heads / config.width / 3,
+  check(head <= sparse::kMaxPlannedElements / config.heads / config.width / 3,
         "model.heads = {} and model.head_width = {} make a weight of more than {} elements; set "
         "fewer",
-        config.heads, head, sparse::kMaxElements);
+        config.heads, head, sparse::kMaxPlannedElements);
 }
 
 /// Keys of rotary positions beside a family that has learned ones.

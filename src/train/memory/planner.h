@@ -38,6 +38,10 @@ struct Plan {
   std::string advice;              ///< shown if the device runs out of memory
 };
 
+/// For runs: throws Failure, with the fix, if a parameter has more than sparse::kMaxElements. Plans
+/// accept larger ones.
+void check_sizes(std::span<const std::unique_ptr<model::Layer>> layers);
+
 /// With parallel.pipeline = "auto" chooses among the stages that fit train.memory_budget those with
 /// the shortest step by estimated_step; more stages than necessary only if they save 5 %, because
 /// the times are measured. Asynchronous schedules take the fewest stages. Usually fewer stages are

@@ -18,6 +18,7 @@
 #include "src/train/exchange/agreement.h"
 #include "src/train/exchange/low_rank_codec.h"
 #include "src/train/memory/host_memory.h"
+#include "src/train/memory/planner.h"
 #include "src/train/memory/storage_choice.h"
 #include "src/train/run/received_checkpoint.h"
 #include "src/train/run/snapshot.h"
@@ -236,6 +237,7 @@ void open(const io::Config& config, const TrainerOptions& options, Opened& opene
   stream.allow_tf32(config.train.tf32);
   stream.set_deterministic(config.run.deterministic);
   opened.layers = model::make_layers(config.model, run.source->problem());
+  check_sizes(opened.layers);
   const std::vector<sparse::ParameterSpec> network = model::parameters_of(opened.layers);
   config::check_patterns(config, network);
   opened.start = initial_masks(config, network, opened.files,

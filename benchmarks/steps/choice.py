@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Is the layout that the planner picks the fastest? Runs all layouts of two ranks on this machine.
+
+    benchmarks/steps/choice.py TEXT TWO.toml [LAYERS,WIDTH,CONTEXT,BATCH ...]
+
+TWO.toml: a machine file of `espalier plan --calibrate` with 2 ranks. Environment as for planner.py: LINK,
+where TWO.toml was calibrated over that link, ESPALIER, RUNS; measured is the first decile of all steps.
+Networks are 90 % pruned, in fp32 and bf16 (default: one of 4 blocks and one of 6). Layouts: replicas with
+each storage, reduction, micro-batch and ZeRO stage, and two stages with each schedule, storage and
+micro-batch. Prints a line of JSON for each layout, then of each network the fastest, the planner's pick,
+and how much longer the pick takes.
+"""
+import itertools
+import json
+import os
+import shutil
+import sys
+import tempfile
+
+import planner
+
+
+def layouts(batch):
+    for storage, micro in itertools.product(("sparse", "expanded"), (1, 2, 4, 8)):
+        settings = {"sparse.storage": storage, "train.micro_batch": micro}
+        if batch // 2 % micro == 0:
+            for reduction, zero in itertools.product(("sra", "ring"), (0, 1)):
+                yield settings | {"parallel.reduction": reduction, "parallel.zero": zero}
+        if batch % micro == 0 and batch // micro >= 2:
+            for schedule in ("gpipe", "1f1b", "zb-h1", "zb-v"):
+                yield settings | {"parallel.pipeline": 2, "parallel.schedule": schedule}
+
+
+def network(text, dtype):
+    layers, width, context, batch = map(int, text.split(","))
+    return batch, {"model.layers": layers, "model.width": width, "model.heads": width // 64,
+                   "model.context": context, "model.tie_embeddings": False, "train.dtype": dtype,
+                   "train.global_batch": batch, "pruning.method": "random", "pruning.scope": "layer",
+                   "pruning.at_step": 0, "pruning.sparsity": 0.9}
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    text, machine = (os.path.abspath(path) for path in sys.argv[1:3])
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for shape, dtype in itertools.product(sys.argv[3:] or ["4,512,128,8", "6,384,256,8"], ("fp32", "bf16")):
+            batch, common = network(shape, dtype)
+            tried = list(layouts(batch))
+            predicted = [planner.predicted(common | more, 2, machine)["step_ms"] for more in tried]
+            steps = [[] for _ in tried]
+            for _, (number, more) in itertools.product(range(planner.RUNS), enumerate(tried)):
+                count = max(planner.STEPS, min(200, int(planner.SECONDS * 1e3 / predicted[number])))
+                times, _, _ = planner.measured(common | more, 2, count, text, f"{folder}/run")
+                steps[number] += times[planner.WARM_UP:]
+                shutil.rmtree(f"{folder}/run")
+            measured = [sorted(times)[len(times) // 10] for times in steps]
+            for more, prediction, measurement in zip(tried, predicted, measured):
+                print(json.dumps({"network": shape, "dtype": dtype, **more, "predicted_ms": round(prediction, 2),
+                                  "measured_ms": round(measurement, 2)}), flush=True)
+            best = min(range(len(tried)), key=measured.__getitem__)
+            pick = min(range(len(tried)), key=predicted.__getitem__)
+            results.append(f"{shape} {dtype}: {len(tried)} layouts, {max(measured):.1f} to {measured[best]:.1f} ms; "
+                           f"fastest {tried[best]}; pick {tried[pick]}: {measured[pick]:.1f} ms, "
+                           f"{measured[pick] / measured[best] - 1:+.1%}")
+    print("\n".join(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+#include "io/tokenizer/sentencepiece_merger.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include "io/tokenizer/utf8.h"
+
+namespace espalier::io {
+namespace {
+
+using File = SentencePieceFile;
+
+constexpr size_t kMaxCutBytes = 256;                    ///< of a piece: it is cut at each place
+constexpr size_t kMaxCuts = 16;                         ///< of a piece, on average, into two pieces
+constexpr size_t kMaxWord = size_t{1} << 20;            ///< bytes
+constexpr std::string_view kMarkText = "\xe2\x96\x81";  ///< U+2581, "▁"
+
+bool is_character(std::string_view text) {
+  return !text.empty() && text.size() == utf8_bytes(text[0]);
+}
+
+/// Normal pieces by rank; empty if scores alone do not determine the library's result.
+std::vector<int32_t> ranked_pieces(const File& file) {
+  if (file.model != File::Model::bpe) {
+    return {};
+  }
+  std::vector<std::pair<float, int32_t>> scores;
+  std::unordered_set<std::string_view> reserved;  // the library finds these before normal ones
+  for (const File::Piece& piece : file.pieces) {
+    if (piece.kind != File::Kind::normal && piece.kind != File::Kind::user_defined) {
+      reserved.insert(piece.text);
+    }
+  }
+  for (size_t id = 0; id < file.pieces.size(); ++id) {
+    const File::Piece& piece = file.pieces[id];
+    const bool normal = piece.kind == File::Kind::normal;
+    if (piece.kind == File::Kind::unused || piece.text.size() > kMaxCutBytes ||
+        (normal && reserved.contains(piece.text))) {
+      return {};
+    }
+    if (normal) {
+      scores.emplace_back(-piece.score, static_cast<int32_t>(id));
+    }
+  }
+  std::ranges::sort(scores);
+  std::vector<int32_t> ids;
+  std::optional<float> last;  // of a piece that merges make
+  for (const auto& [score, id] : scores) {
+    if (!is_character(file.pieces[static_cast<size_t>(id)].text)) {
+      if (last == score) {
+        return {};  // the library merges the leftmost of both
+      }
+      last = score;
+    }
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+}  // namespace
+
+SentencePieceMerger::SentencePieceMerger(const File& file)
+    : characters_(file.characters), removes_spaces_(file.removes_spaces) {
+  find_bytes(file);
+  ascii_.fill(unknown_);
+  const std::vector<int32_t> ranked = ranked_pieces(file);
+  const std::string_view mark = file.escapes_spaces ? kMarkText : " ";
+  mark_ = code_point(mark, 0);
+  std::unordered_map<std::string_view, int32_t> id_of;
+  for (const File::Piece& piece : file.pieces) {
+    if (piece.kind == File::Kind::user_defined && piece.text.starts_with(mark) &&
+        piece.text.size() > mark.size()) {
+      user_defined_after_space_.insert(code_point(piece.text, mark.size()));
+    }
+  }
+  for (const int32_t id : ranked) {
+    const std::string_view text = file.pieces[static_cast<size_t>(id)].text;
+    id_of[text] = id;
+    for (size_t at = 0; at < text.size(); at += utf8_bytes(text[at])) {
+      set(code_point(text, at), kOnlyLibrary);  // unless it is a piece
+    }
+  }
+  for (const int32_t id : ranked) {
+    const std::string_view text = file.pieces[static_cast<size_t>(id)].text;
+    if (is_character(text)) {
+      set(code_point(text, 0), id);
+    }
+  }
+  for (const File::Piece& piece : file.pieces) {
+    const bool other = piece.kind != File::Kind::normal && piece.kind != File::Kind::byte;
+    if (piece.kind == File::Kind::user_defined || (other && is_character(piece.text))) {
+      set(code_point(piece.text, 0), kOnlyLibrary);
+    }
+  }
+  set(code_point(kMarkText, 0), kOnlyLibrary);
+  const auto space = id_of.find(mark);
+  const bool user_defined_space = std::ranges::any_of(file.pieces, [](const File::Piece& piece) {
+    return piece.kind == File::Kind::user_defined && piece.text.starts_with(' ');
+  });
+  if (space == id_of.end() || user_defined_space || file.space_is_suffix) {
+    return;
+  }
+  std::vector<PairMerger::Merge> merges;
+  for (size_t rank = 0; rank < ranked.size(); ++rank) {
+    const std::string_view text = file.pieces[static_cast<size_t>(ranked[rank])].text;
+    for (size_t at = utf8_bytes(text[0]); at < text.size(); at += utf8_bytes(text[at])) {
+      const auto left = id_of.find(text.substr(0, at));
+      const auto right = id_of.find(text.substr(at));
+      if (left != id_of.end() && right != id_of.end()) {
+        merges.push_back({.left = left->second,
+                          .right = right->second,
+                          .rank = static_cast<int32_t>(rank),
+                          .merged = ranked[rank]});
+      }
+    }
+    if (merges.size() > kMaxCuts + kMaxCuts * ranked.size()) {
+      return;
+    }
+  }
+  space_ = space->second;
+  merger_ = PairMerger(merges.size());
+  std::ranges::for_each(merges, [this](const auto& merge) { merger_.add(merge); });
+}
+
+void SentencePieceMerger::set(char32_t point, int32_t id) {
+  (point < ascii_.size() ? ascii_[point] : others_[point]) = id;
+}
+
+/// Sets byte_ids_ and unknown_: a character in no piece becomes its bytes, if all bytes are pieces.
+void SentencePieceMerger::find_bytes(const File& file) {
+  std::unordered_map<std::string_view, int32_t> id_of;
+  for (size_t id = 0; id < file.pieces.size(); ++id) {
+    if (file.pieces[id].kind == File::Kind::byte) {
+      id_of[file.pieces[id].text] = static_cast<int32_t>(id);
+    }
+  }
+  bool all = file.byte_fallback;
+  for (unsigned byte = 0; byte < byte_ids_.size(); ++byte) {
+    const auto found = id_of.find(fmt::format("<0x{:02X}>", byte));
+    all = all && found != id_of.end();
+    byte_ids_[byte] = found != id_of.end() ? found->second : -1;
+  }
+  unknown_ = all ? kBytes : kOnlyLibrary;
+}
+
+/// Returns a piece's id, kOnlyLibrary or kBytes.
+int32_t SentencePieceMerger::id_of(std::string_view word, size_t at) const {
+  const auto first = static_cast<unsigned char>(word[at]);
+  std::string_view form;
+  if (characters_.begins(first) && characters_.match(word.substr(at), form) > 0) {
+    return kOnlyLibrary;
+  }
+  if (first == ' ') {
+    return id_of_space(word, at);
+  }
+  if (first < ascii_.size()) {
+    return ascii_[first];
+  }
+  const auto found = others_.find(code_point(word, at));
+  return found == others_.end() ? unknown_ : found->second;
+}
+
+int32_t SentencePieceMerger::id_of_space(std::string_view word, size_t at) const {
+  if (at > 0 && removes_spaces_) {
+    return kOnlyLibrary;
+  }
+  if (at + 1 < word.size()) {
+    if (at + 1 + utf8_bytes(word[at + 1]) > word.size()) {
+      return kOnlyLibrary;  // the map of characters cuts within one
+    }
+    const char32_t next = word[at + 1] == ' ' ? mark_ : code_point(word, at + 1);
+    if (user_defined_after_space_.contains(next)) {
+      return kOnlyLibrary;
+    }
+  }
+  return space_;
+}
+
+bool SentencePieceMerger::encode(std::string_view word, PairMerger::Scratch& scratch,
+                                 std::vector<int32_t>& out) const {
+  if (space_ < 0 || word.empty() || word.size() > kMaxWord ||
+      (removes_spaces_ && (word[0] != ' ' || word == " "))) {
+    return false;
+  }
+  scratch.symbols.clear();
+  for (size_t at = 0; at < word.size();) {
+    const size_t bytes = utf8_bytes(word[at]);
+    const bool whole = !is_continuation(word[at]) && at + bytes <= word.size();
+    const int32_t id = whole ? id_of(word, at) : kOnlyLibrary;
+    if (id == kOnlyLibrary) {
+      return false;
+    }
+    if (id == kBytes) {
+      for (const char byte : word.substr(at, bytes)) {
+        scratch.symbols.push_back({.id = byte_ids_[static_cast<unsigned char>(byte)]});
+      }
+    } else {
+      scratch.symbols.push_back({.id = id});
+    }
+    at += bytes;
+  }
+  merger_.merge(scratch, out);
+  return true;
+}
+
+}  // namespace espalier::io
