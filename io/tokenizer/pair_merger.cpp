@@ -13,32 +13,30 @@ constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
 /// Words of more symbols are merged with a heap.
 constexpr size_t kFewSymbols = 40;
 
-uint64_t hash_of(int32_t left, int32_t right) {
-  const uint64_t key =
-      (uint64_t{static_cast<uint32_t>(left)} << 32U | static_cast<uint32_t>(right)) *
-      0x9e3779b97f4a7c15U;
-  return key ^ key >> 32U;
+constexpr uint64_t kFree = UINT64_MAX;
+
+uint64_t pair_of(int32_t left, int32_t right) {
+  return uint64_t{static_cast<uint32_t>(left)} << 32U | static_cast<uint32_t>(right);
 }
 
 }  // namespace
 
-PairMerger::PairMerger(size_t merges) : merges_(std::bit_ceil(std::max<size_t>(2 * merges, 2))) {}
+PairMerger::PairMerger(size_t merges) : slots_(std::bit_ceil(std::max<size_t>(2 * merges, 2))) {}
 
 /// Of the pair, or a free one.
-size_t PairMerger::slot_of(int32_t left, int32_t right) const {
-  const size_t mask = merges_.size() - 1;
-  size_t at = hash_of(left, right) & mask;
-  while (merges_[at].merged >= 0 && (merges_[at].left != left || merges_[at].right != right)) {
+[[gnu::always_inline]] inline size_t PairMerger::slot_of(uint64_t pair) const {
+  const size_t mask = slots_.size() - 1;
+  const uint64_t mixed = pair * 0x9e3779b97f4a7c15U;
+  size_t at = (mixed ^ mixed >> 32U) & mask;
+  while (slots_[at].pair != pair && slots_[at].pair != kFree) {
     at = (at + 1) & mask;
   }
   return at;
 }
 
-void PairMerger::add(const Merge& merge) { merges_[slot_of(merge.left, merge.right)] = merge; }
-
-const PairMerger::Merge* PairMerger::find(int32_t left, int32_t right) const {
-  const Merge& merge = merges_[slot_of(left, right)];
-  return merge.merged < 0 ? nullptr : &merge;
+void PairMerger::add(const Merge& merge) {
+  const uint64_t pair = pair_of(merge.left, merge.right);
+  slots_[slot_of(pair)] = {.pair = pair, .rank = merge.rank, .merged = merge.merged};
 }
 
 void PairMerger::merge(Scratch& scratch, std::vector<int32_t>& out) const {
@@ -49,11 +47,12 @@ void PairMerger::merge(Scratch& scratch, std::vector<int32_t>& out) const {
   }
 }
 
-void PairMerger::pair_up(Scratch& scratch, size_t left, size_t right) const {
+[[gnu::always_inline]] inline void PairMerger::pair_up(Scratch& scratch, size_t left,
+                                                       size_t right) const {
   Symbol& symbol = scratch.symbols[left];
-  const Merge* merge = find(symbol.id, scratch.symbols[right].id);
-  symbol.rank = merge == nullptr ? kNoRank : merge->rank;
-  symbol.merged = merge == nullptr ? -1 : merge->merged;
+  const Slot& slot = slots_[slot_of(pair_of(symbol.id, scratch.symbols[right].id))];
+  symbol.rank = slot.pair == kFree ? kNoRank : slot.rank;
+  symbol.merged = slot.merged;
 }
 
 /// Time quadratic in the number of symbols.

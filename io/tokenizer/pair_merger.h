@@ -48,13 +48,17 @@ class PairMerger {
   void merge(Scratch& scratch, std::vector<int32_t>& out) const;
 
  private:
-  const Merge* find(int32_t left, int32_t right) const;
-  size_t slot_of(int32_t left, int32_t right) const;
+  struct Slot {
+    uint64_t pair = UINT64_MAX;  ///< left and right; all ones: free
+    int32_t rank = 0;
+    int32_t merged = -1;
+  };
+  size_t slot_of(uint64_t pair) const;
   void pair_up(Scratch& scratch, size_t left, size_t right) const;
   void merge_few(Scratch& scratch, std::vector<int32_t>& out) const;
   void merge_many(Scratch& scratch, std::vector<int32_t>& out) const;
 
-  std::vector<Merge> merges_;  ///< open addressing; its size is a power of two
+  std::vector<Slot> slots_;  ///< open addressing; its size is a power of two
 };
 
 }  // namespace espalier::io

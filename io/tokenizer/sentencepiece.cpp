@@ -282,11 +282,7 @@ class SentencePieceTokenizer final : public TokenizerModel {
   std::unique_ptr<Processor> whole_;  ///< of the first part of a text
   std::unique_ptr<Processor> later_;  ///< of others; null: the same
   std::vector<int32_t> before_, after_;
-  struct Scratch {
-    WordCache cache;
-    PairMerger::Scratch merges;
-  };
-  mutable WorkspacePool<Scratch> scratch_;
+  mutable WorkspacePool<SentencePieceMerger::Scratch> scratch_;
 };
 
 void SentencePieceTokenizer::read_config(const std::string& text) {
@@ -360,14 +356,14 @@ size_t SentencePieceTokenizer::encode_long_parts(const TextWindow& window,
 size_t SentencePieceTokenizer::encode_words(const TextWindow& window,
                                             std::vector<int32_t>& out) const {
   size_t begin = 0;
-  scratch_.with([&](Scratch& scratch) {
+  scratch_.with([&](SentencePieceMerger::Scratch& scratch) {
     const auto finish_word = [&](size_t end) {
       const std::string_view word = window.text.substr(begin, end - begin);
       if (begin == 0 && !window.continues) {
         encode_part(*whole_, word, out);
       } else {
         scratch.cache.append(word, out, [&] {
-          if (!merger_.encode(word, scratch.merges, out)) {
+          if (!merger_.encode(word, scratch, out)) {
             encode_part(processor_of(false), word, out);
           }
         });

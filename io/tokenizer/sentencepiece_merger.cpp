@@ -83,6 +83,13 @@ SentencePieceMerger::SentencePieceMerger(const File& file)
     for (size_t at = 0; at < text.size(); at += utf8_bytes(text[at])) {
       set(code_point(text, at), kOnlyLibrary);  // unless it is a piece
     }
+    for (size_t at = 1; at < text.size(); ++at) {
+      const auto left = static_cast<unsigned char>(text[at - 1]);
+      const auto right = static_cast<unsigned char>(text[at]);
+      if (left < ascii_.size() && right < ascii_.size()) {
+        neighbours_[left * ascii_.size() + right] = true;
+      }
+    }
   }
   for (const int32_t id : ranked) {
     const std::string_view text = file.pieces[static_cast<size_t>(id)].text;
@@ -180,31 +187,53 @@ int32_t SentencePieceMerger::id_of_space(std::string_view word, size_t at) const
   return space_;
 }
 
-bool SentencePieceMerger::encode(std::string_view word, PairMerger::Scratch& scratch,
+bool SentencePieceMerger::encode(std::string_view word, Scratch& scratch,
                                  std::vector<int32_t>& out) const {
   if (space_ < 0 || word.empty() || word.size() > kMaxWord ||
       (removes_spaces_ && (word[0] != ' ' || word == " "))) {
     return false;
   }
-  scratch.symbols.clear();
-  for (size_t at = 0; at < word.size();) {
-    const size_t bytes = utf8_bytes(word[at]);
-    const bool whole = !is_continuation(word[at]) && at + bytes <= word.size();
-    const int32_t id = whole ? id_of(word, at) : kOnlyLibrary;
-    if (id == kOnlyLibrary) {
+  for (size_t at = 0; at < word.size(); at += utf8_bytes(word[at])) {
+    const bool whole = !is_continuation(word[at]) && at + utf8_bytes(word[at]) <= word.size();
+    if (!whole || id_of(word, at) == kOnlyLibrary) {
       return false;
     }
+  }
+  size_t begin = 0;
+  for (size_t at = 1; at <= word.size(); ++at) {
+    if (at == word.size() || can_cut(word[at - 1], word[at])) {
+      const std::string_view part = word.substr(begin, at - begin);
+      scratch.cache.append(part, out, [&] { merge(word, begin, at, scratch, out); });
+      begin = at;
+    }
+  }
+  return true;
+}
+
+/// No piece holds both characters, so no merge joins them.
+bool SentencePieceMerger::can_cut(char before, char after) const {
+  const auto left = static_cast<unsigned char>(before);
+  const auto right = static_cast<unsigned char>(after);
+  return left < ascii_.size() && right < ascii_.size() && before != ' ' && after != ' ' &&
+         !neighbours_[left * ascii_.size() + right];
+}
+
+void SentencePieceMerger::merge(std::string_view word, size_t begin, size_t end, Scratch& scratch,
+                                std::vector<int32_t>& out) const {
+  scratch.merges.symbols.clear();
+  for (size_t at = begin; at < end;) {
+    const size_t bytes = utf8_bytes(word[at]);
+    const int32_t id = id_of(word, at);
     if (id == kBytes) {
       for (const char byte : word.substr(at, bytes)) {
-        scratch.symbols.push_back({.id = byte_ids_[static_cast<unsigned char>(byte)]});
+        scratch.merges.symbols.push_back({.id = byte_ids_[static_cast<unsigned char>(byte)]});
       }
     } else {
-      scratch.symbols.push_back({.id = id});
+      scratch.merges.symbols.push_back({.id = id});
     }
     at += bytes;
   }
-  merger_.merge(scratch, out);
-  return true;
+  merger_.merge(scratch.merges, out);
 }
 
 }  // namespace espalier::io

@@ -1,8 +1,10 @@
 #pragma once
 // Encodes words of SentencePiece BPE models without the library: the same tokens, faster. Refuses
 // words that the normalizer changes or that touch user-defined pieces. The rank of a pair is the
-// position of its merged piece in descending order of scores.
+// position of its merged piece in descending order of scores. Words are divided between characters
+// that no piece holds side by side; the tokens of the parts are cached.
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <string_view>
 #include <unordered_map>
@@ -11,11 +13,18 @@
 
 #include "io/tokenizer/pair_merger.h"
 #include "io/tokenizer/sentencepiece_file.h"
+#include "io/tokenizer/word_cache.h"
 
 namespace espalier::io {
 
 class SentencePieceMerger {
  public:
+  /// Memory of an encoding; one per thread.
+  struct Scratch {
+    WordCache cache;  ///< of parts of words; words may share it
+    PairMerger::Scratch merges;
+  };
+
   /// Encodes no word if scores alone do not determine the library's result: the model is not of
   /// BPE, has unused pieces, or two pieces that merges make have the same score, or a normal piece
   /// the text of a reserved one. Nor if a piece has more than 256 bytes, or pieces can be cut in
@@ -24,7 +33,7 @@ class SentencePieceMerger {
 
   /// Appends the tokens of `word`, a part that does not begin the text. False: only the library can
   /// encode it; nothing is appended.
-  bool encode(std::string_view word, PairMerger::Scratch& scratch, std::vector<int32_t>& out) const;
+  bool encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& out) const;
 
  private:
   static constexpr int32_t kOnlyLibrary = -1;  ///< of a character: only the library can encode it
@@ -32,6 +41,9 @@ class SentencePieceMerger {
   void find_bytes(const SentencePieceFile& file);
   void set(char32_t point, int32_t id);
   int32_t id_of(std::string_view word, size_t at) const;
+  bool can_cut(char before, char after) const;
+  void merge(std::string_view word, size_t begin, size_t end, Scratch& scratch,
+             std::vector<int32_t>& out) const;
   int32_t id_of_space(std::string_view word, size_t at) const;
 
   PairMerger merger_;
@@ -41,8 +53,9 @@ class SentencePieceMerger {
   int32_t space_ = -1;                ///< -1: no word can be encoded
   std::array<int32_t, 128> ascii_{};  ///< ids of characters, kOnlyLibrary or kBytes
   std::unordered_map<char32_t, int32_t> others_;
-  int32_t unknown_ = kOnlyLibrary;       ///< of characters in no piece
-  std::array<int32_t, 256> byte_ids_{};  ///< of byte pieces
+  std::bitset<size_t{128} * 128> neighbours_;  ///< pairs of ASCII characters that a piece holds
+  int32_t unknown_ = kOnlyLibrary;             ///< of characters in no piece
+  std::array<int32_t, 256> byte_ids_{};        ///< of byte pieces
   /// Second characters of user-defined pieces that begin with the mark of a space.
   std::unordered_set<char32_t> user_defined_after_space_;
 };

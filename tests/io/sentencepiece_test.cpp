@@ -108,7 +108,7 @@ TEST(SentencePiece, TokensAreThoseOfTheLibrary) {
 /// Others need the library: TokensAreThoseOfTheLibrary would pass without the merger.
 TEST(SentencePiece, MostWordsNeedNoLibrary) {
   const auto encodes = [](const SentencePieceFile& file, const std::string& word) {
-    PairMerger::Scratch scratch;
+    SentencePieceMerger::Scratch scratch;
     Ids ids;
     const bool found = SentencePieceMerger(file).encode(word, scratch, ids);
     EXPECT_EQ(found, !ids.empty()) << word;
