@@ -61,22 +61,7 @@ struct Values {
   return read_values(wide);
 }
 
-#if defined(__AMX_TILE__)
-/// Intel from Sapphire Rapids on: hardware gathers (benchmarks/results/generation.md).
-[[gnu::always_inline]] inline __m256i read_columns(const uint16_t* columns) {
-  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(columns)));
-}
-[[gnu::always_inline]] inline __m256i read_columns(const uint32_t* columns) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns));
-}
-/// The activations at eight columns.
-template <class Column>
-[[gnu::always_inline]] inline Values gather(const float* x, const Column* columns) {
-  const __m256 eight = _mm256_i32gather_ps(x, read_columns(columns), sizeof(float));
-  return {__builtin_bit_cast(Four, _mm256_castps256_ps128(eight)),
-          __builtin_bit_cast(Four, _mm256_extractf128_ps(eight, 1))};
-}
-#else
+#if !defined(__AMX_TILE__)
 /// The activations at four columns. One load reads all 16-bit columns.
 [[gnu::always_inline]] inline Four gather_four(const float* x, const uint16_t* columns) {
   uint64_t four;
@@ -127,6 +112,56 @@ template <class T>
   return read_values(part);
 }
 
+/// Requests the cache line that is kAhead bytes away: hardware prefetchers alone reach three
+/// quarters of the rate (benchmarks/results/generation.md).
+[[gnu::always_inline]] inline void request(const void* from) {
+  constexpr int64_t kAhead = 8192;
+  __builtin_prefetch(static_cast<const char*>(from) + kAhead);
+}
+
+#if defined(__AMX_TILE__)
+/// Intel from Sapphire Rapids on: hardware gathers (benchmarks/results/generation.md), and the 8
+/// sums in one register.
+[[gnu::always_inline]] inline __m256i read_columns(const uint16_t* columns) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(columns)));
+}
+[[gnu::always_inline]] inline __m256i read_columns(const uint32_t* columns) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns));
+}
+/// Eight values, or those of the mask and zeros.
+[[gnu::always_inline]] inline __m256 read_eight(const float* v, __mmask8 mask) {
+  return _mm256_maskz_loadu_ps(mask, v);
+}
+[[gnu::always_inline]] inline __m256 read_eight(const bf16* v, __mmask8 mask) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(mask, v));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+[[gnu::always_inline]] inline __m256 read_eight(const fp16* v, __mmask8 mask) {
+  return _mm256_cvtph_ps(_mm_maskz_loadu_epi16(mask, v));
+}
+
+/// The dot product with one row of x. Elements behind the last one count as zeros.
+template <class T, class Column>
+[[gnu::always_inline]] inline float dot(const RowList<T, Column>& w, const float* x) {
+  constexpr __mmask8 kAll = 0xff;
+  __m256 sum = _mm256_setzero_ps();
+  int64_t j = 0;
+  for (; j + kSums <= w.count; j += kSums) {
+    request(w.values + j);
+    request(w.columns + j);
+    const __m256 factors = _mm256_i32gather_ps(x, read_columns(w.columns + j), sizeof(float));
+    sum = _mm256_fmadd_ps(read_eight(w.values + j, kAll), factors, sum);
+  }
+  if (j < w.count) {
+    const auto mask = static_cast<__mmask8>((1U << (w.count - j)) - 1);
+    const __m256 factors = _mm256_mmask_i32gather_ps(_mm256_setzero_ps(), mask,
+                                                     read_columns(w.columns + j), x, sizeof(float));
+    sum = _mm256_fmadd_ps(read_eight(w.values + j, mask), factors, sum);
+  }
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+  return (four[0] + four[1]) + (four[2] + four[3]);
+}
+#else
 /// The dot product with one row of x. Elements behind the last one count as zeros.
 template <class T, class Column>
 [[gnu::always_inline]] inline float dot(const RowList<T, Column>& w, const float* x) {
@@ -134,6 +169,8 @@ template <class T, class Column>
   Four high{};
   int64_t j = 0;
   const auto step = [&]() __attribute__((always_inline)) {
+    request(w.values + j);
+    request(w.columns + j);
     const Values v = read_values(w.values + j);
     const Values factors = gather(x, w.columns + j);
     low += v.low * factors.low;
@@ -155,6 +192,7 @@ template <class T, class Column>
   const Four sum = low + high;
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
+#endif
 
 /// Dot products with the rows of x that are lanes of Lanes; x [columns, lanes]. They are no return
 /// value, which would be wider than the registers of the portable table.
