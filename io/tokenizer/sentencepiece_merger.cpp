@@ -61,25 +61,68 @@ std::vector<int32_t> ranked_pieces(const File& file) {
   return ids;
 }
 
+/// Of pieces of two normal pieces; empty: too many.
+std::vector<PairMerger::Merge> merges_of(
+    const File& file, const std::vector<int32_t>& ranked,
+    const std::unordered_map<std::string_view, int32_t>& id_of) {
+  std::vector<PairMerger::Merge> merges;
+  for (size_t rank = 0; rank < ranked.size(); ++rank) {
+    const std::string_view text = file.pieces[static_cast<size_t>(ranked[rank])].text;
+    for (size_t at = utf8_bytes(text[0]); at < text.size(); at += utf8_bytes(text[at])) {
+      const auto left = id_of.find(text.substr(0, at));
+      const auto right = id_of.find(text.substr(at));
+      if (left != id_of.end() && right != id_of.end()) {
+        merges.push_back({.left = left->second,
+                          .right = right->second,
+                          .rank = static_cast<int32_t>(rank),
+                          .merged = ranked[rank]});
+      }
+    }
+    if (merges.size() > kMaxCuts + kMaxCuts * ranked.size()) {
+      return {};
+    }
+  }
+  return merges;
+}
+
 }  // namespace
 
 SentencePieceMerger::SentencePieceMerger(const File& file)
     : characters_(file.characters), removes_spaces_(file.removes_spaces) {
-  find_bytes(file);
-  ascii_.fill(unknown_);
   const std::vector<int32_t> ranked = ranked_pieces(file);
-  const std::string_view mark = file.escapes_spaces ? kMarkText : " ";
-  mark_ = code_point(mark, 0);
   std::unordered_map<std::string_view, int32_t> id_of;
+  for (const int32_t id : ranked) {
+    id_of[file.pieces[static_cast<size_t>(id)].text] = id;
+  }
+  const std::vector<PairMerger::Merge> merges = merges_of(file, ranked, id_of);
+  const std::string_view mark = file.escapes_spaces ? kMarkText : " ";
+  const auto space = id_of.find(mark);
+  const auto begins_with_space = [](const File::Piece& piece) {
+    return piece.kind == File::Kind::user_defined && piece.text.starts_with(' ');
+  };
+  if (merges.empty() || space == id_of.end() || file.space_is_suffix ||
+      std::ranges::any_of(file.pieces, begins_with_space)) {
+    return;
+  }
+  merger_ = PairMerger(merges.size());
+  std::ranges::for_each(merges, [this](const auto& merge) { merger_.add(merge); });
+  find_bytes(file);
+  find_characters(file, ranked);
+  space_ = space->second;
+  mark_ = code_point(mark, 0);
   for (const File::Piece& piece : file.pieces) {
     if (piece.kind == File::Kind::user_defined && piece.text.starts_with(mark) &&
         piece.text.size() > mark.size()) {
       user_defined_after_space_.insert(code_point(piece.text, mark.size()));
     }
   }
+}
+
+/// Sets the ids of characters and neighbours_.
+void SentencePieceMerger::find_characters(const File& file, const std::vector<int32_t>& ranked) {
+  ascii_.fill(unknown_);
   for (const int32_t id : ranked) {
     const std::string_view text = file.pieces[static_cast<size_t>(id)].text;
-    id_of[text] = id;
     for (size_t at = 0; at < text.size(); at += utf8_bytes(text[at])) {
       set(code_point(text, at), kOnlyLibrary);  // unless it is a piece
     }
@@ -104,33 +147,6 @@ SentencePieceMerger::SentencePieceMerger(const File& file)
     }
   }
   set(code_point(kMarkText, 0), kOnlyLibrary);
-  const auto space = id_of.find(mark);
-  const bool user_defined_space = std::ranges::any_of(file.pieces, [](const File::Piece& piece) {
-    return piece.kind == File::Kind::user_defined && piece.text.starts_with(' ');
-  });
-  if (space == id_of.end() || user_defined_space || file.space_is_suffix) {
-    return;
-  }
-  std::vector<PairMerger::Merge> merges;
-  for (size_t rank = 0; rank < ranked.size(); ++rank) {
-    const std::string_view text = file.pieces[static_cast<size_t>(ranked[rank])].text;
-    for (size_t at = utf8_bytes(text[0]); at < text.size(); at += utf8_bytes(text[at])) {
-      const auto left = id_of.find(text.substr(0, at));
-      const auto right = id_of.find(text.substr(at));
-      if (left != id_of.end() && right != id_of.end()) {
-        merges.push_back({.left = left->second,
-                          .right = right->second,
-                          .rank = static_cast<int32_t>(rank),
-                          .merged = ranked[rank]});
-      }
-    }
-    if (merges.size() > kMaxCuts + kMaxCuts * ranked.size()) {
-      return;
-    }
-  }
-  space_ = space->second;
-  merger_ = PairMerger(merges.size());
-  std::ranges::for_each(merges, [this](const auto& merge) { merger_.add(merge); });
 }
 
 void SentencePieceMerger::set(char32_t point, int32_t id) {

@@ -39,6 +39,7 @@ class SentencePieceMerger {
   static constexpr int32_t kOnlyLibrary = -1;  ///< of a character: only the library can encode it
   static constexpr int32_t kBytes = -2;        ///< it becomes the pieces of its bytes
   void find_bytes(const SentencePieceFile& file);
+  void find_characters(const SentencePieceFile& file, const std::vector<int32_t>& ranked);
   void set(char32_t point, int32_t id);
   int32_t id_of(std::string_view word, size_t at) const;
   bool can_cut(char before, char after) const;
