@@ -8,6 +8,7 @@
 //   merger.merge(scratch, out);            appends the ids of its tokens
 //
 // Cost of a word of n symbols: O(n log n). Up to 40 symbols O(n^2), which is faster there.
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
