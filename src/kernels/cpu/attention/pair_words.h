@@ -1,6 +1,7 @@
 #pragma once
 // Words of two bf16 numbers, for instruction sets that multiply them. Numbers of a tile are rounded
 // to nearest; their products are exact and summed in fp32. Private to this folder.
+#if defined(__AVX512BF16__)
 #include <immintrin.h>
 
 #include "src/kernels/cpu/attention/tile.h"
@@ -44,3 +45,4 @@ inline TileWords pairs_along_keys(const TileValues& tile, float* words) {
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA
+#endif
