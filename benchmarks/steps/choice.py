@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Is the layout that the planner picks the fastest? Runs all layouts of two ranks on this machine.
+"""Compares the layout that the planner picks with the fastest of all: runs them on this machine.
 
     benchmarks/steps/choice.py TEXT TWO.toml [LAYERS,WIDTH,CONTEXT,BATCH ...]
 
-TWO.toml: a machine file of `espalier plan --calibrate` with 2 ranks. Environment as for planner.py: LINK,
-where TWO.toml was calibrated over that link, ESPALIER, RUNS; measured is the first decile of all steps.
-Networks are 90 % pruned, in fp32 and bf16 (default: one of 4 blocks and one of 6). Layouts: replicas with
-each storage, reduction, micro-batch and ZeRO stage, and two stages with each schedule, storage and
-micro-batch. Prints a line of JSON for each layout, then of each network the fastest, the planner's pick,
-and how much longer the pick takes.
+TWO.toml is a machine file of `espalier plan --calibrate` with 2 ranks. The environment variables LINK,
+ESPALIER and RUNS are those of planner.py. The time of a layout is the first decile of its steps.
+
+Networks are 90 % pruned, in fp32 and bf16 (default: one of 4 blocks and one of 6). Layouts have two ranks:
+two replicas with each storage, micro-batch, reduction and ZeRO stage, and two stages with each storage,
+micro-batch and schedule. The script prints a line of JSON for each layout. Then it prints for each network
+the fastest layout, the planner's pick, and how much longer the pick takes.
 """
 import itertools
 import json

@@ -11,14 +11,14 @@ between them (scripts/two_hosts.sh), where TWO.toml was calibrated:
 
     scripts/two_hosts.sh --rate 1gbit mpirun build/src/cli/espalier plan --calibrate -o link.toml
 
-Needs build/src/cli/espalier (ESPALIER names another). COUNT configurations (30), RUNS rounds (3), in
-each of which all configurations run once. Prints a line of JSON for each configuration: step_ms of a run
-is the median step of its second half; `measured_ms` is the median run, `spread_pct` the slowest over the
-fastest. Then the median and the worst error.
+Needs build/src/cli/espalier (ESPALIER names another). COUNT is the number of configurations (30), RUNS
+the number of rounds (3). A round runs each configuration once. The time of a run is the median step of
+its second half. The script prints a line of JSON for each configuration: `measured_ms` is the median run,
+`spread_pct` the slowest run over the fastest. Then it prints the median and the worst error.
 
-FASTEST=1, for a machine that others use, too: `measured_ms` is the first decile of all steps but the
-first three, and machine files should be of `--calibrate --rounds 4`. Predicted and
-measured times are then those of the machine without other load.
+FASTEST=1 is for a machine that others use, too: `measured_ms` is the first decile of all steps but the
+first three of each run. Use machine files of `--calibrate --rounds 4` with it. Predicted and measured
+times are then those of the machine without other load.
 """
 import itertools
 import json

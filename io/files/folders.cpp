@@ -120,28 +120,12 @@ void check_replaceable(const fs::path& path) {
         path.string());
 }
 
-namespace {
-/// Temporary files of killed processes that would have replaced `path`. Best effort.
-void remove_abandoned_of(const fs::path& path) {
-  const std::string begin = path.filename().string() + ".tmp-";
-  std::vector<fs::path> entries;
-  try {
-    entries = entries_of(folder_of(path));
-  } catch (const Failure&) {
-    return;  // the write itself says what is wrong with the folder
-  }
-  for (const fs::path& entry : entries) {
-    if (entry.filename().string().starts_with(begin) && is_abandoned(entry)) {
-      file_system().unlink(entry);  // if it stays, it does no harm
-    }
-  }
-}
-}  // namespace
-
 fs::path make_way_for(const fs::path& path) {
   check_replaceable(path);
   make_folder_of(path);
-  remove_abandoned_of(path);
+  for (const fs::path& abandoned : abandoned_of(path)) {
+    file_system().unlink(abandoned);  // if it stays, it does no harm
+  }
   fs::path temporary = temporary_name(path);
   const int error = error_of([&] { return file_system().unlink(temporary); });
   check_system(error == 0 || error == ENOENT, error,
@@ -189,6 +173,20 @@ bool is_abandoned(const fs::path& path) {
   const auto [rest, error] = std::from_chars(name.data() + mark + kMark, end, owner);
   return error == std::errc() && owner > 0 &&
          std::string_view(rest, end) == fmt::format("-{}", host_name()) && !is_running(owner);
+}
+
+std::vector<fs::path> abandoned_of(const fs::path& path) {
+  std::vector<fs::path> entries;
+  try {
+    entries = entries_of(folder_of(path));
+  } catch (const Failure&) {
+    return {};  // the write itself says what is wrong with the folder
+  }
+  const std::string begin = path.filename().string() + ".tmp-";
+  std::erase_if(entries, [&](const fs::path& entry) {
+    return !entry.filename().string().starts_with(begin) || !is_abandoned(entry);
+  });
+  return entries;
 }
 
 void remove_abandoned(const fs::path& folder) {

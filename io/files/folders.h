@@ -24,7 +24,7 @@ void make_folder_of(const std::filesystem::path& path);
 /// replace a device or a pipe.
 void check_replaceable(const std::filesystem::path& path);
 /// The temporary name of a file that will replace `path`: checks the target, makes its folder, and
-/// removes those whose processes on this machine have ended. Cost: reads the folder.
+/// removes `abandoned_of(path)` and what an earlier process with our PID left.
 std::filesystem::path make_way_for(const std::filesystem::path& path);
 /// Renames `temporary` to `path`, in the same folder.
 void publish(const std::filesystem::path& temporary, const std::filesystem::path& path);
@@ -38,6 +38,9 @@ std::filesystem::path temporary_name(const std::filesystem::path& path);
 /// Whether `path` is a temporary file of a process of this machine that has ended. Those of other
 /// machines cannot be judged.
 bool is_abandoned(const std::filesystem::path& path);
+/// Abandoned temporary files or folders that would have replaced `path`; none if their folder
+/// cannot be read. Cost: reads the folder.
+std::vector<std::filesystem::path> abandoned_of(const std::filesystem::path& path);
 /// Removes the abandoned temporary files of a folder. Best effort.
 void remove_abandoned(const std::filesystem::path& folder);
 

@@ -19,6 +19,13 @@ uint64_t tail_bits(int64_t size) {
 
 }  // namespace
 
+void check_size(std::string_view name, int64_t elements) {
+  check(elements <= kMaxElements,
+        "{} has {} elements; at most {} per parameter are supported (32-bit positions): make "
+        "model.width, its MLP's width or model.vocabulary smaller",
+        name, elements, kMaxElements);
+}
+
 Mask::Mask(int64_t size, bool kept) : size_(size) {
   require(size >= 0, "a mask has no negative size", size);
   check(

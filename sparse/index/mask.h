@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace espalier::sparse {
@@ -13,6 +14,10 @@ namespace espalier::sparse {
 inline constexpr int64_t kMaxElements = 0x7fffffff;
 /// Largest that dry runs and plans count, without positions.
 inline constexpr int64_t kMaxPlannedElements = int64_t{1} << 40;
+
+/// Throws Failure, with the fix, if parameter `name` has more than kMaxElements. Only plans accept
+/// such parameters.
+void check_size(std::string_view name, int64_t elements);
 
 class Mask {
  public:

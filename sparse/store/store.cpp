@@ -31,9 +31,9 @@ Store::Store(Stream& stream, const kernels::Kernels& kernels, std::vector<Parame
     Parameter parameter;
     parameter.spec = std::move(spec);
     parameter.storage = choose_storage(parameter);
-    check(arena().dry() || parameter.size() <= kMaxElements,
-          "{} has {} elements; at most {} per parameter are supported (32-bit positions)",
-          parameter.spec.name, parameter.size(), kMaxElements);
+    if (!arena().dry()) {
+      check_size(parameter.spec.name, parameter.size());
+    }
     parameter.index = Index::full(parameter.size());
     if (options.start) {
       const Mask mask = options.start(parameters_.size());

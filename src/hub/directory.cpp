@@ -158,14 +158,10 @@ AtomicFolder::AtomicFolder(fs::path path)
         "output folder with -o",
         path_.string());
   io::make_folder_of(path_);
-  const fs::path beside = path_.has_parent_path() ? path_.parent_path() : ".";
-  for (const fs::path& entry : io::entries_of(beside)) {
-    const bool mine = entry.filename() == temporary_.filename();
-    const bool of_this = entry.filename().string().starts_with(path_.filename().string() + ".tmp-");
-    if (mine || (of_this && io::is_abandoned(entry))) {
-      fs::remove_all(entry, ignored);  // left by a process that was killed
-    }
+  for (const fs::path& abandoned : io::abandoned_of(path_)) {
+    fs::remove_all(abandoned, ignored);
   }
+  fs::remove_all(temporary_, ignored);  // of an earlier process with our PID
   check(io::make_folder(temporary_), "{} exists already; remove it", temporary_.string());
 }
 

@@ -211,7 +211,7 @@ class Importer {
                   PieceWriter& writer) {
     const DType dtype = dtype_of(parameter);
     const int64_t count = parameter.count();
-    sparse::check_counts(count, count);
+    sparse::check_size(parameter.name, count);
     const io::ReservedDataset dataset =
         checkpoint_
             .reserve(

@@ -206,10 +206,7 @@ std::string unpruned_note(const PlanInput& input) {
 
 void check_sizes(std::span<const std::unique_ptr<model::Layer>> layers) {
   for (const sparse::ParameterSpec& spec : model::parameters_of(layers)) {
-    check(spec.shape.count() <= sparse::kMaxElements,
-          "{} has {} elements; at most {} per parameter are supported (32-bit positions): make "
-          "model.width, its MLP's width or model.vocabulary smaller",
-          spec.name, spec.shape.count(), sparse::kMaxElements);
+    sparse::check_size(spec.name, spec.shape.count());
   }
 }
 

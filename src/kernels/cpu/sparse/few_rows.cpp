@@ -112,8 +112,8 @@ template <class T>
   return read_values(part);
 }
 
-/// Requests the cache line that is kAhead bytes away: hardware prefetchers alone reach three
-/// quarters of the rate (benchmarks/results/generation.md).
+/// Requests the cache line that is kAhead bytes away: hardware prefetchers alone do not keep up
+/// (benchmarks/results/generation.md).
 [[gnu::always_inline]] inline void request(const void* from) {
   constexpr int64_t kAhead = 8192;
   __builtin_prefetch(static_cast<const char*>(from) + kAhead);
