@@ -5,14 +5,27 @@
 
 namespace espalier::parallel {
 
-Grid make_grid(int ranks, int pipeline) {
+std::string_view name_of(RankOrder order) {
+  return order == RankOrder::replicas_first ? "replicas_first" : "stages_first";
+}
+
+RankOrder rank_order_by_name(std::string_view name) {
+  for (const RankOrder order : {RankOrder::replicas_first, RankOrder::stages_first}) {
+    if (name == name_of(order)) {
+      return order;
+    }
+  }
+  fail("\"{}\" is no order of ranks; write \"replicas_first\" or \"stages_first\"", name);
+}
+
+Grid make_grid(int ranks, int pipeline, RankOrder order) {
   check(pipeline >= 1, "parallel.pipeline = {} is below 1; set 1 (no pipeline) or more stages",
         pipeline);
   check(ranks >= pipeline && ranks % pipeline == 0,
         "parallel.pipeline = {} does not divide {} ranks; start a multiple of {} ranks, or change "
         "parallel.pipeline",
         pipeline, ranks, pipeline);
-  return {.pipeline = pipeline, .data = ranks / pipeline};
+  return {.pipeline = pipeline, .data = ranks / pipeline, .order = order};
 }
 
 std::string describe(const Grid& grid, std::span<const int> node) {

@@ -1,7 +1,8 @@
 """Shared by published.py (Megatron-LM) and published_v100.py (SAMO, AxoNN): plans of published runs.
 
 A row is a dict: width, layers, heads, context, vocabulary, batch, micro, stages, devices; and, where
-they differ from the defaults of `predicted_plan`, tensor, virtual, recompute, sequence, settings.
+they differ from the defaults of `predicted_plan`, tensor, virtual, recompute, sequence, order (of
+ranks), reduction, settings.
 """
 import functools
 import json
@@ -46,7 +47,8 @@ data = {{kind = "tokens", token_type = "uint16", train = ["none.bin"]}}
 train = {{dtype = "fp16", steps = 100, global_batch = {row["batch"]}, micro_batch = {row["micro"]},
 recompute = "{row.get("recompute", "full")}", eval_every = 0}}
 parallel = {{pipeline = {row["stages"]}, schedule = "{"interleaved" if virtual > 1 else "1f1b"}",
-virtual_stages = {virtual}}}
+virtual_stages = {virtual}, rank_order = "{row.get("order", "replicas_first")}",
+reduction = "{row.get("reduction", "sra")}"}}
 run = {{backend = "cuda"}}
 """.replace(",\n", ", ")
     options = ["--ranks", str(row["devices"]), "--tensor", str(row.get("tensor", 1))]

@@ -72,6 +72,8 @@ VARIANTS = {
     "no gather": "DeepSpeed-3D without the gather of new values",
     "pruned embedding": "SAMO and Sputnik prune the embedding, too, so that sums have fewer bytes",
     "no head": "plans without embedding and head (256 words): no stage is longer than the others",
+    "replicas first": "the replicas of a stage have consecutive ranks in all systems",
+    "rings by node": "sums by rings that enter and leave a node once (reduction nccl in the plan)",
     "Sputnik as SAMO": "Sputnik with SAMO's stages",
     "micro-batch 1": "micro-batches of one sequence everywhere",
     "all rows": "fitted to all rows, for the least worst error: first product_share, then sparse_share",
@@ -121,6 +123,12 @@ def needed(system, model, devices, stages, micro):
             activations(model, stages, micro, tensor))
 
 
+def order_of(system):
+    """Of ranks. AxoNN (communication.py of its first release), and with it SAMO and Sputnik, gives the
+    stages of a replica consecutive ranks; Megatron-LM and DeepSpeed the replicas of a stage."""
+    return "replicas_first" if system == "DeepSpeed-3D" or variant == "replicas first" else "stages_first"
+
+
 def rows_of(system, model, devices):
     """Layouts of the rule: one for each micro-batch that fits."""
     width, blocks, heads, batch = MODELS[model][:4]
@@ -137,7 +145,7 @@ def rows_of(system, model, devices):
     words = 256 if variant == "no head" else VOCABULARY
     return [{"width": width, "layers": blocks, "heads": heads, "context": CONTEXT, "vocabulary": words,
              "batch": batch, "micro": micro, "stages": stages, "devices": devices, "tensor": tensor,
-             "settings": settings}
+             "order": order_of(system), "reduction": "nccl" if variant == "rings by node" else "sra", "settings": settings}
             for micro in ((1,) if variant == "micro-batch 1" else (1, 2, 4, 8))
             if micro == 1 or micro <= share and needed(system, model, devices, stages, micro) <= LIMIT]
 
@@ -286,7 +294,7 @@ def weak_share(program, machine, network, context, batch):
     _, devices, blocks, width, heads, micro, stages = network
     plan = common.predicted_plan(program, machine, {
         "width": width, "layers": blocks, "heads": heads, "context": context, "vocabulary": VOCABULARY,
-        "batch": batch, "micro": micro, "stages": stages, "devices": devices})
+        "batch": batch, "micro": micro, "stages": stages, "devices": devices, "order": order_of("AxoNN")})
     return 100 * common.flops_of(width, blocks, context, VOCABULARY, batch) / (
         plan["step_ms"] / 1e3 * PEAK * devices)
 
@@ -295,7 +303,7 @@ def stage_times(program, machine, context, batch):
     _, devices, blocks, width, heads, micro, _ = WEAK[0]
     return common.in_parallel(lambda stages: common.predicted_plan(program, machine, {
         "width": width, "layers": blocks, "heads": heads, "context": context, "vocabulary": VOCABULARY,
-        "batch": batch, "micro": micro, "stages": stages, "devices": devices})["step_ms"], STAGES)
+        "batch": batch, "micro": micro, "stages": stages, "devices": devices, "order": order_of("AxoNN")})["step_ms"], STAGES)
 
 
 def print_weak(program, machine):

@@ -150,6 +150,7 @@ struct ParallelConfig {
   std::string schedule = "auto";
   int64_t virtual_stages = 2;
   int64_t in_flight = 0;
+  std::string rank_order = "replicas_first";
   std::string weight_prediction = "none";
   int64_t drain_every = 100;
   int64_t delay_stages = 1;

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "io/run/parse_json.h"
+#include "io/tokenizer/piece_matcher.h"
 #include "io/tokenizer/sentencepiece_merger.h"
 #include "io/tokenizer/tokenizer.h"
 #include "io/tokenizer/utf8.h"
@@ -120,18 +121,15 @@ class PartFinder {
     const bool cuts = !file.space_is_suffix && !has_ambiguous_unused(file);
     at_spaces_ = cuts && is_known(mark);
     after_lines_ = cuts && !file.removes_spaces && is_known("\n");
-    for (const File::Piece& piece : file.pieces) {
-      if (piece.kind == File::Kind::user_defined) {
-        user_defined_[static_cast<unsigned char>(piece.text[0])].push_back(piece.text);
-        longest_ = std::max(longest_, piece.text.size());
+    for (size_t id = 0; id < file.pieces.size(); ++id) {
+      if (file.pieces[id].kind == File::Kind::user_defined) {
+        user_defined_.add(std::string(file.pieces[id].text), static_cast<int32_t>(id));
       }
     }
-    longest_ = std::max(longest_, characters_.longest());
-    for (size_t byte = 0; byte < plain_.size(); ++byte) {
-      std::ranges::sort(user_defined_[byte],
-                        [](std::string_view a, std::string_view b) { return a.size() > b.size(); });
-      plain_[byte] =
-          user_defined_[byte].empty() && !characters_.begins(static_cast<unsigned char>(byte));
+    longest_ = std::max({size_t{1}, user_defined_.longest(), characters_.longest()});
+    for (size_t i = 0; i < plain_.size(); ++i) {
+      const auto byte = static_cast<unsigned char>(i);
+      plain_[i] = !user_defined_.begins(byte) && !characters_.begins(byte);
     }
   }
 
@@ -165,11 +163,10 @@ class PartFinder {
     const auto first = static_cast<unsigned char>(text[at]);
     const std::string_view rest = text.substr(at);
     if (!plain_[first]) [[unlikely]] {
-      for (const std::string_view piece : user_defined_[first]) {
-        if (rest.starts_with(piece)) {
-          form = piece;
-          return piece.size();
-        }
+      int32_t id = 0;
+      if (const size_t bytes = user_defined_.match(rest, id); bytes > 0) {
+        form = rest.substr(0, bytes);
+        return bytes;
       }
       if (const size_t bytes = characters_.match(rest, form); bytes > 0) {
         return bytes;
@@ -195,7 +192,7 @@ class PartFinder {
   const CharacterMap& characters_;
   PiecePairs pairs_;
   bool at_spaces_ = false, after_lines_ = false;
-  std::array<std::vector<std::string_view>, 256> user_defined_{};  ///< by first byte
+  PieceMatcher user_defined_;
   std::array<bool, 256> plain_{};  ///< characters with this first byte are their own form
   size_t longest_ = 1;             ///< bytes of a step
 };

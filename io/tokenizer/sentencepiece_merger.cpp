@@ -23,6 +23,15 @@ bool is_character(std::string_view text) {
   return !text.empty() && text.size() == utf8_bytes(text[0]);
 }
 
+/// Whether it consists of whole characters.
+bool is_text(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size() && !is_continuation(text[at])) {
+    at += utf8_bytes(text[at]);
+  }
+  return at == text.size();
+}
+
 /// Normal pieces by rank; empty if scores alone do not determine the library's result.
 std::vector<int32_t> ranked_pieces(const File& file) {
   if (file.model != File::Model::bpe) {
@@ -39,7 +48,7 @@ std::vector<int32_t> ranked_pieces(const File& file) {
     const File::Piece& piece = file.pieces[id];
     const bool normal = piece.kind == File::Kind::normal;
     if (piece.kind == File::Kind::unused || piece.text.size() > kMaxCutBytes ||
-        (normal && reserved.contains(piece.text))) {
+        ((normal || piece.kind == File::Kind::user_defined) && reserved.contains(piece.text))) {
       return {};
     }
     if (normal) {
@@ -108,14 +117,33 @@ SentencePieceMerger::SentencePieceMerger(const File& file)
   std::ranges::for_each(merges, [this](const auto& merge) { merger_.add(merge); });
   find_bytes(file);
   find_characters(file, ranked);
+  find_user_defined(file);
   space_ = space->second;
-  mark_ = code_point(mark, 0);
+}
+
+void SentencePieceMerger::find_user_defined(const File& file) {
+  for (size_t id = 0; id < file.pieces.size(); ++id) {
+    const File::Piece& piece = file.pieces[id];
+    if (piece.kind != File::Kind::user_defined) {
+      continue;
+    }
+    if (is_character(piece.text)) {
+      set(code_point(piece.text, 0), static_cast<int32_t>(id));
+    }
+    std::string text(piece.text);
+    for (size_t at = 0; file.escapes_spaces && (at = text.find(kMarkText, at)) < text.size();) {
+      text.replace(at, kMarkText.size(), " ");
+    }
+    user_defined_.add(std::move(text), static_cast<int32_t>(id));
+  }
+  // Of pieces with a space and broken ones, the library may find parts, or none.
   for (const File::Piece& piece : file.pieces) {
-    if (piece.kind == File::Kind::user_defined && piece.text.starts_with(mark) &&
-        piece.text.size() > mark.size()) {
-      user_defined_after_space_.insert(code_point(piece.text, mark.size()));
+    if (piece.kind == File::Kind::user_defined &&
+        (piece.text.find(' ') != std::string_view::npos || !is_text(piece.text))) {
+      set(code_point(piece.text, 0), kOnlyLibrary);
     }
   }
+  set(code_point(kMarkText, 0), kOnlyLibrary);
 }
 
 /// Sets the ids of characters and neighbours_.
@@ -141,12 +169,12 @@ void SentencePieceMerger::find_characters(const File& file, const std::vector<in
     }
   }
   for (const File::Piece& piece : file.pieces) {
-    const bool other = piece.kind != File::Kind::normal && piece.kind != File::Kind::byte;
-    if (piece.kind == File::Kind::user_defined || (other && is_character(piece.text))) {
+    const bool other = piece.kind != File::Kind::normal && piece.kind != File::Kind::byte &&
+                       piece.kind != File::Kind::user_defined;
+    if (other && is_character(piece.text)) {
       set(code_point(piece.text, 0), kOnlyLibrary);
     }
   }
-  set(code_point(kMarkText, 0), kOnlyLibrary);
 }
 
 void SentencePieceMerger::set(char32_t point, int32_t id) {
@@ -178,7 +206,7 @@ int32_t SentencePieceMerger::id_of(std::string_view word, size_t at) const {
     return kOnlyLibrary;
   }
   if (first == ' ') {
-    return id_of_space(word, at);
+    return at > 0 && removes_spaces_ ? kOnlyLibrary : space_;
   }
   if (first < ascii_.size()) {
     return ascii_[first];
@@ -187,43 +215,52 @@ int32_t SentencePieceMerger::id_of(std::string_view word, size_t at) const {
   return found == others_.end() ? unknown_ : found->second;
 }
 
-int32_t SentencePieceMerger::id_of_space(std::string_view word, size_t at) const {
-  if (at > 0 && removes_spaces_) {
-    return kOnlyLibrary;
-  }
-  if (at + 1 < word.size()) {
-    if (at + 1 + utf8_bytes(word[at + 1]) > word.size()) {
-      return kOnlyLibrary;  // the map of characters cuts within one
-    }
-    const char32_t next = word[at + 1] == ' ' ? mark_ : code_point(word, at + 1);
-    if (user_defined_after_space_.contains(next)) {
-      return kOnlyLibrary;
-    }
-  }
-  return space_;
-}
-
 bool SentencePieceMerger::encode(std::string_view word, Scratch& scratch,
                                  std::vector<int32_t>& out) const {
   if (space_ < 0 || word.empty() || word.size() > kMaxWord ||
       (removes_spaces_ && (word[0] != ' ' || word == " "))) {
     return false;
   }
+  bool may_match = false;
   for (size_t at = 0; at < word.size(); at += utf8_bytes(word[at])) {
     const bool whole = !is_continuation(word[at]) && at + utf8_bytes(word[at]) <= word.size();
     if (!whole || id_of(word, at) == kOnlyLibrary) {
       return false;
     }
+    may_match = may_match || user_defined_.begins(static_cast<unsigned char>(word[at]));
   }
   size_t begin = 0;
-  for (size_t at = 1; at <= word.size(); ++at) {
-    if (at == word.size() || can_cut(word[at - 1], word[at])) {
-      const std::string_view part = word.substr(begin, at - begin);
-      scratch.cache.append(part, out, [&] { merge(word, begin, at, scratch, out); });
+  for (size_t at = 0; may_match && at < word.size();) {
+    int32_t id = 0;
+    const size_t bytes = user_defined_.match(word.substr(at), id);
+    if (bytes == 0) {
+      at += utf8_bytes(word[at]);
+      continue;
+    }
+    encode_between(word.substr(begin, at - begin), scratch, out);
+    out.push_back(id);
+    at += bytes;
+    begin = at;
+  }
+  encode_between(word.substr(begin), scratch, out);
+  return true;
+}
+
+/// Of a word, between user-defined pieces.
+void SentencePieceMerger::encode_between(std::string_view text, Scratch& scratch,
+                                         std::vector<int32_t>& out) const {
+  size_t begin = 0;
+  for (size_t at = 1; at <= text.size(); ++at) {
+    if (at == text.size() || can_cut(text[at - 1], text[at])) {
+      const std::string_view part = text.substr(begin, at - begin);
+      if (part == " ") {  // as a word, the library may remove it
+        out.push_back(space_);
+      } else {
+        scratch.cache.append(part, out, [&] { merge(part, scratch, out); });
+      }
       begin = at;
     }
   }
-  return true;
 }
 
 /// No piece holds both characters, so no merge joins them.
@@ -234,14 +271,14 @@ bool SentencePieceMerger::can_cut(char before, char after) const {
          !neighbours_[left * ascii_.size() + right];
 }
 
-void SentencePieceMerger::merge(std::string_view word, size_t begin, size_t end, Scratch& scratch,
+void SentencePieceMerger::merge(std::string_view part, Scratch& scratch,
                                 std::vector<int32_t>& out) const {
   scratch.merges.symbols.clear();
-  for (size_t at = begin; at < end;) {
-    const size_t bytes = utf8_bytes(word[at]);
-    const int32_t id = id_of(word, at);
+  for (size_t at = 0; at < part.size();) {
+    const size_t bytes = utf8_bytes(part[at]);
+    const int32_t id = id_of(part, at);
     if (id == kBytes) {
-      for (const char byte : word.substr(at, bytes)) {
+      for (const char byte : part.substr(at, bytes)) {
         scratch.merges.symbols.push_back({.id = byte_ids_[static_cast<unsigned char>(byte)]});
       }
     } else {

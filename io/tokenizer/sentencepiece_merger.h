@@ -1,17 +1,18 @@
 #pragma once
 // Encodes words of SentencePiece BPE models without the library: the same tokens, faster. Refuses
-// words that the normalizer changes or that touch user-defined pieces. The rank of a pair is the
-// position of its merged piece in descending order of scores. Words are divided between characters
-// that no piece holds side by side; the tokens of the parts are cached.
+// words that the normalizer changes. The rank of a pair is the position of its merged piece in
+// descending order of scores. User-defined pieces in a word, each the longest at its place, become
+// tokens that merge with nothing. What lies between is divided between characters that no piece
+// holds side by side; the tokens of these parts are cached.
 #include <array>
 #include <bitset>
 #include <cstdint>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "io/tokenizer/pair_merger.h"
+#include "io/tokenizer/piece_matcher.h"
 #include "io/tokenizer/sentencepiece_file.h"
 #include "io/tokenizer/word_cache.h"
 
@@ -26,9 +27,9 @@ class SentencePieceMerger {
   };
 
   /// Encodes no word if scores alone do not determine the library's result: the model is not of
-  /// BPE, has unused pieces, or two pieces that merges make have the same score, or a normal piece
-  /// the text of a reserved one. Nor if a piece has more than 256 bytes, or pieces can be cut in
-  /// more than 16 ways on average. `file` must outlive it.
+  /// BPE, has unused pieces, or two pieces that merges make have the same score, or a normal or
+  /// user-defined piece the text of a reserved one. Nor if a piece has more than 256 bytes, or
+  /// pieces can be cut in more than 16 ways on average. `file` must outlive it.
   explicit SentencePieceMerger(const SentencePieceFile& file);
 
   /// Appends the tokens of `word`, a part that does not begin the text. False: only the library can
@@ -40,25 +41,22 @@ class SentencePieceMerger {
   static constexpr int32_t kBytes = -2;        ///< it becomes the pieces of its bytes
   void find_bytes(const SentencePieceFile& file);
   void find_characters(const SentencePieceFile& file, const std::vector<int32_t>& ranked);
+  void find_user_defined(const SentencePieceFile& file);
   void set(char32_t point, int32_t id);
   int32_t id_of(std::string_view word, size_t at) const;
   bool can_cut(char before, char after) const;
-  void merge(std::string_view word, size_t begin, size_t end, Scratch& scratch,
-             std::vector<int32_t>& out) const;
-  int32_t id_of_space(std::string_view word, size_t at) const;
-
+  void encode_between(std::string_view text, Scratch& scratch, std::vector<int32_t>& out) const;
+  void merge(std::string_view part, Scratch& scratch, std::vector<int32_t>& out) const;
   PairMerger merger_;
   const CharacterMap& characters_;
   bool removes_spaces_ = false;
-  char32_t mark_ = U' ';              ///< stands for a space
   int32_t space_ = -1;                ///< -1: no word can be encoded
   std::array<int32_t, 128> ascii_{};  ///< ids of characters, kOnlyLibrary or kBytes
   std::unordered_map<char32_t, int32_t> others_;
   std::bitset<size_t{128} * 128> neighbours_;  ///< pairs of ASCII characters that a piece holds
   int32_t unknown_ = kOnlyLibrary;             ///< of characters in no piece
   std::array<int32_t, 256> byte_ids_{};        ///< of byte pieces
-  /// Second characters of user-defined pieces that begin with the mark of a space.
-  std::unordered_set<char32_t> user_defined_after_space_;
+  PieceMatcher user_defined_;                  ///< with spaces in place of their marks
 };
 
 }  // namespace espalier::io

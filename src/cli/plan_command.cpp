@@ -1,17 +1,27 @@
 // espalier plan: predicts a training step on a machine, and searches for the fastest layout; beside
-// the measurements of a run, if its directory is given; with --calibrate, measures this machine.
+// the measurements of a run, if its directory is given; with --try, measures the best layouts; with
+// --calibrate, measures this machine.
+#include <array>
 #include <charconv>
+#include <functional>
+#include <optional>
 
 #include "io/run/metrics.h"
+#include "parallel/transport/busy.h"
+#include "parallel/transport/collectives.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/listing.h"
 #include "src/cli/plan_output.h"
 #include "src/cli/train_arguments.h"
 #include "src/cli/weights_file.h"
+#include "src/config/dump.h"
+#include "src/config/parse.h"
 #include "src/planner/calibration.h"
 #include "src/planner/step_spans.h"
+#include "src/planner/trial.h"
 #include "src/report/plan_page.h"
+#include "src/train/exchange/agreement.h"
 
 namespace espalier::cli {
 namespace {
@@ -23,7 +33,11 @@ struct PlanArguments {
   planner::TensorSplit tensor;
   bool search = false, codecs = false, json = false, calibrate = false, quick = false;
   int threads = 1, rounds = 1;
+  int tries = 0;  ///< layouts to measure; 0: none
 };
+
+/// Measures layouts: seconds of a step of each.
+using Trial = std::function<std::vector<double>(const std::vector<io::Config>& layouts)>;
 
 /// "8": that number; "64..2048": 64, 128, … 2048.
 std::vector<int> ranks_of(const std::string& text) {
@@ -65,7 +79,8 @@ void check_outputs(const PlanArguments& arguments, const io::Config& config) {
         "-o and --trace name the same file {}: give each a name of its own", arguments.output);
 }
 
-int predict(const PlanArguments& arguments) {
+/// `trial`: null without --try.
+int predict(const PlanArguments& arguments, const Trial& trial = nullptr) {
   check(!arguments.train.config.empty(),
         "plan needs a config file, a run directory, or --calibrate");
   check(!arguments.machine.empty(),
@@ -96,6 +111,9 @@ int predict(const PlanArguments& arguments) {
     search = {.codecs = arguments.codecs};
   }
   found.plan(ranks, search);
+  if (trial) {
+    found.add_measured(trial(found.configs_of_best(static_cast<size_t>(arguments.tries))));
+  }
   if (measured) {
     found.compare_with(*measured);
   }
@@ -125,6 +143,48 @@ int predict(const PlanArguments& arguments) {
     print(found.text());
   }
   return 0;
+}
+
+/// --try: rank 0 predicts and prints, and all ranks train.
+int predict_and_try(PlanArguments arguments) {
+  check(arguments.search && arguments.tensor.ways == 1,
+        "--try measures the best layouts of --search, without --tensor");
+  return on_ranks(io::Config(), [&](parallel::Communicator& comm, const auto& /*on_failure*/) {
+    const std::string ranks = fmt::format("{}", comm.size());
+    check(arguments.ranks.empty() || arguments.ranks == ranks,
+          "--try trains on the ranks of this launch, {}, and --ranks asks for {}: start as many "
+          "with mpirun, or leave --ranks out",
+          ranks, arguments.ranks);
+    arguments.ranks = ranks;
+    planner::TrialOptions options{.on_progress = [&](const std::string& text) {
+      if (comm.rank() == 0 && on_terminal()) {
+        std::fprintf(stderr, "\r\033[K%s", text.c_str());
+      }
+    }};
+    if (arguments.quick) {
+      options.rounds = 1;
+      options.seconds = 0;
+    }
+    std::optional<parallel::Busy> searching;
+    const auto trial = [&](std::vector<io::Config> layouts) {
+      searching.reset();
+      std::array<int64_t, 1> count{std::ssize(layouts)};
+      parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(count)));
+      layouts.resize(static_cast<size_t>(count[0]));
+      for (io::Config& layout : layouts) {
+        const std::string text = train::broadcast_text(comm, config::to_toml(layout));
+        layout = config::parse(text, "a layout of the search");
+      }
+      return planner::try_layouts(comm, layouts, options);
+    };
+    if (comm.rank() == 0) {
+      searching.emplace(comm);
+      predict(arguments, trial);
+    } else {
+      trial({});
+    }
+    return kDone;
+  });
 }
 
 int measure(const PlanArguments& arguments) {
@@ -172,6 +232,12 @@ void register_plan(CLI::App& app, Action& chosen) {
       ->add_flag("--codecs", arguments->codecs,
                  "with --search: also gradients of 8 and 4 bits, which change results")
       ->needs(search);
+  command
+      ->add_option("--try", arguments->tries,
+                   "with --search, on the machine itself (under mpirun: with its ranks): train the "
+                   "N best layouts for seconds each, and order them by measured time")
+      ->check(CLI::Range(1, 10))
+      ->needs(search);
   CLI::Option* tensor =
       command
           ->add_option("--tensor", arguments->tensor.ways,
@@ -186,7 +252,8 @@ void register_plan(CLI::App& app, Action& chosen) {
   command->add_flag("--json", arguments->json, "print one JSON object");
   command->add_flag("--calibrate", arguments->calibrate,
                     "measure this machine (under mpirun: with all its ranks) and write -o FILE");
-  command->add_flag("--quick", arguments->quick, "with --calibrate: few and small measurements");
+  command->add_flag("--quick", arguments->quick,
+                    "with --calibrate and --try: few and small measurements");
   command->add_option("--threads", arguments->threads, "with --calibrate: threads of a rank")
       ->capture_default_str();
   command
@@ -201,7 +268,9 @@ void register_plan(CLI::App& app, Action& chosen) {
                       "write the best layout's step as Chrome trace events (plan.json)");
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
-      return arguments->calibrate ? measure(*arguments) : predict(*arguments);
+      return arguments->calibrate   ? measure(*arguments)
+             : arguments->tries > 0 ? predict_and_try(*arguments)
+                                    : predict(*arguments);
     };
   });
 }

@@ -1,9 +1,12 @@
 #include "src/cli/plan_output.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/cli/console.h"
+#include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/planner/planned_ranks.h"
 #include "src/planner/step_spans.h"
@@ -27,15 +30,18 @@ std::string schedule_of(const StepPrediction& step) {
   return layout.schedule.name + (chosen ? fmt::format(" x {}", layout.schedule.chunks) : "");
 }
 
-/// The exchange between replicas: "sra zero maxmin:4"; "none" without replicas.
+/// The exchange between replicas: "sra zero maxmin:4", "ring, stages first" if the stages of a
+/// replica are neighbours; "none" without replicas.
 std::string exchange_of(const PlannedLayout& layout) {
-  if (layout.step.plan.layout.grid.data == 1) {
+  const parallel::Grid& grid = layout.step.plan.layout.grid;
+  if (grid.data == 1) {
     return "none";
   }
+  const bool stages_first = grid.pipeline > 1 && grid.order == parallel::RankOrder::stages_first;
   const io::ParallelConfig& parallel = layout.config.parallel;
   const std::string& codec = parallel.codec.fallback;
   return parallel.reduction + (parallel.zero > 0 ? " zero" : "") +
-         (codec == "fp32" ? "" : " " + codec);
+         (codec == "fp32" ? "" : " " + codec) + (stages_first ? ", stages first" : "");
 }
 
 /// `fits`: the device has memory for it.
@@ -45,6 +51,7 @@ Json json_of(const PlannedLayout& layout, bool fits) {
   Json json{{"ranks", found.ranks},
             {"stages", grid.pipeline},
             {"replicas", grid.data},
+            {"rank_order", name_of(grid.order)},
             {"schedule", schedule_of(found)},
             {"layers", found.plan.layout.partition()},
             {"micro_batch", found.micro_batch},
@@ -53,6 +60,7 @@ Json json_of(const PlannedLayout& layout, bool fits) {
             {"recompute", name_of(found.plan.fit.choice.recompute)},
             {"exchange", exchange_of(layout)},
             {"step_ms", found.step * 1e3},
+            {"measured_ms", layout.measured ? Json(*layout.measured * 1e3) : Json()},
             {"compute_ms", found.compute * 1e3},
             {"waiting_ms", found.waiting * 1e3},
             {"reduction_ms", found.reduction * 1e3},
@@ -137,23 +145,29 @@ Json json_of(std::string name, const std::vector<planner::ScalingPoint>& points)
   return json;
 }
 
-std::vector<std::string> row_of(const PlannedLayout& layout, const StepPrediction& best) {
+/// `measured`: some layouts of the table are.
+std::vector<std::string> row_of(const PlannedLayout& layout, const StepPrediction& best,
+                                bool measured) {
   const StepPrediction& found = layout.step;
-  return {fmt::format("{}", found.ranks),
-          fmt::format("{}", found.plan.layout.grid.pipeline),
-          schedule_of(found),
-          fmt::format("{} x {}", found.micro_batches, found.micro_batch),
-          layout.config.sparse.storage.fallback,
-          std::string(name_of(found.plan.fit.choice.recompute)),
-          exchange_of(layout),
-          milliseconds_text(found.step),
-          milliseconds_text(found.compute),
-          milliseconds_text(found.waiting),
-          milliseconds_text(found.reduction),
-          milliseconds_text(found.update),
-          fmt::format("{:.1f}", found.samples_per_s),
-          bytes_text(static_cast<double>(found.plan.fit.plan.needed())),
-          planner::beside(best, found)};
+  std::vector<std::string> row{fmt::format("{}", found.ranks),
+                               fmt::format("{}", found.plan.layout.grid.pipeline),
+                               schedule_of(found),
+                               fmt::format("{} x {}", found.micro_batches, found.micro_batch),
+                               layout.config.sparse.storage.fallback,
+                               std::string(name_of(found.plan.fit.choice.recompute)),
+                               exchange_of(layout),
+                               milliseconds_text(found.step),
+                               milliseconds_text(found.compute),
+                               milliseconds_text(found.waiting),
+                               milliseconds_text(found.reduction),
+                               milliseconds_text(found.update),
+                               fmt::format("{:.1f}", found.samples_per_s),
+                               bytes_text(static_cast<double>(found.plan.fit.plan.needed())),
+                               planner::beside(best, found)};
+  if (measured) {
+    row.push_back(layout.measured ? milliseconds_text(*layout.measured) : "-");
+  }
+  return row;
 }
 
 /// The operations that take most of the computing time.
@@ -209,6 +223,37 @@ void PlanOutput::plan(std::span<const int> ranks,
   best_ = planner::best_of(plans_.found, machine_, run_.tensor);
 }
 
+std::vector<io::Config> PlanOutput::configs_of_best(size_t most) const {
+  std::vector<io::Config> configs;
+  for (const PlannedLayout& layout :
+       std::span(plans_.found).first(std::min(most, plans_.found.size()))) {
+    configs.push_back(layout.config);
+  }
+  return configs;
+}
+
+void PlanOutput::add_measured(std::span<const double> seconds) {
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    plans_.found[i].measured = seconds[i];
+  }
+  std::ranges::stable_sort(std::span(plans_.found).first(seconds.size()), {},
+                           &PlannedLayout::measured);
+  best_ = 0;
+  ranks_of_best_.clear();
+}
+
+std::vector<std::string> PlanOutput::settings_of_best() const {
+  const io::Config& mine = run_.config;
+  io::Config config = plans_.found[best_].config;
+  config.train.memory_budget = mine.train.memory_budget;  // a search looks at it itself
+  if (config.parallel.pipeline == 1) {                    // these have no effect
+    config.parallel.schedule = mine.parallel.schedule;
+    config.parallel.virtual_stages = mine.parallel.virtual_stages;
+    config.parallel.rank_order = mine.parallel.rank_order;
+  }
+  return config::changes(mine, config);
+}
+
 void PlanOutput::compare_with(const planner::MeasuredRun& measured) {
   comparison_ = {{"run", measured.name}, {"steps", measured.steps}, {"rows", Json::array()}};
   for (const planner::Compared& row :
@@ -246,7 +291,8 @@ std::vector<std::string> PlanOutput::notes() const {
     notes.push_back("assumed: " + assumed_);
   }
   const double memory = machine_.memory * run_.tensor.ways;
-  for (const auto& [step, config] : plans_.found) {
+  for (const PlannedLayout& layout : plans_.found) {
+    const StepPrediction& step = layout.step;
     if (!planner::fits(step, machine_, run_.tensor)) {
       notes.push_back(fmt::format(
           "over {} ranks a rank needs {}, and a device has {}: use more stages "
@@ -317,6 +363,7 @@ Json PlanOutput::json() const {
       {"plans", Json::array()},
       {"refused", Json::array()},
       {"best", best_json()},
+      {"settings", settings_of_best()},
       {"notes", notes()}};
   for (const PlannedLayout& layout : plans_.found) {
     Json& row = json["plans"].emplace_back(
@@ -355,15 +402,19 @@ std::string PlanOutput::text() const {
   Rows rows{{"ranks", "stages", "schedule", "micro-batch", "storage", "recompute", "exchange",
              "step, ms", "compute", "waiting", "reduction", "update", "samples/s", "memory",
              "beside the best"}};
+  const bool measured = plans_.found[best_].measured.has_value();
+  if (measured) {
+    rows.front().push_back("measured, ms");
+  }
   for (const PlannedLayout& layout : plans_.found) {
-    rows.push_back(row_of(layout, best_over(layout.step.ranks)));
+    rows.push_back(row_of(layout, best_over(layout.step.ranks), measured));
   }
   std::string text = fmt::format("on {}, predicted\n{}", machine_.name, table(rows));
   if (!plans_.by_stages.empty()) {
     rows.erase(rows.begin() + 1, rows.end());
     for (const planner::BestOfStages& one : plans_.by_stages) {
       if (one.layout) {
-        rows.push_back(row_of(*one.layout, best_over(one.ranks)));
+        rows.push_back(row_of(*one.layout, best_over(one.ranks), measured));
       }
     }
     text += "the fastest with each number of stages\n" + table(rows);
@@ -380,6 +431,10 @@ std::string PlanOutput::text() const {
   }
   for (const std::string& note : notes()) {
     text += note + "\n";
+  }
+  if (const std::vector<std::string> settings = settings_of_best(); !settings.empty()) {
+    text += fmt::format("settings of the best layout, over {} ranks: --set '{}'\n", best().ranks,
+                        fmt::join(settings, "' --set '"));
   }
   if (!comparison_.is_null()) {
     text += comparison_text(comparison_);

@@ -3,6 +3,7 @@
 // the step that the page draws.
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,10 @@ class PlanOutput {
 
   /// First of all. Throws Failure if there is no layout.
   void plan(std::span<const int> ranks, const std::optional<planner::SearchOptions>& search);
+  /// The configs of the fastest `most` layouts, after `plan` for one number of ranks.
+  std::vector<io::Config> configs_of_best(size_t most) const;
+  /// The seconds of a step that these took. They become the first layouts, the fastest first.
+  void add_measured(std::span<const double> seconds);
   void compare_with(const planner::MeasuredRun& measured);
   /// The curves of this run and of the same run without pruning; none for one number of ranks.
   void add_scaling(std::span<const int> ranks, const std::optional<planner::SearchOptions>& search);
@@ -37,6 +42,8 @@ class PlanOutput {
   std::optional<planner::CheckpointPrediction> checkpoints() const;
   nlohmann::ordered_json best_json() const;
   std::vector<std::string> notes() const;
+  /// What the best layout changes in the run's config: "section.key=VALUE".
+  std::vector<std::string> settings_of_best() const;
   /// The best of the layouts over so many ranks.
   const planner::StepPrediction& best_over(int ranks) const;
 

@@ -132,6 +132,16 @@ std::string to_toml(const Config& config) {
   });
 }
 
+std::vector<std::string> changes(const Config& config, const Config& other) {
+  std::vector<std::string> found;
+  for (const Field& field : fields()) {
+    if (toml_value(field, config) != toml_value(field, other)) {
+      found.push_back(fmt::format("{}={}", field.key(), toml_value(field, other)));
+    }
+  }
+  return found;
+}
+
 nlohmann::json to_json(const Config& config) {
   nlohmann::json out = nlohmann::json::object();
   for (const Field& field : fields()) {

@@ -274,7 +274,8 @@ class Exporter {
       sparse_.emplace(folder / "sparse.safetensors", sparse_list_, files);
       report_.files += sparse_->files().size();
     }
-    PieceWriter writer;
+    PieceWriter writer(layout_.transposes() ? PieceWriter::kBuffersOfBursts
+                                            : PieceWriter::kBuffers);
     TensorPieces pieces(reader_, layout_, facts_, writer);
     for (const TensorPlace& place : layout_.tensors()) {
       write_tensor(place, pieces, writer);

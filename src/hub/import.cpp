@@ -181,7 +181,8 @@ class Importer {
   void run(const io::CheckpointMeta& meta) {
     checkpoint_.write_meta(meta);
     io::ReservedDatasetWriter file(checkpoint_.temporary());
-    PieceWriter writer;
+    PieceWriter writer(layout_.transposes() ? PieceWriter::kBuffersOfBursts
+                                            : PieceWriter::kBuffers);
     for (const ParameterPlace& parameter : layout_.parameters()) {
       const bool masks = parameter.prunable && (options_.zeros_are_pruned || is_masked(parameter));
       masks ? write_masked(parameter, writer) : write_full(parameter, file, writer);

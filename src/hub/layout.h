@@ -1,6 +1,7 @@
 #pragma once
 // Where the elements of a network's parameters lie in the tensors of a Hugging Face model: the
 // table of a family, written out for one network.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -60,6 +61,8 @@ class Layout {
   const TensorPlace& tensor_of(const ParameterPlace& parameter) const {
     return tensors_[parameter.tensor];
   }
+  /// Whether some tensors are transposed parameters.
+  bool transposes() const { return std::ranges::any_of(tensors_, &TensorPlace::transposed); }
   /// Whether the network does not need a tensor that files of the family may have.
   bool ignores(std::string_view tensor) const;
 

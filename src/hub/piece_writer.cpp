@@ -4,10 +4,10 @@
 
 namespace espalier::hub {
 
-PieceWriter::PieceWriter() : buffers_(kBuffers) {
-  for (std::vector<std::byte>& buffer : buffers_) {
-    buffer.resize(kPieceBytes);
-    free_.push_back(buffer.data());
+PieceWriter::PieceWriter(size_t buffers) {
+  for (size_t i = 0; i < buffers; ++i) {
+    buffers_.push_back(std::make_unique_for_overwrite<std::byte[]>(kPieceBytes));
+    free_.push_back(buffers_.back().get());
   }
   thread_ = std::thread([this] { run(); });
 }
@@ -27,8 +27,8 @@ std::span<std::byte> PieceWriter::take(size_t bytes) {
   std::unique_lock guard(lock_);
   changed_.wait(guard, [this] { return failure_ || !free_.empty(); });
   rethrow();
-  std::byte* const buffer = free_.front();
-  free_.pop_front();
+  std::byte* const buffer = free_.back();
+  free_.pop_back();
   return {buffer, bytes};
 }
 
@@ -43,7 +43,7 @@ void PieceWriter::write(std::span<const std::byte> piece, Write write) {
 
 void PieceWriter::finish() {
   std::unique_lock guard(lock_);
-  changed_.wait(guard, [this] { return failure_ || free_.size() == kBuffers; });
+  changed_.wait(guard, [this] { return failure_ || free_.size() == buffers_.size(); });
   rethrow();
 }
 
@@ -70,7 +70,7 @@ void PieceWriter::run() {
       failure = std::current_exception();
     }
     guard.lock();
-    // Buffers are vectors that never move: the piece begins one.
+    // The piece begins a buffer.
     free_.push_back(const_cast<std::byte*>(task.piece.data()));
     if (failure && !failure_) {
       failure_ = failure;

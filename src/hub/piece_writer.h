@@ -13,6 +13,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -22,12 +23,14 @@ namespace espalier::hub {
 
 class PieceWriter {
  public:
-  /// Bytes of a piece, at most. Memory: kBuffers of them.
-  static constexpr size_t kPieceBytes = size_t{4} << 20;
-  static constexpr size_t kBuffers = 4;
+  static constexpr size_t kPieceBytes = size_t{4} << 20;  ///< of a piece, at most
+  /// Pieces that may wait. If the caller fills pieces now and then none for a while, as when it
+  /// reads a matrix that it will transpose, more of them keep the writer busy meanwhile.
+  static constexpr size_t kBuffers = 4, kBuffersOfBursts = 16;
   using Write = std::function<void(std::span<const std::byte>)>;
 
-  PieceWriter();
+  /// Memory: that of the pieces that ever waited.
+  explicit PieceWriter(size_t buffers = kBuffers);
   ~PieceWriter();  ///< drops what is not written
   PieceWriter(const PieceWriter&) = delete;
   PieceWriter& operator=(const PieceWriter&) = delete;
@@ -44,10 +47,10 @@ class PieceWriter {
   void run();
   void rethrow();
 
-  std::vector<std::vector<std::byte>> buffers_;
+  std::vector<std::unique_ptr<std::byte[]>> buffers_;
   std::mutex lock_;
   std::condition_variable changed_;
-  std::deque<std::byte*> free_;
+  std::vector<std::byte*> free_;  ///< the last one is used next: its memory is there
   std::deque<Task> tasks_;
   std::exception_ptr failure_;
   bool ends_ = false;

@@ -270,16 +270,17 @@ void measure_disk(const CalibrationOptions& options, Machine& machine) {
   });
 }
 
+/// The latency of a short message and the bandwidth of a long one. Lengths between are left out: a
+/// link whose rate a token bucket limits, as clouds do, passes those that fit the bucket at once.
 cost::Link measure_link(parallel::Communicator& comm, bool quick) {
-  std::vector<cost::LinkSample> samples;
-  for (size_t bytes = 64; bytes <= (quick ? size_t{1} << 18U : size_t{1} << 24U); bytes *= 8) {
-    samples.push_back(
-        {.bytes = static_cast<double>(bytes), .seconds = train::measured_latency(comm, bytes)});
-  }
-  const cost::LinkSample& longest = samples.back();
-  return longest.seconds > 2 * samples.front().seconds
-             ? cost::fit_link(samples).link
-             : cost::Link{.bytes_per_s = longest.bytes / longest.seconds};  // shorter than a wait
+  constexpr size_t kShort = 64;
+  const size_t length = size_t{1} << (quick ? 18U : 24U);
+  const double latency = train::measured_latency(comm, kShort);
+  const double seconds = train::measured_latency(comm, length);
+  const auto bytes = static_cast<double>(length);
+  return seconds > 2 * latency
+             ? cost::Link{.latency_s = latency, .bytes_per_s = bytes / (seconds - latency)}
+             : cost::Link{.bytes_per_s = bytes / seconds};  // shorter than a wait
 }
 
 /// The texts of codecs that a config may name: of those with a number of bits 8, 4 and 2.

@@ -20,13 +20,12 @@ double Machine::peak_of(DType dtype) const {
   return found->second;
 }
 
-const Level& Machine::level_between(int64_t a, int64_t b) const {
-  for (const Level& level : levels) {
-    if (a / level.ranks == b / level.ranks) {
-      return level;
-    }
+size_t Machine::level_between(int64_t a, int64_t b) const {
+  size_t level = 0;
+  while (level + 1 < levels.size() && a / levels[level].ranks != b / levels[level].ranks) {
+    ++level;
   }
-  return levels.back();
+  return level;
 }
 
 namespace {
@@ -283,7 +282,8 @@ Machine machine_of(const toml::table& file) {
     machine.levels.push_back({.name = level.text("name"),
                               .ranks = level.count("ranks", -1),
                               .link = {.latency_s = level.positive("latency_us", 0) * 1e-6,
-                                       .bytes_per_s = level.positive("bandwidth")}});
+                                       .bytes_per_s = level.positive("bandwidth")},
+                              .shared = level.flag("shared", false)});
     const Level& made = machine.levels.back();
     if (machine.levels.size() > 1) {
       const Level& inner = machine.levels[machine.levels.size() - 2];
@@ -373,6 +373,9 @@ std::string text_of(const Machine& machine) {
                         level.ranks, level.link.bytes_per_s);
     if (level.link.latency_s > 0) {
       text += fmt::format("latency_us = {:.4g}\n", level.link.latency_s * 1e6);
+    }
+    if (level.shared) {
+      text += "shared = true\n";
     }
   }
   if (machine.host_memory > 0) {

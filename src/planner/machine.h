@@ -4,7 +4,8 @@
 //
 //   devices    one per rank: peak rates by type, memory bandwidth, memory, and either measured
 //              operations (calibration.h) or shares of the peaks that operations reach
-//   levels     links, from the innermost: ranks within one unit, latency, bandwidth of a rank
+//   levels     links, from the innermost: ranks within one unit, latency, bandwidth of a rank, or
+//              of a unit within, if its ranks share it
 //   disk       where checkpoints are: bytes/s of all ranks together
 //
 // The time of an operation follows from the efficiency of the nearest measured ones:
@@ -35,6 +36,8 @@ struct Level {
   std::string name;
   int64_t ranks = 1;
   cost::Link link;
+  /// The bandwidth is that of a unit of the level within, which its ranks share (links.h).
+  bool shared = false;
 };
 
 struct Machine {
@@ -64,8 +67,8 @@ struct Machine {
   std::map<std::string, std::vector<kernels::OperationRow>> measured;
 
   double peak_of(DType dtype) const;
-  /// Of the link between ranks `a` and `b`.
-  const Level& level_between(int64_t a, int64_t b) const;
+  /// Number of the level of the link between ranks `a` and `b`.
+  size_t level_between(int64_t a, int64_t b) const;
 };
 
 /// The key of `measured` for operations in runs of `dtype`.

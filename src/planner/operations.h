@@ -30,7 +30,7 @@ struct LayerOperations {
   // Bytes, for estimates of a stage's memory (StepPredictor::estimated_memory):
   train::MemoryByKind state{};  ///< of its parameters
   size_t tape_alone = 0;        ///< of a micro-batch, if the layer is a part of its own
-  size_t tape_added = 0;        ///< to a part that has such a layer already
+  size_t tape_added = 0;        ///< to a part that ends in such a layer; 0 if none ever does
   size_t deferred = 0;          ///< kept by a deferred backward
 };
 

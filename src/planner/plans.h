@@ -19,6 +19,7 @@ struct Refused {
 struct PlannedLayout {
   StepPrediction step;
   io::Config config;  ///< that it was predicted for: the run's, perhaps with a search's choices
+  std::optional<double> measured{};  ///< seconds of a step (trial.h)
 };
 
 /// Of a search: the best layout with a number of stages, or why there is none.

@@ -34,7 +34,8 @@ struct Shape {
   int stages = 1;
   const parallel::ScheduleEntry* schedule = nullptr;
   int64_t chunks = 1;
-  double bound = 0;  ///< no step is shorter
+  std::string_view order;  ///< of ranks
+  double bound = 0;        ///< no step is shorter
 };
 
 /// With storage "auto" all that hold the run's masks.
@@ -62,7 +63,10 @@ std::vector<model::Recompute> recomputes_of(const io::Config& config) {
 class Search {
  public:
   Search(const PlannedRun& run, const Machine& machine, int devices, const SearchOptions& options)
-      : run_(run), predictor_(run, machine, devices), config_(run.config) {
+      : run_(run),
+        predictor_(run, machine, devices),
+        config_(run.config),
+        several_units_(devices > machine.levels.front().ranks) {
     const std::string& budget = config_.train.memory_budget;
     const double wanted =
         budget.empty() ? machine.memory : static_cast<double>(config::parse_bytes(budget));
@@ -142,7 +146,8 @@ class Search {
             Shape shape{.storage = storage,
                         .recompute = recompute,
                         .micro_batch = micro_batch,
-                        .stages = stages};
+                        .stages = stages,
+                        .order = run_.config.parallel.rank_order};
             if (stages == 1) {
               shape.bound = bound_of(shape, share, false);
               shapes.push_back(shape);
@@ -152,13 +157,25 @@ class Search {
               shape.schedule = entry;
               shape.chunks = chunks;
               shape.bound = bound_of(shape, share, deferred[entry]);
-              shapes.push_back(shape);
+              for (const std::string_view order : orders(replicas)) {
+                shape.order = order;
+                shapes.push_back(shape);
+              }
             }
           }
         }
       }
     }
     return shapes;
+  }
+
+  /// Orders of ranks whose links may differ.
+  std::vector<std::string_view> orders(int replicas) const {
+    if (replicas == 1 || !several_units_) {
+      return {run_.config.parallel.rank_order};
+    }
+    return {name_of(parallel::RankOrder::replicas_first),
+            name_of(parallel::RankOrder::stages_first)};
   }
 
   const NetworkTimes& network_of(const Shape& shape, bool deferred) {
@@ -205,11 +222,12 @@ class Search {
     config_.parallel.pipeline = shape.stages;
     config_.parallel.schedule = shape.schedule != nullptr ? shape.schedule->name : "1f1b";
     config_.parallel.virtual_stages = shape.chunks;
+    config_.parallel.rank_order = shape.order;
     config_.parallel.partition.clear();
     const int64_t micro_batches =
         config_.train.global_batch / (predictor_.ranks() / shape.stages) / shape.micro_batch;
-    const auto key =
-        std::tuple(shape.stages, config_.parallel.schedule, shape.chunks, micro_batches);
+    const auto key = std::tuple(shape.stages, config_.parallel.schedule, shape.chunks,
+                                config_.parallel.rank_order, micro_batches);
     auto known = layouts_.find(key);
     if (known == layouts_.end()) {
       Made made;
@@ -364,11 +382,12 @@ class Search {
 
   const PlannedRun& run_;
   StepPredictor predictor_;
-  io::Config config_;  ///< of the layout that is tried
-  double limit_ = 0;   ///< bytes of a rank
+  io::Config config_;   ///< of the layout that is tried
+  bool several_units_;  ///< the links between ranks differ
+  double limit_ = 0;    ///< bytes of a rank
   std::vector<std::string> storages_, codecs_;
   std::vector<model::Recompute> recomputes_;
-  std::map<std::tuple<int, std::string, int64_t, int64_t>, Made> layouts_;
+  std::map<std::tuple<int, std::string, int64_t, std::string, int64_t>, Made> layouts_;
   std::set<MemoryKey> too_large_;
   std::map<int64_t, Reasons> by_stages_;
   SearchResult found_;

@@ -110,10 +110,6 @@ double StepPredictor::seconds_of_all(const Operations& operations) const {
       [this](double sum, const kernels::OperationRow& row) { return sum + seconds(row); });
 }
 
-const Level& StepPredictor::level_between(int64_t rank, int64_t other) const {
-  return machine_.level_between(rank * ways_, other * ways_);
-}
-
 const NetworkTimes& StepPredictor::network(const io::Config& config,
                                            const train::PassChoice& choice, bool deferred) {
   const std::string key =
@@ -146,6 +142,7 @@ parallel::Costs StepPredictor::costs_of(const io::Config& config, const train::L
                                         const NetworkTimes& network) const {
   parallel::Costs costs = train::stage_costs(layout.ends, {.layers = network.passes});
   const kernels::WireFormat wire = train::activation_format(config);
+  const Links links(machine_, layout.grid, ways_);
   for (int stage = 0; stage + 1 < layout.stages(); ++stage) {
     const int from = layout.schedule.rank_of(stage);
     const int to = layout.schedule.rank_of(stage + 1);
@@ -157,10 +154,9 @@ parallel::Costs StepPredictor::costs_of(const io::Config& config, const train::L
     const double bytes = wire == kernels::WireFormat{}
                              ? static_cast<double>(last.output_bytes) / ways_
                              : static_cast<double>(kernels::wire_bytes(wire, values));
-    const Level& level =
-        level_between(int64_t{from} * layout.grid.data, int64_t{to} * layout.grid.data);
-    costs.latency = std::max(costs.latency, level.link.latency_s);
-    costs.transfer = std::max(costs.transfer, bytes / level.link.bytes_per_s);
+    const cost::Link link = links.between_stages(from, to);
+    costs.latency = std::max(costs.latency, link.latency_s);
+    costs.transfer = std::max(costs.transfer, bytes / link.bytes_per_s);
     if (wire != kernels::WireFormat{}) {
       // The sender encodes activations after forward, and gradients after backward.
       const auto coding = [&](std::string_view verb) {
@@ -196,10 +192,11 @@ PipelineTimes StepPredictor::asynchronous(const io::Config& config, const train:
   // Each stage sums and updates after a backward.
   PipelineTimes found{.costs = costs};
   const double every = layout.micro_batches();
+  const Links links(machine_, layout.grid, ways_);
   double most = 0;
   double beside = 0;  // sums and updates of the rank that computes longest
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
-    const train::ReplicaTimes times = exchange(config, layout, network, costs, rank, 0);
+    const train::ReplicaTimes times = exchange(config, layout, network, links, costs, rank, 0);
     const double mine = times.reduction + times.update;
     double computes = 0;
     for (int chunk = 0; chunk < layout.schedule.chunks; ++chunk) {
@@ -225,7 +222,7 @@ PipelineTimes StepPredictor::asynchronous(const io::Config& config, const train:
 }
 
 train::ReplicaTimes StepPredictor::exchange(const io::Config& config, const train::Layout& layout,
-                                            const NetworkTimes& network,
+                                            const NetworkTimes& network, const Links& links,
                                             const parallel::Costs& costs, int rank,
                                             double end) const {
   train::ReplicaWork work{.replicas = layout.grid.data};
@@ -246,11 +243,9 @@ train::ReplicaTimes StepPredictor::exchange(const io::Config& config, const trai
   if (work.replicas == 1) {
     return {.update = work.update_s};
   }
-  const int first = layout.grid.rank_of({.stage = rank, .replica = 0}) * ways_;
   return train::replica_times(
       config, work,
-      rates_between(config, machine_,
-                    {.first = first, .replicas = layout.grid.data, .ways = ways_}));
+      rates_between(config, machine_, links.of_replicas(rank, config.parallel.reduction)));
 }
 
 void StepPredictor::add_step(const io::Config& config, const train::Layout& layout,
@@ -258,9 +253,10 @@ void StepPredictor::add_step(const io::Config& config, const train::Layout& layo
                              StepPrediction& found) const {
   found.compute = pipeline.compute;
   found.waiting = pipeline.end - pipeline.compute;
+  const Links links(machine_, layout.grid, ways_);
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
     const train::ReplicaTimes times =
-        exchange(config, layout, network, pipeline.costs, rank, pipeline.end);
+        exchange(config, layout, network, links, pipeline.costs, rank, pipeline.end);
     found.reduction = std::max(found.reduction, times.reduction);
     found.update = std::max(found.update, times.update);
     found.bytes_reduced = std::max(found.bytes_reduced, times.bytes);

@@ -6,7 +6,7 @@
 //   pipeline    the run's own schedule, simulated with the stages' times and the slowest link
 //               between two stages (parallel/pipeline/schedule/simulate.h)
 //   reduction   of the gradients of kept elements over the replicas: the exposed part
-//               (train/exchange/replica_times.h, rates.h)
+//               (train/exchange/replica_times.h, links.h, rates.h)
 //   update      of the rank with the most; under ZeRO-1 with the gather of values
 //
 //   step = end of the pipeline + exposed reduction + update
@@ -14,11 +14,12 @@
 // In an asynchronous schedule each stage sums and updates on its own, within the pipeline: a step
 // is the time between two updates of a long simulation, and a share of the drain.
 //
-// Not in the model: evaluations, checkpoints, changes of masks, shared links, jitter between ranks.
+// Not in the model: evaluations, checkpoints, changes of masks, jitter between ranks.
 #include <map>
 #include <span>
 
 #include "parallel/pipeline/schedule/simulate.h"
+#include "src/planner/links.h"
 #include "src/planner/machine.h"
 #include "src/planner/operations.h"
 #include "src/planner/rates.h"
@@ -106,10 +107,9 @@ class StepPredictor {
   train::Plan plan_with(const io::Config& config, const train::LayerTimes& times) const;
   double seconds(const kernels::OperationRow& row) const;
   double seconds_of_all(const Operations& operations) const;
-  const Level& level_between(int64_t rank, int64_t other) const;
   train::ReplicaTimes exchange(const io::Config& config, const train::Layout& layout,
-                               const NetworkTimes& network, const parallel::Costs& costs, int rank,
-                               double end) const;
+                               const NetworkTimes& network, const Links& links,
+                               const parallel::Costs& costs, int rank, double end) const;
   parallel::Costs costs_of(const io::Config& config, const train::Layout& layout,
                            const NetworkTimes& network) const;
   PipelineTimes asynchronous(const io::Config& config, const train::Layout& layout,

@@ -12,7 +12,7 @@ bool has(const Operations& operations, std::string_view name) {
 
 /// Of an array of `bytes` over the devices of a split, by a ring.
 double all_reduce_seconds(const Machine& machine, int ways, double bytes) {
-  const cost::Link& link = machine.level_between(0, ways - 1).link;
+  const cost::Link& link = machine.levels[machine.level_between(0, ways - 1)].link;
   const double steps = 2 * (ways - 1);
   return steps * (link.latency_s + bytes / ways / link.bytes_per_s);
 }

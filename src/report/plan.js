@@ -3,6 +3,7 @@
 const { plan: PLAN, timeline: STEP } = JSON.parse(byId("data").textContent);
 const SCALING = PLAN.scaling || [];
 const BEST = PLAN.plans[PLAN.best.plan];
+const MEASURED = BEST.measured_ms != null;  // by --try
 const PARTS = [["compute", "var(--lane-compute)"], ["waiting", "var(--waiting)"], ["reduction", "var(--lane-allreduce)"], ["update", "var(--lane-optimizer)"]];
 const ACTIONS = [["forward", "var(--lane-compute)"], ["backward", "var(--lane-backward)"], ["backward of the input", "var(--lane-backward)"],
   ["backward of the weights", "var(--lane-weight)"], ["waiting", "var(--waiting)"]];
@@ -50,10 +51,10 @@ function drawCards() {
 function drawTables() {
   const fixed = (value) => value.toFixed(2);
   fillTable(byId("plans"),
-    ["ranks", "stages", "schedule", "micro-batch", "storage", "recompute", "exchange", "step, ms", "compute", "waiting", "reduction", "update", "samples/s", "memory", "beside the best"],
+    ["ranks", "stages", "schedule", "micro-batch", "storage", "recompute", "exchange", "step, ms", "compute", "waiting", "reduction", "update", "samples/s", "memory", "beside the best", ...(MEASURED ? ["measured, ms"] : [])],
     PLAN.plans.map((one) => [one.ranks, one.stages, one.schedule, `${one.micro_batches} × ${one.micro_batch}`,
       one.storage, one.recompute, one.exchange, fixed(one.step_ms),
-      ...PARTS.map(([name]) => fixed(one[name + "_ms"])), one.samples_per_s.toFixed(1), bytesText(one.memory) + (one.fits ? "" : " – too much"), one.beside_best]),
+      ...PARTS.map(([name]) => fixed(one[name + "_ms"])), one.samples_per_s.toFixed(1), bytesText(one.memory) + (one.fits ? "" : " – too much"), one.beside_best, ...(MEASURED ? [one.measured_ms == null ? "–" : fixed(one.measured_ms)] : [])]),
     { rowClass: (i) => i === PLAN.best.plan ? "best" : "", cellClass: (i, column) => column === 13 && !PLAN.plans[i].fits ? "over" : "" });
   const byStages = PLAN.by_stages || [];
   byId("by-stages-section").hidden = byStages.length === 0;

@@ -149,6 +149,40 @@ TEST(PlanOfARun, StandsBesideItsMeasurements) {
   EXPECT_NE(text.out.find("measured in run: medians over 10 steps"), std::string::npos) << text.out;
 }
 
+TEST(PlanTry, OrdersTheBestLayoutsByMeasuredTime) {
+  const Place here;
+  const std::string options = "--search --try 3 --quick --set sparse.storage=auto ";
+  const Ran ran = here.run(kPlan + options + "--json -o plan.html");
+  expect_code(ran, 0);
+  const Json plan = ran.json();
+  EXPECT_EQ(data_of(here.read("plan.html"))["plan"], plan);
+  ASSERT_GE(plan["plans"].size(), 3U);
+  EXPECT_EQ(plan["best"]["plan"], 0);
+  double last = 0;
+  for (size_t i = 0; i < plan["plans"].size(); ++i) {
+    const Json& measured = plan["plans"][i]["measured_ms"];
+    EXPECT_EQ(measured.is_number(), i < 3) << i;
+    EXPECT_GT(i < 3 ? measured.get<double>() : 1, i < 3 ? last : 0);
+    last = i < 3 ? measured.get<double>() : last;
+  }
+  // The settings give the layout.
+  std::string settings;
+  for (const Json& setting : plan["settings"]) {
+    settings += " --set '" + setting.get<std::string>() + "'";
+  }
+  EXPECT_NE(settings, "");
+  const Json again = here.run(kPlan + "--json --set sparse.storage=auto" + settings).json();
+  expect_same_plans(again["plans"], Json::array({plan["plans"][0]}));
+  EXPECT_EQ(again["plans"][0]["storage"], plan["plans"][0]["storage"]);
+
+  const Ran text = here.run(kPlan + options);
+  expect_code(text, 0);
+  EXPECT_NE(text.out.find("measured, ms"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("settings of the best layout, over 1 ranks: --set"), std::string::npos)
+      << text.out;
+  EXPECT_FALSE(here.has("run"));
+}
+
 TEST(PlanPage, ErrorsNameTheFixAndWriteNothing) {
   const Place here;
   std::filesystem::create_directories(here / "empty");
@@ -169,6 +203,9 @@ TEST(PlanPage, ErrorsNameTheFixAndWriteNothing) {
            {"c.toml --machine m.toml --trace t.json -o text.txt", "text.txt is the input"},
            {"c.toml --machine m.toml -o p.html --trace ./p.html", "name the same file"},
            {"c.toml --machine m.toml --ranks 16" + outputs, "16 ranks need as many devices"},
+           {"c.toml --machine m.toml --search --try 2 --ranks 2" + outputs,
+            "--try trains on the ranks of this launch, 1, and --ranks asks for 2"},
+           {"c.toml --machine m.toml --search --try 2 --tensor 2" + outputs, "without --tensor"},
            {"c.toml --machine small.toml" + outputs, "--trace needs a layout that fits"},
            {"c.toml --machine m.toml -o p.html --trace half", "half"}}) {
     expect_error(here.run("plan " + arguments), 1, words);

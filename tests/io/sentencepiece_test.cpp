@@ -45,6 +45,13 @@ struct Variant {
   bool cuts = true;
 };
 
+/// The model with another text of the same length in place of a piece's.
+std::string changed_piece(std::string model, const std::string& from, const std::string& to) {
+  const size_t at = model.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return model.replace(at, from.size(), to);
+}
+
 /// Models whose texts are normalized and cut in different ways.
 const std::vector<Variant>& variants() {
   static const std::vector<Variant> all = [] {
@@ -61,6 +68,12 @@ const std::vector<Variant>& variants() {
         {"gemma", trained(bytes + keeps +
                           "--add_dummy_prefix=false "
                           "--user_defined_symbols=▁▁,▁▁▁,<extra>,<extra_0>,ew,aaa")},
+        {"bpe with pieces of lines",
+         trained(bytes + keeps + "--user_defined_symbols=\n,\n\n,\t,e,▁▁,▁th,w▁,<s,aaa,é")},
+        {"bpe with first spaces",
+         trained(bytes + identity + "--user_defined_symbols=▁n,▁▁,ew,w,é")},
+        {"bpe with strange pieces",
+         changed_piece(trained(bytes + keeps + "--user_defined_symbols=er▁x,low▁,XY"), "XY", "o ")},
         {"bpe", trained(bpe)},
         {"bpe without first space", trained(bpe + "--add_dummy_prefix=false")},
         {"bpe with all spaces", trained(bpe + "--remove_extra_whitespaces=false")},
@@ -128,8 +141,12 @@ TEST(SentencePiece, MostWordsNeedNoLibrary) {
     EXPECT_EQ(encodes(file, " 🙂"), file.byte_fallback) << name;
     EXPECT_EQ(encodes(file, "fox"), !file.removes_spaces) << name;
   }
-  EXPECT_FALSE(encodes(variant("gemma"), "  fox"));  // "▁▁" is user-defined
-  EXPECT_FALSE(encodes(variant("gemma"), " new"));   // "ew", too
+  EXPECT_TRUE(encodes(variant("gemma"), "  fox"));  // "▁▁" is user-defined
+  EXPECT_TRUE(encodes(variant("gemma"), " new"));   // "ew", too
+  EXPECT_TRUE(encodes(variant("bpe with pieces of lines"), " fox\n\nnew"));
+  EXPECT_TRUE(encodes(variant("bpe with first spaces"), " new"));
+  EXPECT_TRUE(encodes(variant("bpe with strange pieces"), " quick"));
+  EXPECT_FALSE(encodes(variant("bpe with strange pieces"), " low")) << "\"o \" is a piece";
   EXPECT_FALSE(encodes(variant("suffix"), " fox"));
   EXPECT_FALSE(encodes(variant("unigram"), " fox"));
 

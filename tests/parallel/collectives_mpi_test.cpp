@@ -179,9 +179,16 @@ TEST(Digest, NamesTheEntryAndTheRanksThatDiffer) {
 TEST(Grid, PlacesAndRanksAreInverse) {
   constexpr Grid kGrid{.pipeline = 3, .data = 4};
   static_assert(kGrid.ranks() == 12 && kGrid.place_of(5) == GridPlace{1, 1});
+  constexpr Grid kByStages{.pipeline = 3, .data = 4, .order = RankOrder::stages_first};
+  static_assert(kByStages.place_of(5) == GridPlace{2, 1});
   for (int rank = 0; rank < 12; ++rank) {
     EXPECT_EQ(make_grid(12, 3).rank_of(kGrid.place_of(rank)), rank);
+    EXPECT_EQ(make_grid(12, 3, RankOrder::stages_first).rank_of(kByStages.place_of(rank)), rank);
   }
+  for (const RankOrder order : {RankOrder::replicas_first, RankOrder::stages_first}) {
+    EXPECT_EQ(rank_order_by_name(name_of(order)), order);
+  }
+  EXPECT_THROW(rank_order_by_name("stages"), Failure);
   EXPECT_EQ(describe(make_grid(4, 2), std::vector<int>{0, 0, 1, 1}),
             "node 0: rank 0 (stage 0, replica 0), rank 1 (stage 0, replica 1)\n"
             "node 1: rank 2 (stage 1, replica 0), rank 3 (stage 1, replica 1)\n");

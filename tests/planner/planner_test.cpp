@@ -93,8 +93,9 @@ io::Config gpt(double sparsity = 0) {
 TEST(MachineFile, IsReadAsWritten) {
   Machine machine = machine_of(kMachine);
   EXPECT_EQ(machine.levels.size(), 2U);
-  EXPECT_EQ(machine.level_between(0, 3).name, "node");
-  EXPECT_EQ(machine.level_between(3, 4).name, "cluster");
+  EXPECT_EQ(machine.level_between(0, 3), 0U);
+  EXPECT_EQ(machine.level_between(3, 4), 1U);
+  machine.levels.back().shared = true;
   machine.measured["bf16 gemm"] = {{.name = "gemm",
                                     .extents = {1, 2, 3, 0},
                                     .calls = 1,
@@ -106,6 +107,7 @@ TEST(MachineFile, IsReadAsWritten) {
   const std::string text = text_of(machine);
   EXPECT_EQ(text_of(machine_of(text)), text);
   EXPECT_EQ(machine_of(text).disk_read, 3e9);
+  EXPECT_TRUE(machine_of(text).levels.back().shared);
   EXPECT_EQ(machine_of(text).host_memory, 5e10);
 }
 
@@ -290,7 +292,9 @@ TEST(Exchange, IsDividedByZeroCodecsAndLevels) {
     }
     return train::replica_times(
         config, {.kept = kKept, .replicas = replicas, .before_s = 1, .update_s = 0.5},
-        rates_between(config, machine, {.replicas = replicas}));
+        rates_between(
+            config, machine,
+            Links(machine, {.data = replicas}, 1).of_replicas(0, config.parallel.reduction)));
   };
   const auto near = [](double a, double b) { EXPECT_NEAR(a, b, 1e-5 * b); };
   // Within a node: 2 (p-1)/p of 2 bytes a value at 1e10 bytes/s.
@@ -314,13 +318,72 @@ TEST(Exchange, IsDividedByZeroCodecsAndLevels) {
   near(times(4).bytes, 1.5 * kKept * (0.5 + 8.0 / 512));
 }
 
+/// 4 devices a node, which share its port of 1e9 bytes/s; 6 or 12 nodes.
+TEST(Links, OfASharedPortAreDividedAmongItsSenders) {
+  Machine machine = machine_of(kMachine);
+  machine.levels.back().shared = true;
+  const auto port = [&](const parallel::Grid& grid, int ways = 1) {
+    return [&machine, grid, ways](int stage, std::string_view reduction) {
+      return Links(machine, grid, ways).of_replicas(stage, reduction).bytes_per_s;
+    };
+  };
+  const auto messages = [&](const parallel::Grid& grid, int from) {
+    return Links(machine, grid, 1).between_stages(from, from + 1).bytes_per_s;
+  };
+  const auto seconds = [](double inner, double outer) { return inner / 1e10 + outer / 1e9; };
+
+  // A node has four replicas of one stage: one ring, but four messages to the next stage.
+  const parallel::Grid replicas{.pipeline = 2, .data = 12};
+  EXPECT_EQ(port(replicas)(0, "ring"), 1e9);
+  EXPECT_EQ(port(replicas)(1, "sra"), 1e9 / 4);
+  EXPECT_DOUBLE_EQ(port(replicas)(1, "hierarchical"), 11.0 / 12 / seconds(0.75, 2.0 / 3 / 4 * 4));
+  EXPECT_EQ(messages(replicas, 0), 1e9 / 4);
+
+  // A node has two replicas of both stages: two rings, and no message leaves it.
+  const parallel::Grid stages{
+      .pipeline = 2, .data = 12, .order = parallel::RankOrder::stages_first};
+  EXPECT_EQ(port(stages)(0, "ring"), 1e9 / 2);
+  EXPECT_EQ(port(stages)(0, "sra"), 1e9 / 4);
+  EXPECT_DOUBLE_EQ(port(stages)(1, "hierarchical"), 11.0 / 12 / seconds(0.5, 5.0 / 6 / 2 * 4));
+  EXPECT_EQ(messages(stages, 0), 1e10);
+
+  // Eight stages over two nodes: one message leaves the first, and each node has four rings.
+  const parallel::Grid deep{.pipeline = 8, .data = 3, .order = parallel::RankOrder::stages_first};
+  EXPECT_EQ(messages(deep, 0), 1e10);
+  EXPECT_EQ(messages(deep, 3), 1e9);
+  EXPECT_EQ(port(deep)(0, "ring"), 1e9 / 4);
+  EXPECT_EQ(port(deep)(0, "hierarchical"), 1e9 / 4) << "one replica a node";
+
+  // Two devices divide each layer: two rings, one for each part.
+  EXPECT_EQ(port({.data = 12}, 2)(0, "ring"), 1e9 / 2);
+  // Inside one node nothing is shared.
+  EXPECT_EQ(port({.pipeline = 2, .data = 2})(0, "sra"), 1e10);
+}
+
+TEST(Step, OrderOfRanksDecidesWhatLeavesANode) {
+  Machine machine = machine_of(kMachine);  // 4 devices a node
+  machine.levels.front().link.bytes_per_s = 1e12;
+  machine.levels.back().link.bytes_per_s = 1e6;  // it takes all time
+  machine.levels.back().shared = true;
+  Given given(gpt());
+  given.config.parallel.pipeline = 4;
+  const auto predict = [&](const std::string& order) {
+    given.config.parallel.rank_order = order;
+    return predict_step(given.run(), machine, 16);
+  };
+  const StepPrediction replicas = predict("replicas_first");
+  const StepPrediction stages = predict("stages_first");
+  EXPECT_GT(replicas.waiting, 10 * stages.waiting) << "messages leave the node";
+  EXPECT_GT(stages.reduction, 10 * replicas.reduction) << "gradients do";
+}
+
 TEST(Exchange, TakesTheTimesOfMeasuredCodecs) {
   Machine machine = machine_of(kMachine);
   io::Config config = gpt();
   config.parallel.codec.fallback = "maxmin:4";
   const auto reduction = [&] {
     return train::replica_times(config, {.kept = 1 << 20, .replicas = 2, .before_s = 1},
-                                rates_between(config, machine, {.replicas = 2}))
+                                rates_between(config, machine, machine.levels.front().link))
         .reduction;
   };
   const double fast = reduction();
@@ -428,15 +491,18 @@ std::vector<StepPrediction> all_layouts(const Given& given, const Machine& machi
           for (const int64_t zero : {0, 1}) {
             for (const char* reduction : {"sra", "ring", "hierarchical"}) {
               for (const char* storage : {"dense", "expanded", "sparse"}) {
-                config.parallel.pipeline = stages;
-                config.parallel.schedule = schedule->name;
-                config.parallel.virtual_stages = chunks;
-                config.train.micro_batch = micro_batch;
-                config.parallel.zero = zero;
-                config.parallel.reduction = reduction;
-                config.sparse.storage.fallback = storage;
-                if ((schedule->chunks == 0 || chunks == 2) && (zero == 0 || stages < ranks)) {
-                  try_config();
+                for (const char* order : {"replicas_first", "stages_first"}) {
+                  config.parallel.pipeline = stages;
+                  config.parallel.schedule = schedule->name;
+                  config.parallel.virtual_stages = chunks;
+                  config.train.micro_batch = micro_batch;
+                  config.parallel.zero = zero;
+                  config.parallel.reduction = reduction;
+                  config.sparse.storage.fallback = storage;
+                  config.parallel.rank_order = order;
+                  if ((schedule->chunks == 0 || chunks == 2) && (zero == 0 || stages < ranks)) {
+                    try_config();
+                  }
                 }
               }
             }
@@ -451,6 +517,7 @@ std::vector<StepPrediction> all_layouts(const Given& given, const Machine& machi
 TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
   Machine machine = machine_of(kMachine);
   machine.levels.front().ranks = 2;  // reductions over two levels
+  machine.levels.back().shared = true;
   Given given(gpt(0.9));
   given.config.train.global_batch = 8;
   given.config.train.micro_batch = 0;

@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "src/planner/checkpoints.h"
 #include "src/planner/measured_run.h"
 #include "src/planner/step_spans.h"
+#include "src/planner/trial.h"
 #include "src/train/run/checkpoint_save.h"
 #include "src/train/stage/stage.h"
 #include "tests/support/failure.h"
@@ -201,7 +204,7 @@ TEST(Checkpoints, CostACopyOrTheDisk) {
 TEST(PlannedRanks, OfASearchAreThoseOfItsChoices) {
   const Gpt gpt(0.9);
   const std::array<int, 1> ranks{4};
-  for (const auto& [step, config] :
+  for (const auto& [step, config, measured] :
        plan_layouts(gpt.run(), cluster(), ranks, SearchOptions{}).found) {
     size_t most = 0;
     for (const PlannedRank& rank : planned_ranks(gpt.run(), cluster(), config, step)) {
@@ -238,14 +241,14 @@ TEST(Plans, TheBestIsTheFastestThatFits) {
   const Gpt gpt(0.9);
   const Plans plans = plan_layouts(gpt.run(), machine, ranks, SearchOptions{});
   const size_t best = best_of(plans.found, machine, {});
-  for (const auto& [step, config] : plans.found) {
+  for (const auto& [step, config, measured] : plans.found) {
     EXPECT_LE(plans.found[best].step.step, step.step);
   }
   EXPECT_FALSE(plans.refused.empty());  // 5 layers or more on 4 ranks, micro-batches over the share
   for (const ScalingPoint& point : scaling_of(plans, machine, {}, ranks)) {
     ASSERT_TRUE(point.layout);
     EXPECT_EQ(point.layout->step.ranks, point.ranks);
-    for (const auto& [step, config] : plans.found) {
+    for (const auto& [step, config, measured] : plans.found) {
       EXPECT_TRUE(step.ranks != point.ranks || point.layout->step.step <= step.step);
     }
   }
@@ -403,6 +406,43 @@ TEST(MeasuredRun, NamesWhatIsMissing) {
     }
     files.write("summary.json", summary.dump());
     EXPECT_FALSE(files.read().memory) << value;
+  }
+}
+
+TEST(Trial, MeasuresLayoutsOnAllRanks) {
+  const testing::TempDir dir;
+  testing::write_text(dir / "text.txt", 4000);
+  Gpt gpt(0.9);
+  gpt.config.data.train = {(dir / "text.txt").string()};
+  gpt.config.run.out = (dir / "run").string();
+  std::vector<io::Config> layouts(3, gpt.config);
+  layouts[1].parallel.pipeline = 2;
+  layouts[2].pruning.method = "magnitude";  // once all steps of a gradual pruning are over
+  layouts[2].pruning.at_step = -1;
+  layouts[2].pruning.from_step = 100;
+  layouts[2].pruning.to_step = 200;
+  layouts[2].parallel.zero = 1;
+  std::array<std::vector<double>, 2> found;
+  std::vector<std::string> progress;
+  parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+    found.at(static_cast<size_t>(comm.rank())) =
+        try_layouts(comm, layouts,
+                    {.rounds = 2, .seconds = 0, .steps = 4, .on_progress = [&](const auto& text) {
+                       if (comm.rank() == 0) {
+                         progress.push_back(text);
+                       }
+                     }});
+  });
+  EXPECT_EQ(found[0].size(), 3U);
+  EXPECT_EQ(found[0], found[1]);
+  EXPECT_TRUE(std::ranges::all_of(found[0], [](double seconds) { return seconds > 0; }));
+  EXPECT_EQ(progress.size(), 6U);
+  EXPECT_EQ(progress.back(), "round 2 of 2, layout 3 of 3");
+  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::temp_directory_path())) {
+    EXPECT_FALSE(
+        entry.path().filename().string().starts_with(fmt::format("espalier-plan-{}", ::getpid())));
   }
 }
 

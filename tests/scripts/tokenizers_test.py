@@ -163,7 +163,8 @@ def sentencepiece_models():
     llama = {"model_type": "bpe", "byte_fallback": True, "character_coverage": 0.995, **keeps}
     yield "spm_llama", trained(**llama, vocab_size=1500, split_digits=True, allow_whitespace_only_pieces=True)
     yield "spm_gemma", trained(**llama, vocab_size=1500, add_dummy_prefix=False, user_defined_symbols=[
-        MARK * count for count in range(2, 12)] + ["<mask>", "<h1>", "==="])
+        MARK * count for count in range(2, 12)] + ["\n" * count for count in range(1, 6)] + [
+        "\t", "\t\t", "<mask>", "<h1>", "==="])
     yield "spm_crossing", trained(**llama, vocab_size=1500, split_by_whitespace=False)
     yield "spm_bpe", trained(model_type="bpe", vocab_size=1500)
     yield "spm_folded", trained(model_type="bpe", vocab_size=1500, normalization_rule_name="nmt_nfkc_cf",

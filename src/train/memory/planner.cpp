@@ -29,7 +29,8 @@ class Planner {
       : input_(input),
         config_(config),
         start_(start),
-        grid_(parallel::make_grid(input.ranks, static_cast<int>(config.parallel.pipeline))),
+        grid_(parallel::make_grid(input.ranks, static_cast<int>(config.parallel.pipeline),
+                                  parallel::rank_order_by_name(config.parallel.rank_order))),
         network_(model::parameters_of(input.layers)) {}
 
   Plan plan() const {

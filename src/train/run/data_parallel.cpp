@@ -87,7 +87,9 @@ uint64_t DataParallel::rounding_key(int64_t step) const {
     return 0;
   }
   const uint64_t seed = mix(config_.train.seed, static_cast<uint64_t>(step));
-  return mix(seed, static_cast<uint64_t>(ranks_.world().rank()) + 1);
+  // By the place in the grid: parallel.rank_order changes no bit.
+  const int place = ranks_.stage() * ranks_.data().size() + ranks_.replica();
+  return mix(seed, static_cast<uint64_t>(place) + 1);
 }
 
 /// Masks and chosen codecs may have changed since the last step.

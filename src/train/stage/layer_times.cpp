@@ -128,7 +128,7 @@ double measured_latency(parallel::Communicator& comm, size_t bytes, int other) {
 
 cost::Link measured_link(parallel::Communicator& comm) {
   constexpr size_t kShort = 64;
-  constexpr size_t kLong = size_t{256} << 10U;
+  constexpr size_t kLong = size_t{1} << 20U;
   cost::Link slowest;
   for (const int other : {1, comm.size() - 1}) {
     const double latency = measured_latency(comm, kShort, other);

@@ -43,7 +43,7 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
 double measured_latency(parallel::Communicator& comm, size_t bytes, int other = 1);
 
 /// Collective over two or more ranks, equal on all: the slower of the links from rank 0 to rank 1
-/// and to the last one, by messages of 64 bytes and 256 KiB.
+/// and to the last one, by messages of 64 bytes and 1 MiB.
 cost::Link measured_link(parallel::Communicator& comm);
 
 }  // namespace espalier::train

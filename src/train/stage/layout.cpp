@@ -141,7 +141,8 @@ Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
   }
   const auto pipeline = static_cast<int>(config.parallel.pipeline);
   Layout layout;
-  layout.grid = parallel::make_grid(ranks, pipeline);
+  layout.grid = parallel::make_grid(ranks, pipeline,
+                                    parallel::rank_order_by_name(config.parallel.rank_order));
   const parallel::ScheduleShape shape{.ranks = pipeline,
                                       .micro_batches = static_cast<int>(micro_batches),
                                       .chunks = static_cast<int>(config.parallel.virtual_stages)};
