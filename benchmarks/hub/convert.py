@@ -98,28 +98,41 @@ def timed(command):
     return time.monotonic() - begin, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000
 
 
+def remove(path):
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def measure(program, folder, label, kind, width, layers, rounds, density=1.0):
     hub, checkpoint, back, copy = (folder / name for name in ("hub", "model.h5", "back", "copy"))
     size = make(hub, kind, width, layers, density)
     steps = {"dd": ["dd", f"if={hub}/model.safetensors", f"of={copy}", "bs=4M", "conv=fsync"],
              "import": [program, "import", hub, "-o", checkpoint] + ["--zeros-are-pruned"] * (density < 1),
              "export": [program, "export", checkpoint, "-o", back]}
+    outputs = {"dd": copy, "import": checkpoint, "export": back}
     found = {name: [] for name in steps}
-    for _ in range(rounds):
+    for number in range(rounds + 1):  # the first one warms up
         for name, command in steps.items():
-            shutil.rmtree(back, ignore_errors=True)
+            # The system gives the memory of the old output to the new one: without an old one, a virtual
+            # machine first gets memory from its host, in as much time as the copy.
+            remove(outputs[name])
+            with open(checkpoint if name == "export" else hub / "model.safetensors", "rb") as file:
+                while file.read(1 << 24):  # into the system's cache, which import leaves
+                    pass
             time.sleep(REST)
-            found[name].append(timed(command))
-        copy.unlink()
+            took = timed(command)
+            if number > 0:
+                found[name].append(took)
     columns = {name: list(zip(*runs)) for name, runs in found.items()}
     base = statistics.median(columns["dd"][0])
     for name, (seconds, cpus, memory) in columns.items():
         median = statistics.median(seconds)
         print(f"| {label} | {name} | {min(seconds):.2f} | {median:.2f} | {size / median / 1e6:.0f} | "
               f"{100 * base / median:.0f} % | {statistics.median(cpus):.2f} | {max(memory):.0f} |", flush=True)
-    for path in (hub, back):
-        shutil.rmtree(path)
-    checkpoint.unlink()
+    for path in (hub, *outputs.values()):
+        remove(path)
 
 
 def main():

@@ -121,11 +121,13 @@ class PartFinder {
     const bool cuts = !file.space_is_suffix && !has_ambiguous_unused(file);
     at_spaces_ = cuts && is_known(mark);
     after_lines_ = cuts && !file.removes_spaces && is_known("\n");
+    std::vector<PieceMatcher::Piece> user_defined;
     for (size_t id = 0; id < file.pieces.size(); ++id) {
       if (file.pieces[id].kind == File::Kind::user_defined) {
-        user_defined_.add(std::string(file.pieces[id].text), static_cast<int32_t>(id));
+        user_defined.emplace_back(file.pieces[id].text, static_cast<int32_t>(id));
       }
     }
+    user_defined_ = PieceMatcher(std::move(user_defined));
     longest_ = std::max({size_t{1}, user_defined_.longest(), characters_.longest()});
     for (size_t i = 0; i < plain_.size(); ++i) {
       const auto byte = static_cast<unsigned char>(i);

@@ -122,6 +122,7 @@ SentencePieceMerger::SentencePieceMerger(const File& file)
 }
 
 void SentencePieceMerger::find_user_defined(const File& file) {
+  std::vector<PieceMatcher::Piece> all;
   for (size_t id = 0; id < file.pieces.size(); ++id) {
     const File::Piece& piece = file.pieces[id];
     if (piece.kind != File::Kind::user_defined) {
@@ -134,8 +135,9 @@ void SentencePieceMerger::find_user_defined(const File& file) {
     for (size_t at = 0; file.escapes_spaces && (at = text.find(kMarkText, at)) < text.size();) {
       text.replace(at, kMarkText.size(), " ");
     }
-    user_defined_.add(std::move(text), static_cast<int32_t>(id));
+    all.emplace_back(std::move(text), static_cast<int32_t>(id));
   }
+  user_defined_ = PieceMatcher(std::move(all));
   // Of pieces with a space and broken ones, the library may find parts, or none.
   for (const File::Piece& piece : file.pieces) {
     if (piece.kind == File::Kind::user_defined &&
