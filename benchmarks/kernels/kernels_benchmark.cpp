@@ -301,7 +301,7 @@ void add_transformer() {
       add(fmt::format("gated_{}/{}", name_of(kind), type),
           [=] { return gated_case(shape, dtype); });
       add(fmt::format("gated_{}_backward/{}", name_of(kind), type),
-          [=] { return gated_backward_case(shape, dtype, true); });
+          [=] { return gated_backward_case(shape, dtype, false); });
     }
     add("rmsnorm/" + type, [=] { return rmsnorm_case(rows, width, dtype, kFp32); });
     add("rmsnorm_backward/" + type,

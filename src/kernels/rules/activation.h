@@ -35,16 +35,16 @@ struct Gelu {
   ESPALIER_RULE static float value(float x) {
     return Math::quotient(x, 1.0F + Math::gelu_decay(x));
   }
-  /// s + x s (1 - s) 2u', with 1 - s = e s. Beyond 10 the slope is 0 or 1 to the last bit, and e
-  /// would overflow.
-  ESPALIER_RULE static float slope(float beyond) {
+  ESPALIER_RULE static float slope(float x) { return both(x).slope; }
+  /// The slope is s + x s (1 - s) 2u', with 1 - s = e s. Beyond 10 it is 0 or 1 to the last bit, s
+  /// is 1 or less than the least normal number, and e would overflow.
+  ESPALIER_RULE static Activated both(float beyond) {
     const float x = beyond < -10.0F ? -10.0F : (beyond > 10.0F ? 10.0F : beyond);
     const float e = Math::gelu_decay(x);
     const float s = 1.0F / (1.0F + e);
     const float rise = x * (3.0F * kTwoRoot * kCubic * (x * x) + kTwoRoot);
-    return s + (e * s) * s * rise;
+    return {beyond * s, s + (e * s) * s * rise};
   }
-  ESPALIER_RULE static Activated both(float x) { return {value(x), slope(x)}; }
 };
 
 /// x s with s = 1 / (1 + exp(-x)), from e = exp(-|x|), which cannot overflow.
