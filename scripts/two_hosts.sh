@@ -79,7 +79,7 @@ why=$({ ip link add link0 type veth peer name link0 netns $other; } 2>&1) || ski
 ip link set lo up && ip addr add $net.1/24 dev link0 && ip link set link0 up
 on_b ip link set lo up && on_b ip addr add $net.2/24 dev link0 && on_b ip link set link0 up
 if [ "$rate" != none ]; then
-  shape=(tc qdisc replace dev link0 root tbf rate "$rate" burst 64kb latency 20ms)
+  shape=(tc qdisc replace dev link0 root tbf rate "$rate" burst 72kb latency 20ms)
   why=$({ "${shape[@]}" && on_b "${shape[@]}"; } 2>&1) || skip "no token bucket in this kernel: $why"
 fi
 

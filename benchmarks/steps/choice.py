@@ -6,7 +6,7 @@
 TWO.toml is a machine file of `espalier plan --calibrate` with 2 ranks. The environment variables LINK,
 ESPALIER and RUNS are those of planner.py. The time of a layout is the first decile of its steps.
 
-Networks are 90 % pruned, in fp32 and bf16 (default: one of 4 blocks and one of 6). Layouts have two ranks:
+Networks are 90 % pruned, in fp32 and bf16 (DTYPES; default: one of 4 blocks and one of 6). Layouts have two ranks:
 two replicas with each storage, micro-batch, reduction and ZeRO stage, and two stages with each storage,
 micro-batch and schedule. With TRY=10 the layout that `espalier plan --search --try 10` picks is measured
 beside them. The script prints a line of JSON for each layout. Then it prints for each network
@@ -66,8 +66,9 @@ def main():
         sys.exit(__doc__)
     text, machine = (os.path.abspath(path) for path in sys.argv[1:3])
     results = []
+    dtypes = os.environ.get("DTYPES", "fp32,bf16").split(",")
     with tempfile.TemporaryDirectory() as folder:
-        for shape, dtype in itertools.product(sys.argv[3:] or ["4,512,128,8", "6,384,256,8"], ("fp32", "bf16")):
+        for shape, dtype in itertools.product(sys.argv[3:] or ["4,512,128,8", "6,384,256,8"], dtypes):
             batch, common = network(shape, dtype)
             tried = list(layouts(batch))
             predicted = [planner.predicted(common | more, 2, machine)["step_ms"] for more in tried]
@@ -85,9 +86,9 @@ def main():
             for more, prediction, measurement in zip(tried, predicted, measured):
                 print(json.dumps({"network": shape, "dtype": dtype, **more, "predicted_ms": round(prediction, 2),
                                   "measured_ms": round(measurement, 2)}), flush=True)
-            best = min(range(len(tried)), key=measured.__getitem__)
+            best = min(range(own), key=measured.__getitem__)
             pick = min(range(own), key=predicted.__getitem__)
-            results.append(f"{shape} {dtype}: {len(tried)} layouts, {max(measured):.1f} to {measured[best]:.1f} ms; "
+            results.append(f"{shape} {dtype}: {own} layouts, {max(measured[:own]):.1f} to {measured[best]:.1f} ms; "
                            f"fastest {tried[best]}; pick {tried[pick]}: {measured[pick]:.1f} ms, "
                            f"{measured[pick] / measured[best] - 1:+.1%}" +
                            (f"; by --try {tried[-1]}: {measured[-1]:.1f} ms, "

@@ -36,8 +36,8 @@ struct PlanArguments {
   int tries = 0;  ///< layouts to measure; 0: none
 };
 
-/// Measures layouts: seconds of a step of each.
-using Trial = std::function<std::vector<double>(const std::vector<io::Config>& layouts)>;
+/// Measures layouts.
+using Trial = std::function<std::vector<planner::Tried>(const std::vector<io::Config>& layouts)>;
 
 /// "8": that number; "64..2048": 64, 128, … 2048.
 std::vector<int> ranks_of(const std::string& text) {
@@ -175,7 +175,11 @@ int predict_and_try(PlanArguments arguments) {
         const std::string text = train::broadcast_text(comm, config::to_toml(layout));
         layout = config::parse(text, "a layout of the search");
       }
-      return planner::try_layouts(comm, layouts, options);
+      std::vector<planner::Tried> found = planner::try_layouts(comm, layouts, options);
+      if (comm.rank() == 0 && on_terminal()) {
+        std::fprintf(stderr, "\r\033[K");
+      }
+      return found;
     };
     if (comm.rank() == 0) {
       searching.emplace(comm);

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/cli/console.h"
@@ -232,12 +233,25 @@ std::vector<io::Config> PlanOutput::configs_of_best(size_t most) const {
   return configs;
 }
 
-void PlanOutput::add_measured(std::span<const double> seconds) {
-  for (size_t i = 0; i < seconds.size(); ++i) {
-    plans_.found[i].measured = seconds[i];
+void PlanOutput::add_measured(std::span<const planner::Tried> tried) {
+  for (size_t i = 0; i < tried.size(); ++i) {
+    PlannedLayout& layout = plans_.found[i];
+    if (tried[i].failure.empty()) {
+      layout.measured = tried[i].seconds;
+    } else {
+      failures_.push_back(
+          fmt::format("layout {} of those predicted cannot run: {}", i + 1, tried[i].failure));
+    }
+    for (planner::BestOfStages& one : plans_.by_stages) {
+      if (one.layout && config::changes(one.layout->config, layout.config).empty()) {
+        one.layout->measured = layout.measured;
+      }
+    }
   }
-  std::ranges::stable_sort(std::span(plans_.found).first(seconds.size()), {},
-                           &PlannedLayout::measured);
+  std::ranges::stable_sort(
+      std::span(plans_.found).first(tried.size()), {}, [](const PlannedLayout& layout) {
+        return layout.measured.value_or(std::numeric_limits<double>::infinity());
+      });
   best_ = 0;
   ranks_of_best_.clear();
 }
@@ -319,6 +333,7 @@ std::vector<std::string> PlanOutput::notes() const {
   if (const auto found = checkpoints()) {
     notes.push_back(text_of(*found, best().step));
   }
+  notes.insert(notes.end(), failures_.begin(), failures_.end());
   return notes;
 }
 
@@ -343,9 +358,13 @@ Json PlanOutput::best_json() const {
 }
 
 const StepPrediction& PlanOutput::best_over(int ranks) const {
-  const auto first = std::ranges::find_if(
-      plans_.found, [ranks](const PlannedLayout& one) { return one.step.ranks == ranks; });
-  return first->step;
+  const StepPrediction* best = nullptr;
+  for (const PlannedLayout& one : plans_.found) {
+    if (one.step.ranks == ranks && (best == nullptr || one.step.step < best->step)) {
+      best = &one.step;
+    }
+  }
+  return *best;
 }
 
 Json PlanOutput::json() const {

@@ -10,6 +10,7 @@
 #include "src/planner/checkpoints.h"
 #include "src/planner/measured_run.h"
 #include "src/planner/plans.h"
+#include "src/planner/trial.h"
 #include "src/report/plan_page.h"
 
 namespace espalier::cli {
@@ -23,8 +24,8 @@ class PlanOutput {
   void plan(std::span<const int> ranks, const std::optional<planner::SearchOptions>& search);
   /// The configs of the fastest `most` layouts, after `plan` for one number of ranks.
   std::vector<io::Config> configs_of_best(size_t most) const;
-  /// The seconds of a step that these took. They become the first layouts, the fastest first.
-  void add_measured(std::span<const double> seconds);
+  /// What these took. They become the first layouts, the fastest first, if one could run.
+  void add_measured(std::span<const planner::Tried> tried);
   void compare_with(const planner::MeasuredRun& measured);
   /// The curves of this run and of the same run without pruning; none for one number of ranks.
   void add_scaling(std::span<const int> ranks, const std::optional<planner::SearchOptions>& search);
@@ -44,12 +45,13 @@ class PlanOutput {
   std::vector<std::string> notes() const;
   /// What the best layout changes in the run's config: "section.key=VALUE".
   std::vector<std::string> settings_of_best() const;
-  /// The best of the layouts over so many ranks.
+  /// The layout over so many ranks whose predicted step is shortest.
   const planner::StepPrediction& best_over(int ranks) const;
 
   const planner::PlannedRun& run_;
   const planner::Machine& machine_;
   std::string assumed_;
+  std::vector<std::string> failures_;  ///< of layouts that were tried
   planner::Plans plans_;
   size_t best_ = 0;
   mutable std::vector<planner::PlannedRank> ranks_of_best_;

@@ -332,9 +332,9 @@ void add_parallel(std::vector<Field>& out) {
   rows.add("in_flight", &P::in_flight, at_least(0),
            "micro-batches under way, of schedule message-driven; 0: automatic");
   rows.add("rank_order", &P::rank_order,
-           one_of({{"replicas_first", "all-reduce stays inside machines"},
-                   {"stages_first", "messages between stages stay inside machines"}}),
-           "ranks with consecutive numbers, which launchers put on one machine");
+           one_of({{"replicas_first", "replicas of a stage: all-reduce stays inside machines"},
+                   {"stages_first", "stages of a replica: their messages stay inside machines"}}),
+           "which ranks have consecutive numbers: launchers put these on one machine");
   rows.add("weight_prediction", &P::weight_prediction, one_of(choices(optim::predictions())),
            "of schedule async: the weights that stages compute with");
   rows.add("drain_every", &P::drain_every, at_least(1),

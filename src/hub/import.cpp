@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <future>
+#include <memory>
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/stored_tokenizer.h"
@@ -188,6 +190,7 @@ class Importer {
       masks ? write_masked(parameter, writer) : write_full(parameter, file, writer);
       report_.parameters += parameter.count();
     }
+    finish_writing();
     writer.finish();
     for (const auto& [dataset, checksum] : checksums_) {
       checkpoint_.set_checksum(dataset, checksum->value());
@@ -210,6 +213,7 @@ class Importer {
 
   void write_full(const ParameterPlace& parameter, io::ReservedDatasetWriter& file,
                   PieceWriter& writer) {
+    finish_writing();
     const DType dtype = dtype_of(parameter);
     const int64_t count = parameter.count();
     sparse::check_size(parameter.name, count);
@@ -240,14 +244,29 @@ class Importer {
     const DType dtype = dtype_of(parameter);
     const int64_t count = parameter.count();
     const bool by_index = is_masked(parameter);
-    MaskedArrayBuilder array(count, dtype);
+    auto array = std::make_shared<MaskedArrayBuilder>(count, dtype);
     for_each_piece(source_, layout_, parameter, dtype, by_index, writer, whole_,
                    [&](const Tensor& values, std::span<uint8_t> kept) {
                      drop_zeros(values, kept);
-                     array.add(values, kept);
+                     array->add(values, kept);
                      writer.write({static_cast<const std::byte*>(values.data), values.bytes()},
                                   [](std::span<const std::byte>) {});  // gives the buffer back
                    });
+    // Its mask is encoded, and it is written, while the next one is read.
+    finish_writing();
+    writing_ = std::async(std::launch::async,
+                          [this, &parameter, dtype, array] { write(parameter, dtype, *array); });
+  }
+
+  /// Waits for the parameter that is written, before anything else is.
+  void finish_writing() {
+    if (writing_.valid()) {
+      writing_.get();
+    }
+  }
+
+  void write(const ParameterPlace& parameter, DType dtype, const MaskedArrayBuilder& array) {
+    const int64_t count = parameter.count();
     const sparse::Mask mask = array.mask();
     const bool full = array.kept() == count;
     Arena arena;
@@ -288,6 +307,7 @@ class Importer {
   WholeTensor whole_;
   /// Of datasets whose bytes the writing thread sums.
   std::vector<std::pair<io::ReservedDataset, std::unique_ptr<io::CheckpointChecksum>>> checksums_{};
+  std::future<void> writing_{};  ///< last: its end is waited for before the others are destroyed
 };
 
 /// Tokens that slow tokenizers of `transformers` add to SentencePiece's: those of

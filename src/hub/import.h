@@ -2,8 +2,9 @@
 // Hugging Face directory → checkpoint.
 //
 // Tensors are read and parameters written in pieces of 4 MiB, by two threads. Transposed tensors
-// (GPT-2) and those that become masked are in memory as a whole, one at a time. The checkpoint
-// appears whole or not at all.
+// (GPT-2) are in memory as a whole, one at a time, and the kept values of those that become masked
+// two at a time: one is read while the other is written. The checkpoint appears whole or not at
+// all.
 //
 // Its config: [model] of the family, data.kind = "tokens", and as train.dtype the type of the token
 // embedding. Its texts: directory.h.

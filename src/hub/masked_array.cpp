@@ -9,7 +9,7 @@
 namespace espalier::hub {
 namespace {
 
-constexpr int64_t kWordBits = 64;
+constexpr size_t kWordBits = 64;
 constexpr int64_t kWordsPerCount = 8;
 
 /// Calls `body` with an unsigned integer as wide as the type.
@@ -25,6 +25,37 @@ void with_bits(DType dtype, const Body& body) {
 template <class Bits>
 std::span<Bits> bits_of(const Tensor& tensor) {
   return {static_cast<Bits*>(tensor.data), static_cast<size_t>(tensor.count())};
+}
+
+/// Of fp32, bf16 and fp16, the zeros are those whose bits below the sign are 0.
+template <class Bits>
+constexpr Bits kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
+
+template <class Bits>
+bool is_nonzero(Bits bits) {
+  return (bits & kMagnitude<Bits>) != 0;
+}
+
+/// Bit i: x[i] is not zero, of 64 elements.
+template <class Bits>
+uint64_t nonzero_of(const Bits* x) {
+  constexpr size_t kLanes = sizeof(uint64_t) / sizeof(Bits);
+  constexpr int kWidth = 8 * sizeof(Bits);
+  constexpr uint64_t kOnes = ~uint64_t{0} / static_cast<Bits>(~Bits{0});  // 1 in each lane
+  constexpr uint64_t kBelow = kOnes * kMagnitude<Bits>;
+  uint64_t word = 0;
+  for (size_t i = 0; i < kWordBits; i += kLanes) {
+    uint64_t lanes = 0;
+    std::memcpy(&lanes, x + i, sizeof(lanes));
+    // A sum of bits below the sign reaches the sign's bit if they are not all 0.
+    const uint64_t flags = (((lanes & kBelow) + kBelow) >> (kWidth - 1)) & kOnes;
+    uint64_t bits = 0;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      bits |= flags >> (lane * (kWidth - 1));
+    }
+    word |= (bits & ((1U << kLanes) - 1)) << i;
+  }
+  return word;
 }
 
 }  // namespace
@@ -115,22 +146,45 @@ void MaskedArrayBuilder::add(const Tensor& values, std::span<const uint8_t> kept
   require(values.dtype == dtype_ && next_ + values.count() <= size_,
           "the elements are the next of the array", next_, values.count(), size_);
   with_bits(dtype_, [&]<class Bits>(Bits) {
-    // Of fp32, bf16 and fp16, the zeros are those whose bits below the sign are 0.
-    constexpr auto kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
     const auto from = bits_of<const Bits>(values);
-    const size_t before = values_.size();
-    values_.resize(before + from.size_bytes());
-    Bits* to = reinterpret_cast<Bits*>(values_.data() + before);
-    Bits* const begin = to;
-    for (size_t i = 0; i < from.size(); ++i) {
-      const bool keep = kept.empty() ? (from[i] & kMagnitude) != 0 : kept[i] != 0;
-      const auto position = static_cast<size_t>(next_) + i;
-      *to = from[i];
-      to += keep ? 1 : 0;
-      words_[position / kWordBits] |= uint64_t{keep ? 1U : 0U} << (position % kWordBits);
+    const auto first = static_cast<size_t>(next_);
+    for (size_t i = 0; i < from.size();) {
+      const size_t position = first + i;
+      uint64_t& word = words_[position / kWordBits];
+      if (kept.empty() && position % kWordBits == 0 && i + kWordBits <= from.size()) {
+        word = nonzero_of(from.data() + i);
+        i += kWordBits;
+      } else {
+        const bool keep = kept.empty() ? is_nonzero(from[i]) : kept[i] != 0;
+        word |= uint64_t{keep ? 1U : 0U} << (position % kWordBits);
+        ++i;
+      }
     }
-    values_.resize(before + static_cast<size_t>(to - begin) * sizeof(Bits));
-    kept_ += to - begin;
+    // Words begin with bits of earlier elements, and end with zeros for later ones.
+    const size_t first_word = first / kWordBits;
+    const size_t end_word = (first + from.size() + kWordBits - 1) / kWordBits;
+    const auto bits_of_word = [&](size_t w) {
+      return w == first_word ? words_[w] >> (first % kWordBits) << (first % kWordBits) : words_[w];
+    };
+    int64_t added = 0;
+    for (size_t w = first_word; w < end_word; ++w) {
+      added += std::popcount(bits_of_word(w));
+    }
+    const size_t before = values_.size();
+    values_.resize(before + static_cast<size_t>(added) * sizeof(Bits));
+    Bits* to = reinterpret_cast<Bits*>(values_.data() + before);
+    for (size_t w = first_word; w < end_word; ++w) {
+      uint64_t word = bits_of_word(w);
+      if (word == ~uint64_t{0}) {
+        to = std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(w * kWordBits - first),
+                         kWordBits, to);
+        continue;
+      }
+      for (; word != 0; word &= word - 1) {
+        *to++ = from[w * kWordBits + static_cast<size_t>(std::countr_zero(word)) - first];
+      }
+    }
+    kept_ += added;
   });
   next_ += values.count();
 }

@@ -31,11 +31,12 @@ struct Probe {
   const char* dtype;
   int64_t width, context, samples;
   double sparsity;  ///< 0: dense
+  const char* storage = "sparse";
 
   int64_t work() const { return width * context * samples; }  ///< columns times tokens
   std::string text() const {
-    return fmt::format("{}, width {}, {} tokens, {:.0f} % pruned", dtype, width, context * samples,
-                       100 * sparsity);
+    return fmt::format("{}, width {}, {} tokens, {:.0f} % pruned, {}", dtype, width,
+                       context * samples, 100 * sparsity, sparsity > 0 ? storage : "dense");
   }
 };
 
@@ -47,7 +48,7 @@ constexpr int64_t kLongWork = 128 * 1024;  ///< from here on one step is long en
 /// The small ones first: the largest are left out where time ends.
 std::vector<Probe> probes(bool quick) {
   if (quick) {
-    return {{"fp32", 64, 64, 1, 0}, {"fp32", 64, 64, 1, 0.9}};
+    return {{"fp32", 64, 64, 1, 0}, {"fp32", 64, 64, 1, 0.9}, {"fp32", 64, 64, 1, 0.9, "expanded"}};
   }
   std::vector<Probe> all;
   for (const char* dtype : {"fp32", "bf16"}) {
@@ -60,6 +61,11 @@ std::vector<Probe> probes(bool quick) {
             all.push_back(probe);
           }
         }
+      }
+    }
+    for (const int64_t width : {256, 640, 1024}) {  // expanding does not depend on tokens
+      for (const double sparsity : {0.75, 0.9, 0.96}) {
+        all.push_back({dtype, width, 64, 1, sparsity, "expanded"});
       }
     }
   }
@@ -81,7 +87,7 @@ io::Config config_of(const Probe& probe) {
     config.pruning.scope = "layer";
     config.pruning.at_step = 0;
     config.pruning.sparsity = probe.sparsity;
-    config.sparse.storage.fallback = "sparse";
+    config.sparse.storage.fallback = probe.storage;
   }
   return config;
 }

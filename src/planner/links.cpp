@@ -12,8 +12,12 @@ int64_t ranks_within(const Machine& machine, size_t level) {
 
 }  // namespace
 
-Links::Links(const Machine& machine, const parallel::Grid& grid, int ways)
-    : machine_(machine), grid_(grid), ways_(ways), senders_(machine.levels.size()) {
+Links::Links(const Machine& machine, const parallel::Grid& grid, int ways, Messages messages)
+    : machine_(machine),
+      grid_(grid),
+      ways_(ways),
+      messages_(std::move(messages)),
+      senders_(machine.levels.size()) {
   for (size_t level = 1; level < machine.levels.size(); ++level) {
     if (machine.levels[level].shared) {
       count(level);
@@ -26,16 +30,19 @@ void Links::count(size_t level) {
   const auto units = static_cast<size_t>((int64_t{grid_.ranks()} * ways_ + ranks - 1) / ranks);
   std::vector<Senders>& all = senders_[level];
   all.resize(units);
+  for (const auto& [from, to] : messages_) {
+    for (int replica = 0; from != to && replica < grid_.data; ++replica) {
+      if (level_between(from, replica, to, replica) >= level) {
+        all[static_cast<size_t>(device(from, replica) / ranks)].of_messages += ways_;
+      }
+    }
+  }
   for (int stage = 0; stage < grid_.pipeline; ++stage) {
     const bool spreads = level_between(stage, 0, stage, grid_.data - 1) >= level;
     size_t ring = units;  // the unit whose ring is counted
     for (int replica = 0; replica < grid_.data; ++replica) {
       const auto unit = static_cast<size_t>(device(stage, replica) / ranks);
       Senders& senders = all[unit];
-      const bool last = stage + 1 == grid_.pipeline;
-      if (!last && level_between(stage, replica, stage + 1, replica) >= level) {
-        senders.to_next_stage += ways_;
-      }
       if (spreads) {
         senders.with_replicas += ways_;
         senders.of_rings += unit == ring ? 0 : ways_;
@@ -67,8 +74,8 @@ cost::Link Links::between_stages(int from, int to) const {
   for (int replica = 0; replica < grid_.data; ++replica) {
     const size_t level = level_between(from, replica, to, replica);
     slowest.latency_s = std::max(slowest.latency_s, machine_.levels[level].link.latency_s);
-    slowest.bytes_per_s = std::min(
-        slowest.bytes_per_s, bandwidth(level, device(from, replica), &Senders::to_next_stage));
+    slowest.bytes_per_s = std::min(slowest.bytes_per_s,
+                                   bandwidth(level, device(from, replica), &Senders::of_messages));
   }
   return slowest;
 }

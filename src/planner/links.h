@@ -5,12 +5,13 @@
 // A shared level (machine.h) gives its bandwidth to a unit of the level within it: a node's port to
 // the network. The devices of a unit that send over it at the same time divide it:
 //
-//   stages          those whose next stage is in another unit
+//   stages          one for each message of theirs to a rank in another unit
 //   ring            one for each stage that has replicas in the unit and elsewhere
 //   hierarchical,   all with replicas elsewhere; each sends its part of what the unit's replicas
 //   auto, nccl      have summed
 //   sra and others  all with replicas elsewhere; each sends all of its gradients
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "parallel/grid.h"
@@ -20,10 +21,15 @@ namespace espalier::planner {
 
 class Links {
  public:
-  /// A rank of the grid is `ways` devices. The machine must outlive it. O(ranks).
-  Links(const Machine& machine, const parallel::Grid& grid, int ways);
+  /// Ranks of the pipeline that send to each other.
+  using Messages = std::vector<std::pair<int, int>>;
 
-  /// Of messages from stage `from` to `to`: the slowest of all replicas. Stages are pipeline ranks.
+  /// A rank of the grid is `ways` devices, which a unit holds as a whole. `messages`: forward, each
+  /// pair once. The machine must outlive it. O(ranks).
+  Links(const Machine& machine, const parallel::Grid& grid, int ways, Messages messages = {});
+
+  /// Of messages between stages, in either direction: the slowest of all replicas. Stages are
+  /// pipeline ranks.
   cost::Link between_stages(int from, int to) const;
   /// Of a flat reduction over the replicas of a stage that takes as long as `reduction`:
   ///
@@ -36,7 +42,7 @@ class Links {
  private:
   /// Devices of a unit that send to units beside it.
   struct Senders {
-    int to_next_stage = 0, of_rings = 0, with_replicas = 0;
+    int of_messages = 0, of_rings = 0, with_replicas = 0;
   };
   int64_t device(int stage, int replica) const;
   size_t level_between(int stage, int replica, int other_stage, int other_replica) const;
@@ -47,6 +53,7 @@ class Links {
   const Machine& machine_;
   parallel::Grid grid_;
   int ways_;
+  Messages messages_;
   std::vector<std::vector<Senders>> senders_;  ///< [levels][units within]; empty: not shared
 };
 

@@ -36,7 +36,8 @@ struct Level {
   std::string name;
   int64_t ranks = 1;
   cost::Link link;
-  /// The bandwidth is that of a unit of the level within, which its ranks share (links.h).
+  /// The bandwidth is that of a unit of the level within, which its ranks share (links.h). Without
+  /// effect on the innermost level.
   bool shared = false;
 };
 

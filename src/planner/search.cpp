@@ -66,7 +66,7 @@ class Search {
       : run_(run),
         predictor_(run, machine, devices),
         config_(run.config),
-        several_units_(devices > machine.levels.front().ranks) {
+        several_units_(machine.levels.front().ranks > 1 && devices > machine.levels.front().ranks) {
     const std::string& budget = config_.train.memory_budget;
     const double wanted =
         budget.empty() ? machine.memory : static_cast<double>(config::parse_bytes(budget));
@@ -201,13 +201,16 @@ class Search {
   };
   std::vector<Variant> variants(int replicas) const {
     if (replicas == 1) {
-      return {{config_.parallel.zero, run_.config.parallel.reduction, codecs_.front()}};
+      return {{run_.config.parallel.zero, run_.config.parallel.reduction, codecs_.front()}};
     }
     std::vector<Variant> all;
     for (const std::string& codec : codecs_) {
       for (const int64_t zero : {0, 1}) {
         for (const char* reduction : kReductions) {
-          all.push_back({zero, reduction, codec});
+          // GPUs sum among themselves by sra alone.
+          if (run_.config.parallel.device_link != "nccl" || reduction == kReductions.front()) {
+            all.push_back({zero, reduction, codec});
+          }
         }
       }
     }
@@ -296,6 +299,7 @@ class Search {
       config_.parallel.partition = layout.partition();
     }
     try {
+      config::validate(config_);
       StepPrediction step = predictor_.predict(config_);
       if (static_cast<double>(step.plan.fit.plan.needed()) > limit_) {
         too_large_.insert(memory_key(shape));

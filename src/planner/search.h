@@ -1,8 +1,8 @@
 #pragma once
 // Searches the layouts of a run over a number of ranks: stages, micro-batches of 1, 2, 4, …
-// samples, ZeRO-1 and reduction; schedule, recompute and storage of pruned weights where the config
-// has "auto"; on request codecs of gradients, which change a run's results. Layouts that do not fit
-// the device's memory are left out and counted.
+// samples, ZeRO-1, reduction and order of ranks; schedule, recompute and storage of pruned weights
+// where the config has "auto"; on request codecs of gradients, which change a run's results.
+// Layouts that do not fit the device's memory are left out and counted.
 //
 // Branch and bound: layouts are visited in the order of a lower bound of their step,
 //

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "src/core/error.h"
 #include "src/kernels/wire_codec.h"
@@ -138,11 +139,19 @@ const NetworkTimes& StepPredictor::network(const io::Config& config,
   return networks_.emplace(key, std::move(found)).first->second;
 }
 
+Links StepPredictor::links_of(const train::Layout& layout) const {
+  std::set<std::pair<int, int>> messages;  // forward, between ranks of the pipeline
+  for (int stage = 0; stage + 1 < layout.stages(); ++stage) {
+    messages.emplace(layout.schedule.rank_of(stage), layout.schedule.rank_of(stage + 1));
+  }
+  return {machine_, layout.grid, ways_, {messages.begin(), messages.end()}};
+}
+
 parallel::Costs StepPredictor::costs_of(const io::Config& config, const train::Layout& layout,
                                         const NetworkTimes& network) const {
   parallel::Costs costs = train::stage_costs(layout.ends, {.layers = network.passes});
   const kernels::WireFormat wire = train::activation_format(config);
-  const Links links(machine_, layout.grid, ways_);
+  const Links links = links_of(layout);
   for (int stage = 0; stage + 1 < layout.stages(); ++stage) {
     const int from = layout.schedule.rank_of(stage);
     const int to = layout.schedule.rank_of(stage + 1);
@@ -192,7 +201,7 @@ PipelineTimes StepPredictor::asynchronous(const io::Config& config, const train:
   // Each stage sums and updates after a backward.
   PipelineTimes found{.costs = costs};
   const double every = layout.micro_batches();
-  const Links links(machine_, layout.grid, ways_);
+  const Links links = links_of(layout);
   double most = 0;
   double beside = 0;  // sums and updates of the rank that computes longest
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
@@ -243,9 +252,12 @@ train::ReplicaTimes StepPredictor::exchange(const io::Config& config, const trai
   if (work.replicas == 1) {
     return {.update = work.update_s};
   }
-  return train::replica_times(
-      config, work,
-      rates_between(config, machine_, links.of_replicas(rank, config.parallel.reduction)));
+  // ZeRO-1 has no sums by levels: runs then sum by sra over all ranks.
+  const std::string& wanted = config.parallel.reduction;
+  const bool by_levels = wanted == "hierarchical" || wanted == "auto";
+  const std::string reduction = config.parallel.zero > 0 && by_levels ? "sra" : wanted;
+  return train::replica_times(config, work,
+                              rates_between(config, machine_, links.of_replicas(rank, reduction)));
 }
 
 void StepPredictor::add_step(const io::Config& config, const train::Layout& layout,
@@ -253,7 +265,7 @@ void StepPredictor::add_step(const io::Config& config, const train::Layout& layo
                              StepPrediction& found) const {
   found.compute = pipeline.compute;
   found.waiting = pipeline.end - pipeline.compute;
-  const Links links(machine_, layout.grid, ways_);
+  const Links links = links_of(layout);
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
     const train::ReplicaTimes times =
         exchange(config, layout, network, links, pipeline.costs, rank, pipeline.end);

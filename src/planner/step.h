@@ -107,6 +107,7 @@ class StepPredictor {
   train::Plan plan_with(const io::Config& config, const train::LayerTimes& times) const;
   double seconds(const kernels::OperationRow& row) const;
   double seconds_of_all(const Operations& operations) const;
+  Links links_of(const train::Layout& layout) const;
   train::ReplicaTimes exchange(const io::Config& config, const train::Layout& layout,
                                const NetworkTimes& network, const Links& links,
                                const parallel::Costs& costs, int rank, double end) const;

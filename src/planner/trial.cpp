@@ -1,12 +1,17 @@
 #include "src/planner/trial.h"
 
-#include <unistd.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <limits>
+#include <optional>
 
 #include "parallel/transport/collectives.h"
+#include "src/core/error.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/run/trainer.h"
 
@@ -17,28 +22,24 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kWarmUp = 3;  ///< steps of a training that are not counted
 
-/// A directory of rank 0 for runs, until the end of this object.
-class RunFolder {
+/// A directory for runs, until the end of this object.
+class TemporaryFolder {
  public:
-  explicit RunFolder(parallel::Communicator& comm) : is_first_(comm.rank() == 0) {
-    if (is_first_) {
-      path_ = fs::temp_directory_path() / fmt::format("espalier-plan-{}", ::getpid());
-      fs::create_directories(path_);
-    }
-    path_ = train::broadcast_text(comm, path_.string());
+  TemporaryFolder() {
+    std::string name = (fs::temp_directory_path() / "espalier-plan-XXXXXX").string();
+    check(::mkdtemp(name.data()) != nullptr, "{} cannot be made ({}); set TMPDIR to another folder",
+          name, std::strerror(errno));
+    path_ = name;
   }
-  ~RunFolder() {
+  ~TemporaryFolder() {
     std::error_code ignored;
-    if (is_first_) {
-      fs::remove_all(path_, ignored);
-    }
+    fs::remove_all(path_, ignored);
   }
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const fs::path& path() const { return path_; }
 
  private:
-  bool is_first_;
   fs::path path_;
 };
 
@@ -86,25 +87,41 @@ void train_layout(parallel::Communicator& comm, const io::Config& config,
 
 }  // namespace
 
-std::vector<double> try_layouts(parallel::Communicator& comm, std::span<const io::Config> layouts,
-                                const TrialOptions& options) {
-  const RunFolder folder(comm);
+std::vector<Tried> try_layouts(parallel::Communicator& comm, std::span<const io::Config> layouts,
+                               const TrialOptions& options) {
+  std::optional<TemporaryFolder> mine;  // rank 0 writes
+  if (comm.rank() == 0) {
+    mine.emplace();
+  }
+  const fs::path folder = train::broadcast_text(comm, mine ? mine->path().string() : "");
   std::vector<std::vector<double>> steps(layouts.size());
+  std::vector<Tried> found(layouts.size());
   for (int round = 0; round < options.rounds; ++round) {
     for (size_t i = 0; i < layouts.size(); ++i) {
+      if (!found[i].failure.empty()) {
+        continue;
+      }
       if (options.on_progress) {
         options.on_progress(fmt::format("round {} of {}, layout {} of {}", round + 1,
                                         options.rounds, i + 1, layouts.size()));
       }
-      train_layout(comm, trial_of(layouts[i], folder.path()), options, steps[i]);
+      try {
+        train_layout(comm, trial_of(layouts[i], folder), options, steps[i]);
+      } catch (const train::SharedFailure& failure) {  // of all ranks
+        found[i].failure = failure.what();
+      }
     }
   }
-  std::vector<double> found;
-  for (std::vector<double>& times : steps) {
-    std::ranges::sort(times);
-    found.push_back(times[times.size() / 10]);
+  std::vector<double> seconds;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    std::ranges::sort(steps[i]);
+    seconds.push_back(found[i].failure.empty() ? steps[i][steps[i].size() / 10]
+                                               : std::numeric_limits<double>::infinity());
   }
-  parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(found)));
+  parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(seconds)));
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    found[i].seconds = seconds[i];
+  }
   return found;
 }
 

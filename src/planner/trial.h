@@ -16,16 +16,24 @@
 namespace espalier::planner {
 
 struct TrialOptions {
-  int rounds = 3;
-  double seconds = 2;  ///< of a training, at least
+  int rounds = 6;
+  double seconds = 1;  ///< of a training, at least
   int64_t steps = 8;   ///< likewise, besides those that warm up
   std::function<void(const std::string&)> on_progress;
 };
 
-/// Seconds of a step of each layout, equal on all ranks; collective over the ranks of the layouts.
-/// Trainings read the data of their config. They prune before the first step, by a method that
-/// needs no training, and write to a temporary directory, which is removed.
-std::vector<double> try_layouts(parallel::Communicator& comm, std::span<const io::Config> layouts,
-                                const TrialOptions& options = {});
+struct Tried {
+  double seconds = 0;     ///< of a step; infinite if it failed
+  std::string failure{};  ///< why it cannot run; empty: it can
+};
+
+/// Of each layout, equal on all ranks; collective over the ranks of the layouts. Throws Failure for
+/// one that ends some ranks alone; a failure of all ranks only leaves out their layout.
+///
+/// Trainings read the data of their config and write to a temporary directory, which is removed.
+/// They prune before the first step, by a method that needs no training and with equal densities in
+/// all layers: what learning the masks costs, and other densities, are not measured.
+std::vector<Tried> try_layouts(parallel::Communicator& comm, std::span<const io::Config> layouts,
+                               const TrialOptions& options = {});
 
 }  // namespace espalier::planner

@@ -327,8 +327,16 @@ TEST(Links, OfASharedPortAreDividedAmongItsSenders) {
       return Links(machine, grid, ways).of_replicas(stage, reduction).bytes_per_s;
     };
   };
-  const auto messages = [&](const parallel::Grid& grid, int from) {
-    return Links(machine, grid, 1).between_stages(from, from + 1).bytes_per_s;
+  const auto messages = [&](const parallel::Grid& grid, int from, bool cycle = false) {
+    Links::Messages all;
+    for (int stage = 0; stage + 1 < grid.pipeline; ++stage) {
+      all.emplace_back(stage, stage + 1);
+    }
+    if (cycle) {
+      all.emplace_back(grid.pipeline - 1, 0);
+    }
+    const int to = (from + 1) % grid.pipeline;
+    return Links(machine, grid, 1, all).between_stages(from, to).bytes_per_s;
   };
   const auto seconds = [](double inner, double outer) { return inner / 1e10 + outer / 1e9; };
 
@@ -352,6 +360,13 @@ TEST(Links, OfASharedPortAreDividedAmongItsSenders) {
   EXPECT_EQ(messages(deep, 0), 1e10);
   EXPECT_EQ(messages(deep, 3), 1e9);
   EXPECT_EQ(port(deep)(0, "ring"), 1e9 / 4);
+
+  // Two replicas of six stages: of the second node the last stage of the first replica, whose
+  // schedule is a cycle, and stage 1 of the second one send.
+  const parallel::Grid cycle{.pipeline = 6, .data = 2, .order = parallel::RankOrder::stages_first};
+  EXPECT_EQ(messages(cycle, 1), 1e9);
+  EXPECT_EQ(messages(cycle, 1, true), 1e9 / 2);
+  EXPECT_EQ(messages(cycle, 5, true), 1e9 / 2);
   EXPECT_EQ(port(deep)(0, "hierarchical"), 1e9 / 4) << "one replica a node";
 
   // Two devices divide each layer: two rings, one for each part.
@@ -539,6 +554,9 @@ TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
     EXPECT_LE(found.best[i - 1].prediction.step, found.best[i].prediction.step);
   }
   EXPECT_DOUBLE_EQ(found.best.front().prediction.step, all.front().step);
+  for (const Candidate& one : found.best) {
+    EXPECT_TRUE(one.prediction.plan.layout.grid.data > 1 || one.config.parallel.zero == 0);
+  }
   for (const auto& [stages, best] : found.by_stages) {
     const auto fastest = std::ranges::find_if(all, [stages = stages](const StepPrediction& one) {
       return one.plan.layout.grid.pipeline == stages;
@@ -613,7 +631,8 @@ TEST(Calibration, MeasuresWhatRunsUse) {
     if (comm.rank() == 0) {
       for (const char* operation :
            {"fp32 gemm", "fp32 spmm", "fp32 sddmm", "fp32 attention", "fp32 norm_backward",
-            "fp32 update", "fp32 encode maxmin:4", "bf16 decode maxmin:4"}) {
+            "fp32 update", "fp32 scatter", "fp32 gather", "fp32 encode maxmin:4",
+            "bf16 decode maxmin:4"}) {
         EXPECT_TRUE(machine.measured.contains(operation)) << operation;
       }
       EXPECT_GT(machine.levels.front().link.bytes_per_s, 1e6);

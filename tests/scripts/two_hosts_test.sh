@@ -85,7 +85,7 @@ if [ "$code" = 77 ]; then
   finish
 fi
 expect "torchrun: exit code" [ "$code" = 0 ]
-# 12.5 MB/s after a first burst of 64 KiB.
+# 12.5 MB/s after a first burst of 72 KiB.
 expect "torchrun: shaped" between 0.295 "$(echo "$output" | sed -n 's/^took //p')" 20
 expect "torchrun: the line" contains "$link" "link rate=100mbit ranks=2 seconds="
 expect "torchrun: bytes of A" between 4000000 "$(field bytes_a)" 5000000

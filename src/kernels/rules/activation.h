@@ -37,7 +37,7 @@ struct Gelu {
   }
   ESPALIER_RULE static float slope(float x) { return both(x).slope; }
   /// The slope is s + x s (1 - s) 2u', with 1 - s = e s. Beyond 10 it is 0 or 1 to the last bit, s
-  /// is 1 or less than the least normal number, and e would overflow.
+  /// is 1 or 1.2e-38, and e would overflow.
   ESPALIER_RULE static Activated both(float beyond) {
     const float x = beyond < -10.0F ? -10.0F : (beyond > 10.0F ? 10.0F : beyond);
     const float e = Math::gelu_decay(x);

@@ -87,7 +87,7 @@ uint64_t DataParallel::rounding_key(int64_t step) const {
     return 0;
   }
   const uint64_t seed = mix(config_.train.seed, static_cast<uint64_t>(step));
-  // By the place in the grid: parallel.rank_order changes no bit.
+  // By the place in the grid: the same in every parallel.rank_order.
   const int place = ranks_.stage() * ranks_.data().size() + ranks_.replica();
   return mix(seed, static_cast<uint64_t>(place) + 1);
 }

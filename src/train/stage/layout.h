@@ -2,7 +2,7 @@
 // The grid of ranks, the schedule, and the layers of each stage: a pure function of config, number
 // of ranks and cost of layers, so every rank computes the same.
 //
-//   world rank   (stage, replica) by parallel/grid.h; ranks of a stage are neighbours
+//   world rank   (stage, replica) by parallel/grid.h
 //   pipeline rank   owns chunks 0, 1, …; chunk c is stage Schedule::stage_of(rank, c) of the
 //                   network, a run of contiguous layers
 #include <memory>
