@@ -20,7 +20,7 @@ struct GridPlace {
   bool operator==(const GridPlace&) const = default;
 };
 
-/// What the ranks with consecutive numbers are.
+/// Which ranks have consecutive numbers: the replicas of a stage, or the stages of a replica.
 enum class RankOrder : uint8_t { replicas_first, stages_first };
 
 /// "replicas_first", "stages_first".

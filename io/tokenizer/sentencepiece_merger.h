@@ -2,7 +2,7 @@
 // Encodes words of SentencePiece BPE models without the library: the same tokens, faster. Refuses
 // words that the normalizer changes. The rank of a pair is the position of its merged piece in
 // descending order of scores. User-defined pieces in a word, each the longest at its place, become
-// tokens that merge with nothing. What lies between is divided between characters that no piece
+// tokens that merge with nothing. The text between them is cut between characters that no piece
 // holds side by side; the tokens of these parts are cached.
 #include <array>
 #include <bitset>

@@ -152,9 +152,9 @@ int predict_and_try(PlanArguments arguments) {
   return on_ranks(io::Config(), [&](parallel::Communicator& comm, const auto& /*on_failure*/) {
     const std::string ranks = fmt::format("{}", comm.size());
     check(arguments.ranks.empty() || arguments.ranks == ranks,
-          "--try trains on the ranks of this launch, {}, and --ranks asks for {}: start as many "
+          "--ranks {} with --try needs a launch of as many ranks, and this one has {}: start them "
           "with mpirun, or leave --ranks out",
-          ranks, arguments.ranks);
+          arguments.ranks, ranks);
     arguments.ranks = ranks;
     planner::TrialOptions options{.on_progress = [&](const std::string& text) {
       if (comm.rank() == 0 && on_terminal()) {

@@ -24,7 +24,7 @@ class PlanOutput {
   void plan(std::span<const int> ranks, const std::optional<planner::SearchOptions>& search);
   /// The configs of the fastest `most` layouts, after `plan` for one number of ranks.
   std::vector<io::Config> configs_of_best(size_t most) const;
-  /// What these took. They become the first layouts, the fastest first, if one could run.
+  /// Adds the measured steps of the layouts of `configs_of_best`, and sorts these layouts by them.
   void add_measured(std::span<const planner::Tried> tried);
   void compare_with(const planner::MeasuredRun& measured);
   /// The curves of this run and of the same run without pruning; none for one number of ranks.
@@ -43,7 +43,7 @@ class PlanOutput {
   std::optional<planner::CheckpointPrediction> checkpoints() const;
   nlohmann::ordered_json best_json() const;
   std::vector<std::string> notes() const;
-  /// What the best layout changes in the run's config: "section.key=VALUE".
+  /// The keys in which the best layout differs from the run's config, as "section.key=VALUE".
   std::vector<std::string> settings_of_best() const;
   /// The layout over so many ranks whose predicted step is shortest.
   const planner::StepPrediction& best_over(int ranks) const;

@@ -204,7 +204,7 @@ TEST(PlanPage, ErrorsNameTheFixAndWriteNothing) {
            {"c.toml --machine m.toml -o p.html --trace ./p.html", "name the same file"},
            {"c.toml --machine m.toml --ranks 16" + outputs, "16 ranks need as many devices"},
            {"c.toml --machine m.toml --search --try 2 --ranks 2" + outputs,
-            "--try trains on the ranks of this launch, 1, and --ranks asks for 2"},
+            "--ranks 2 with --try needs a launch of as many ranks, and this one has 1"},
            {"c.toml --machine m.toml --search --try 2 --tensor 2" + outputs, "without --tensor"},
            {"c.toml --machine small.toml" + outputs, "--trace needs a layout that fits"},
            {"c.toml --machine m.toml -o p.html --trace half", "half"}}) {
