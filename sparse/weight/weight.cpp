@@ -98,9 +98,9 @@ void Weight::accumulate_computed(Stream& stream, bool accumulate,
   }
 }
 
-bool Weight::is_sparse() const {
-  return effective_storage(parameter_) == Storage::sparse && !store_.probes(parameter_);
-}
+bool Weight::is_sparse() const { return effective_storage(parameter_) == Storage::sparse; }
+
+bool Weight::probed() const { return store_.probes(parameter_); }
 
 kernels::SparseMatrix Weight::sparse(kernels::PositionForm form) const {
   return matrix_of({store_, kernels_, parameter_}, store_.value(), form);

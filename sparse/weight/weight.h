@@ -74,10 +74,11 @@ class Weight {
   void accumulate_computed(Stream& stream, bool accumulate,
                            const std::function<void(const Tensor& gradient)>& compute);
 
-  /// The same for kept elements: whether the storage computes with these (and no probe wants the
-  /// dense gradient), the matrix for an operation that reads this form of it, and its gradient,
-  /// whose values the operation writes.
+  /// The same for kept elements: whether the storage computes with these, whether a probe wants the
+  /// dense gradient (then accumulate_gradient must compute it), the matrix for an operation that
+  /// reads this form of it, and its gradient, whose values the operation writes.
   bool is_sparse() const;
+  bool probed() const;
   kernels::SparseMatrix sparse(kernels::PositionForm form) const;
   kernels::SparseMatrix sparse_gradient() const;
 

@@ -1,6 +1,6 @@
 // Convolutions against sums over all pixels of all windows, in double: outputs and gradients, in
 // every storage, with groups of channels, and with panels of few patches; dense gradients for a
-// probe.
+// probe, and patches for an observer, neither of which changes a bit of the outputs.
 #include "src/model/layers/convolution.h"
 
 #include <gtest/gtest.h>
@@ -45,6 +45,7 @@ class Problem {
                         .panel_bytes = variant.panel_bytes}),
         store_(stream_, kernels_, layer_.parameters(),
                {.dtype = dtype,
+                .keep_tiles = true,
                 .storage =
                     [storage](const std::string&) { return sparse::storage_by_name(storage); }}),
         x_(draw(1, kImages * variant.window.pixels() * variant.in)),
@@ -74,9 +75,22 @@ class Problem {
     const Tensor dy = tensor(tape, dy_, variant_.out);
     const Tensor y = tape.push("y", dtype_, dy.shape);
     const Tensor dx = tape.push("dx", dtype_, x.shape);
-    kernels_.fill(stream_, {.x = dx, .value = 9});
-    layer_.forward(pass, x, y);
-    layer_.backward_input(pass, dy, dx);
+    const auto run = [&](model::Pass& with) {
+      kernels_.fill(stream_, {.x = y, .value = 9});
+      kernels_.fill(stream_, {.x = dx, .value = 9});
+      layer_.forward(with, x, y);
+      layer_.backward_input(with, dy, dx);
+      layer_.backward_weight(with, x, dy, false);
+      return std::pair(values_of(y), values_of(dx));
+    };
+    const auto plain = run(pass);
+    int64_t observed = 0;
+    const std::function<void(std::string_view, const Tensor&)> count =
+        [&](std::string_view, const Tensor& patches) { observed += patches.rows(); };
+    pass.on_input = &count;
+    EXPECT_EQ(run(pass), plain) << variant_.name << ", observed";
+    EXPECT_EQ(observed, y.rows() * variant_.groups);
+    pass.on_input = nullptr;
     std::map<std::string, std::vector<double>> probed;
     store_.set_gradient_probe(
         [&](const sparse::Parameter& parameter, const Tensor& gradient) {
@@ -84,7 +98,7 @@ class Problem {
               << "once a pass";
         },
         sparse::Store::Probed::prunable);
-    layer_.backward_weight(pass, x, dy, false);
+    EXPECT_EQ(run(pass), plain) << variant_.name << ", probed";
     EXPECT_EQ(std::ssize(probed), variant_.groups);
     store_.set_gradient_probe({});
     layer_.backward_weight(pass, x, dy, false);
@@ -216,6 +230,8 @@ std::vector<Variant> variants() {
           {.name = "same, small panels", .window = same, .in = 5, .out = 6, .panel_bytes = 3000},
           {.name = "one patch a panel", .window = halved, .in = 4, .out = 7, .panel_bytes = 1},
           {.name = "halved", .window = halved, .in = 4, .out = 7},
+          // 99 columns a row of the window and 297 in all: both make 3 panels of up to 128
+          {.name = "wide", .window = same, .in = 33, .out = 6},
           {.name = "direct", .window = point, .in = 8, .out = 3},
           {.name = "direct, groups", .window = point, .in = 8, .out = 6, .groups = 2},
           {.name = "skipped", .window = skipped, .in = 6, .out = 5},

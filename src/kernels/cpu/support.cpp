@@ -19,4 +19,14 @@ void require_cached(const Tensor& lengths) {
   }
 }
 
+void require_segment(int64_t made_for, int64_t segment) {
+  require(made_for == segment, "all products of a matrix cut its kept form alike", made_for,
+          segment);
+}
+
+void require_positions(const Positions& positions) {
+  require(!positions.all() || positions.count == positions.size,
+          "a kept form is made from positions", positions.count, positions.size);
+}
+
 }  // namespace espalier::kernels::cpu

@@ -16,6 +16,12 @@ void require_ids_below(const char* what, const Tensor& ids, int64_t limit);
 /// Throws Bug unless all of `lengths` (int32) are positive.
 void require_cached(const Tensor& lengths);
 
+/// Throws if a kept form of a sparse matrix was made for another segment (sparse/tile.h).
+void require_segment(int64_t made_for, int64_t segment);
+
+/// Throws if the positions are missing: with kept forms they may be, unless a form is to be made.
+void require_positions(const Positions& positions);
+
 /// True if the call only plans: it must not touch its memory.
 bool is_dry(Stream& stream);
 

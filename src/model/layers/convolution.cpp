@@ -50,13 +50,12 @@ bool Convolution::direct() const {
   return window.extent == 1 && window.stride == 1 && window.padding == 0;
 }
 
-bool Convolution::dense(const Pass& pass, const Tensor& x, const Tensor& y) {
-  return !direct() && x.dtype == y.dtype && groups_.size() == 1 && pass.on_input == nullptr &&
-         groups_[0].weight().is_dense();
+bool Convolution::dense(const Tensor& x, const Tensor& y) {
+  return !direct() && x.dtype == y.dtype && groups_.size() == 1 && groups_[0].weight().is_dense();
 }
 
 bool Convolution::sparse(const Pass& pass) {
-  return !direct() && pass.kernels.sparse_convolution != nullptr && pass.on_input == nullptr &&
+  return !direct() && pass.kernels.sparse_convolution != nullptr &&
          std::all_of(groups_.begin(), groups_.end(),
                      [](Linear& group) { return group.weight().is_sparse(); });
 }
@@ -75,10 +74,30 @@ Tensor Convolution::channels(const Tensor& images, size_t group) const {
   return images.column_range(static_cast<int64_t>(group) * n, n);
 }
 
+void Convolution::report_patches(Pass& pass, const Tensor& x, const Tensor& panel, int64_t rows) {
+  if (pass.on_input == nullptr) {
+    return;
+  }
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    for_panels(0, rows, panel.rows(), [&](int64_t first, int64_t n) {
+      const Tensor patches = panel.row_range(0, n);
+      pass.kernels.patches(
+          pass.stream,
+          {.window = options_.window, .x = channels(x, group), .patches = patches, .first = first});
+      groups_[group].report_input(pass, patches);
+    });
+  }
+}
+
 void Convolution::forward(Pass& pass, const Tensor& x, const Tensor& y) {
   const Tape::Scope scope(pass.tape);
   const Tensor panel = direct() ? Tensor() : push_panel(pass.tape, x.dtype, y.rows());
-  if (dense(pass, x, y)) {
+  const bool by_matrix = dense(x, y);
+  const bool by_elements = sparse(pass);
+  if (by_matrix || by_elements) {
+    report_patches(pass, x, panel, y.rows());
+  }
+  if (by_matrix) {
     pass.kernels.convolution(pass.stream, {.window = options_.window,
                                            .x = x,
                                            .weight = groups_[0].weight().dense(),
@@ -86,7 +105,6 @@ void Convolution::forward(Pass& pass, const Tensor& x, const Tensor& y) {
                                            .y = y});
     return;
   }
-  const bool by_elements = sparse(pass);
   for (size_t group = 0; group < groups_.size(); ++group) {
     const Tensor from = channels(x, group);
     const Tensor to = channels(y, group);
@@ -149,7 +167,7 @@ void Convolution::backward_input(Pass& pass, const Tensor& dy, const Tensor& dx)
     const Tensor part = dx.row_range(first * window.pixels(), n * window.pixels());
     return rounds ? pass.tape.push("sums of patches", DType::fp32, part.shape) : part;
   };
-  const bool by_matrix = dense(pass, dx, dy);
+  const bool by_matrix = dense(dx, dy);
   if (by_matrix || sparse(pass)) {
     const Tape::Scope scope(pass.tape);  // the planned tape is large enough for other storages
     const int64_t most = std::min(together, images);
@@ -206,7 +224,7 @@ void Convolution::backward_weight(Pass& pass, const Tensor& x, const Tensor& dy,
 
 void Convolution::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy,
                                   const Tensor& panel, bool accumulate) {
-  if (dense(pass, x, dy)) {
+  if (dense(x, dy)) {
     groups_[0].weight().accumulate_computed(pass.stream, accumulate, [&](const Tensor& gradient) {
       pass.kernels.convolution_weight(
           pass.stream, {.window = options_.window, .x = x, .dy = dy, .dweight = gradient});
@@ -220,7 +238,7 @@ void Convolution::weight_gradient(Pass& pass, const Tensor& x, const Tensor& dy,
   for (size_t group = 0; group < groups_.size(); ++group) {
     const Tensor from = channels(x, group);
     const Tensor to = channels(dy, group);
-    if (by_elements) {
+    if (by_elements && !groups_[group].weight().probed()) {
       pass.kernels.sparse_convolution_weight(pass.stream,
                                              {.window = options_.window,
                                               .weight = groups_[group].weight().sparse_gradient(),

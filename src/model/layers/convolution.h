@@ -46,9 +46,12 @@ class Convolution {
  private:
   bool direct() const;
   /// Whether the kernels of dense convolutions compute it; x and y are its images, or gradients.
-  bool dense(const Pass& pass, const Tensor& x, const Tensor& y);
-  /// Whether the kernels of sparse convolutions compute it.
+  bool dense(const Tensor& x, const Tensor& y);
+  /// Whether the kernels of sparse convolutions compute it; of probed weights all but the gradient.
+  /// No product may read patches beside them: kept forms (kernels::KeptForms) are of one kind.
   bool sparse(const Pass& pass);
+  /// Calls pass.on_input, if set, with all `rows` patches; `panel` is memory for some.
+  void report_patches(Pass& pass, const Tensor& x, const Tensor& panel, int64_t rows);
   int64_t panel_rows(DType dtype) const;
   /// Memory of a panel for matrices of `rows` patches.
   Tensor push_panel(Tape& tape, DType dtype, int64_t rows) const;

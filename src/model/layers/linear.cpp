@@ -50,10 +50,14 @@ void Linear::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   bias_ = bias_name_.empty() ? nullptr : &store.find(bias_name_);
 }
 
-void Linear::forward(Pass& pass, sparse::Weight::Apply args) {
+void Linear::report_input(const Pass& pass, const Tensor& x) const {
   if (pass.on_input != nullptr) {
-    (*pass.on_input)(weight_name_, args.x);
+    (*pass.on_input)(weight_name_, x);
   }
+}
+
+void Linear::forward(Pass& pass, sparse::Weight::Apply args) {
+  report_input(pass, args.x);
   args.bias = bias();
   args.few_rows = pass.few_rows;
   weight_->apply(pass.stream, args);

@@ -38,6 +38,8 @@ class Linear {
   Tensor bias_gradient() const {
     return bias_ != nullptr ? store_->full_gradient(*bias_) : Tensor();
   }
+  /// Calls pass.on_input, if set; forward() does so itself.
+  void report_input(const Pass& pass, const Tensor& x) const;
   /// y = x Wᵀ + b (+ addend), and activated = f(y) if set. Sets args.bias.
   void forward(Pass& pass, sparse::Weight::Apply args);
   /// dx = dy W, times f'(preactivation) if set.

@@ -307,7 +307,7 @@ void fill_panel(const Tiles& tiles, const SparseMatrix& weight, int64_t panel, O
 
 TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, TileValues values,
                        int threads, int64_t segment) {
-  TileMemory memory;
+  TileMemory memory{.segment = segment};
   Tiles& tiles = memory.tiles;
   const bool turned = use == TileUse::transposed;
   tiles.rows = turned ? weight.cols : weight.rows;
@@ -342,6 +342,7 @@ TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, 
     tiles.runs = from.take<Run>(tiles.tiles() * tiles.run_slots());
     tiles.first = from.take<int64_t>(tiles.tiles());
     memory.bits.row_begin = from.take<uint32_t>(weight.rows + 1);
+    memory.made_for = weight.forms == nullptr ? nullptr : from.take<int64_t>(1);
   };
   if (weight.forms == nullptr) {
     carve_form(carver);
@@ -377,7 +378,10 @@ void make_tiles(TileMemory& memory, const SparseMatrix& weight, TileUse use, int
       body(unit, carve_scratch(carver, tiles, use));
     });
   };
-  if (!memory.made) {
+  if (memory.made) {
+    cpu::require_segment(*memory.made_for, memory.segment);
+  } else {
+    cpu::require_positions(weight.positions);
     make_bits(memory.bits, weight, threads);
   }
   const auto make_or_fill = [&]<class T, class Out>(T /*type*/, Out /*form*/) {
@@ -411,6 +415,7 @@ void make_tiles(TileMemory& memory, const SparseMatrix& weight, TileUse use, int
     with_type_of(tiles.form, [&](auto form) { make_or_fill(type, form); });
   });
   if (memory.kept != nullptr) {
+    *memory.made_for = memory.segment;
     *memory.kept = true;
   }
 }

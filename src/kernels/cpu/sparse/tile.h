@@ -108,6 +108,8 @@ void make_bits(KeptBits& bits, const SparseMatrix& weight, int threads);
 struct TileMemory {
   KeptBits bits;
   Tiles tiles;
+  int64_t segment = 0;
+  int64_t* made_for = nullptr;   ///< of kept forms: the segment that they were made for
   bool made = false;             ///< by an earlier call: only values are missing
   bool* kept = nullptr;          ///< to set when they are made, for later calls; null: not kept
   std::byte* scratch = nullptr;  ///< per thread, while tiles are built or filled
@@ -118,7 +120,7 @@ struct TileMemory {
 using TileUse = PositionForm;
 
 /// `segment` columns of W make a segment; it divides their number. Asks `weight.forms` for memory.
-/// `values` must always be the same for a matrix with kept forms.
+/// `values` and `segment` must always be the same for a matrix with kept forms.
 TileMemory carve_tiles(Carver& carver, const SparseMatrix& weight, TileUse use, TileValues values,
                        int threads, int64_t segment);
 
