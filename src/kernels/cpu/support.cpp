@@ -25,7 +25,7 @@ void require_segment(int64_t made_for, int64_t segment) {
 }
 
 void require_positions(const Positions& positions) {
-  require(!positions.all() || positions.count == positions.size,
+  require(!positions.all() || positions.count == positions.size || positions.count == 0,
           "a kept form is made from positions", positions.count, positions.size);
 }
 
