@@ -17,8 +17,9 @@ its second half. The script prints a line of JSON for each configuration: `measu
 `spread_pct` the slowest run over the fastest. Then it prints the median and the worst error.
 
 FASTEST=1 is for a machine that others use, too: `measured_ms` is the first decile of all steps but the
-first three of each run. Use machine files of `--calibrate --rounds 4` with it. Predicted and measured
-times are then those of the machine without other load.
+first three of each run, which takes SECONDS_EACH (2) seconds. Use machine files of `--calibrate --rounds
+4` with it. Predicted and measured times are then those of the machine without other load, if each
+configuration and each probe met it at least once: use many short runs, and many rounds.
 """
 import itertools
 import json
@@ -38,7 +39,7 @@ RUNS = int(os.environ.get("RUNS", "3"))
 LINK = os.environ.get("LINK", "")
 FASTEST = os.environ.get("FASTEST", "") == "1"
 STEPS = 16
-SECONDS = 2  # of a run, at least, with FASTEST
+SECONDS = float(os.environ.get("SECONDS_EACH", "2"))
 WARM_UP = 3
 
 

@@ -57,8 +57,19 @@ void copy_rows(const Inputs& inputs, int64_t first, int64_t n, std::byte* to) {
   }
 }
 
+/// What becomes of complete sums [rows][lanes] of a strip, for rows from `row` on. A pointer, so
+/// that the product is compiled once and not for each activation and type.
+struct Finish {
+  const void* args;
+  void (*finish)(const void* args, const cpu::BlockStrip& strip, int64_t row, int64_t rows,
+                 float* sums);
+
+  void operator()(const cpu::BlockStrip& strip, int64_t row, int64_t rows, float* sums) const {
+    finish(args, strip, row, rows, sums);
+  }
+};
+
 /// Computes all strips for tokens [first, first + n).
-template <class Finish>
 void multiply_tokens(const cpu::BlockPlan& plan, const Inputs& inputs, int64_t first, int64_t n,
                      const Finish& finish) {
   alignas(64) float sums[kWideRows * cpu::kWideStrip];
@@ -95,7 +106,6 @@ void multiply_tokens(const cpu::BlockPlan& plan, const Inputs& inputs, int64_t f
 }
 
 /// The whole product: calls finish(strip, first token, tokens, sums [tokens][lanes]) with all sums.
-template <class Finish>
 void multiply(Stream& stream, const BlockMatrix& weight, const Tensor& x, bool transposed,
               const Finish& finish) {
   const bool even = transposed ? weight.height % 2 == 0 && weight.rows % 2 == 0
@@ -121,17 +131,6 @@ void multiply(Stream& stream, const BlockMatrix& weight, const Tensor& x, bool t
   for_blocks(stream.threads(), divide_up(x.rows(), inputs.tokens), work, [&](int64_t i) {
     const int64_t first = i * inputs.tokens;
     multiply_tokens(plan, inputs, first, least(inputs.tokens, x.rows() - first), finish);
-  });
-}
-
-/// Calls finish_row(row, first output, outputs, sums) for each row.
-template <class FinishRow>
-void finish_rows(const cpu::BlockStrip& strip, int64_t row, int64_t rows, float* sums,
-                 const FinishRow& finish_row) {
-  with_count(strip.count, [&](int64_t count) {
-    for (int64_t i = 0; i < rows; ++i) {
-      finish_row(row + i, strip.first, count, sums + i * strip.lanes);
-    }
   });
 }
 
@@ -194,36 +193,41 @@ struct ApplyTransposed {
   }
 };
 
-/// Calls body(finish_row) with the row's function for these types and this activation.
-template <template <class, class, class> class Row, class Args, class Body>
-void with_row(const Args& args, const Tensor& in, const Tensor& out, const Body& body) {
+/// Row's function for each row of a strip.
+template <class Row, class Args>
+void finish_rows(const void* args, const cpu::BlockStrip& strip, int64_t row, int64_t rows,
+                 float* sums) {
+  const Row finish_row{*static_cast<const Args*>(args)};
+  with_count(strip.count, [&](int64_t count) {
+    for (int64_t i = 0; i < rows; ++i) {
+      finish_row(row + i, strip.first, count, sums + i * strip.lanes);
+    }
+  });
+}
+
+/// Row's function for these types and this activation; `args` must outlive it.
+template <template <class, class, class> class Row, class Args>
+Finish finish_of(const Args& args, const Tensor& in, const Tensor& out) {
+  Finish made{.args = &args, .finish = nullptr};
   with_function(args.activation, [&](auto function) {
     with_type(in.dtype, [&](auto in_type) {
       with_type_beside<decltype(in_type)>(out.dtype, [&](auto out_type) {
-        body(Row<decltype(function), decltype(in_type), decltype(out_type)>{args});
+        made.finish =
+            finish_rows<Row<decltype(function), decltype(in_type), decltype(out_type)>, Args>;
       });
     });
   });
+  return made;
 }
 
 }  // namespace
 
 void block_spmm(Stream& stream, const BlockSpmmArgs& args) {
-  with_row<Apply>(args, args.x, args.y, [&](const auto& finish_row) {
-    multiply(stream, args.weight, args.x, false,
-             [&](const cpu::BlockStrip& strip, int64_t row, int64_t rows, float* sums) {
-               finish_rows(strip, row, rows, sums, finish_row);
-             });
-  });
+  multiply(stream, args.weight, args.x, false, finish_of<Apply>(args, args.x, args.y));
 }
 
 void block_spmm_transposed(Stream& stream, const BlockSpmmTransposedArgs& args) {
-  with_row<ApplyTransposed>(args, args.dy, args.dx, [&](const auto& finish_row) {
-    multiply(stream, args.weight, args.dy, true,
-             [&](const cpu::BlockStrip& strip, int64_t row, int64_t rows, float* sums) {
-               finish_rows(strip, row, rows, sums, finish_row);
-             });
-  });
+  multiply(stream, args.weight, args.dy, true, finish_of<ApplyTransposed>(args, args.dy, args.dx));
 }
 
 }  // namespace espalier::kernels::ESPALIER_ISA

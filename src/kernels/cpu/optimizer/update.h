@@ -72,10 +72,10 @@ struct State {
   bool coded() const { return moment1.codes != nullptr || moment2.codes != nullptr; }
 };
 
-/// Updates elements [first, first + n) with moments m and v.
+/// Updates elements [first, first + n) with moments m and v. Not inlined: it has two callers.
 template <class Rule, class G, class V>
-inline void update(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n,
-                   float* const (&moments)[2]) {
+[[gnu::noinline]] void update(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n,
+                              float* const (&moments)[2]) {
   const Rule step = rule;  // local copies: the loop's stores cannot change them
   const G* gradient = state.gradient + first;
   V* value = state.value + first;
@@ -91,8 +91,8 @@ inline void update(const Rule& rule, const State<G, V>& state, int64_t first, in
 
 /// Like the loop above, with stochastic rounding of values.
 template <class Rule, class G, class V>
-inline void update_at_random(const Rule& rule, const State<G, V>& state, int64_t first, int64_t n,
-                             float* const (&moments)[2]) {
+[[gnu::noinline]] void update_at_random(const Rule& rule, const State<G, V>& state, int64_t first,
+                                        int64_t n, float* const (&moments)[2]) {
   const Rule step = rule;
   Words<kQuantizeBlock> words;
   for (int64_t at = 0; at < n; at += kQuantizeBlock) {
@@ -171,22 +171,47 @@ inline void write_dense(const KeptBlock& block, const V* value, const uint16_t* 
   }
 }
 
+/// Calls update_range with a rule and a state. A pointer, so that the walks below are compiled once
+/// and not for each rule and type of gradient.
+struct UpdateRange {
+  const void* rule;
+  const void* state;
+  void (*update)(const void* rule, const void* state, int64_t first, int64_t n);
+
+  void operator()(int64_t first, int64_t n) const { update(rule, state, first, n); }
+};
+
 template <class Rule, class G, class V>
-void run_observed(int threads, const Rule& rule, const State<G, V>& state, int64_t count,
-                  const UpdateObserver& observer) {
+UpdateRange range_of(const Rule& rule, const State<G, V>& state) {
+  const auto update = [](const void* of_rule, const void* of_state, int64_t first, int64_t n) {
+    update_range(*static_cast<const Rule*>(of_rule), *static_cast<const State<G, V>*>(of_state),
+                 first, n);
+  };
+  return {.rule = &rule, .state = &state, .update = update};
+}
+
+inline void run_observed(int threads, const UpdateRange& update, int64_t count,
+                         const UpdateObserver& observer) {
   for_ranges(threads, count, kObservedBlock, [&](int64_t first, int64_t n) {
     observer.before(observer.self, first, n);
-    update_range(rule, state, first, n);
+    update(first, n);
     observer.after(observer.self, first, n);
   });
 }
 
-template <class Rule, class G, class V, class T>
-void run(int threads, const Rule& rule, const State<G, V>& state, const Positions& positions,
-         T* dense) {
-  if (dense == nullptr || (positions.bitmap != nullptr && state.coded())) {
-    for_ranges(threads, positions.count, kBlock,
-               [&](int64_t first, int64_t n) { update_range(rule, state, first, n); });
+/// What a walk knows of the state: new values, and whether moments are in blocks of codes.
+template <class V>
+struct Updated {
+  const V* value;
+  const uint16_t* low;
+  bool coded;
+};
+
+template <class V, class T>
+void run(int threads, const UpdateRange& update, const Updated<V>& state,
+         const Positions& positions, T* dense) {
+  if (dense == nullptr || (positions.bitmap != nullptr && state.coded)) {
+    for_ranges(threads, positions.count, kBlock, update);
     if (dense != nullptr) {
       for_kept_blocks(threads, positions, [&](const KeptBlock& block) {
         write_dense(block, state.value, state.low, dense);
@@ -195,7 +220,7 @@ void run(int threads, const Rule& rule, const State<G, V>& state, const Position
     return;
   }
   for_kept_blocks(threads, positions, [&](const KeptBlock& block) {
-    update_range(rule, state, block.first, block.count);
+    update(block.first, block.count);
     write_dense(block, state.value, state.low, dense);
   });
 }
@@ -221,12 +246,14 @@ void step(Stream& stream, Rule rule, const UpdateArgs& args) {
           moment_of(args.moment1, args.scale1),
           args.moment2 ? moment_of(args.moment2, args.scale2) : Moment{},
           args.rounding};
+      const UpdateRange update = range_of(rule, state);
       if (args.observer != nullptr) {
-        return run_observed(stream.threads(), rule, state, count, *args.observer);
+        return run_observed(stream.threads(), update, count, *args.observer);
       }
       using Narrow = std::conditional_t<sizeof(value) == 2, decltype(value), decltype(gradient)>;
       with_type_beside<Narrow>(args.dense.dtype, [&](auto dense) {
-        run(stream.threads(), rule, state, positions, elements<decltype(dense)>(args.dense));
+        run(stream.threads(), update, Updated{state.value, state.low, state.coded()}, positions,
+            elements<decltype(dense)>(args.dense));
       });
     });
   });
