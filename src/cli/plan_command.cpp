@@ -194,6 +194,7 @@ int predict_and_try(PlanArguments arguments) {
 int measure(const PlanArguments& arguments) {
   check(arguments.trace.empty(), "--calibrate predicts no step: leave --trace out");
   check(!arguments.output.empty(), "--calibrate needs -o FILE, where the machine is written");
+  check_output(arguments.output, std::array{arguments.train.config});
   return on_ranks(io::Config(), [&](parallel::Communicator& comm, const auto& /*on_failure*/) {
     const planner::Machine machine =
         planner::calibrate(comm, {.threads = arguments.threads,
@@ -259,6 +260,7 @@ void register_plan(CLI::App& app, Action& chosen) {
   command->add_flag("--quick", arguments->quick,
                     "with --calibrate and --try: few and small measurements");
   command->add_option("--threads", arguments->threads, "with --calibrate: threads of a rank")
+      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command
       ->add_option("--rounds", arguments->rounds,

@@ -260,10 +260,12 @@ std::vector<std::string> PlanOutput::settings_of_best() const {
   const io::Config& mine = run_.config;
   io::Config config = plans_.found[best_].config;
   config.train.memory_budget = mine.train.memory_budget;  // a search looks at it itself
-  if (config.parallel.pipeline == 1) {                    // these have no effect
-    config.parallel.schedule = mine.parallel.schedule;
-    config.parallel.virtual_stages = mine.parallel.virtual_stages;
-    config.parallel.rank_order = mine.parallel.rank_order;
+  if (config.parallel.pipeline == 1) {
+    config.parallel.rank_order = mine.parallel.rank_order;  // without effect
+    if (mine.parallel.schedule == "auto") {                 // 1f1b
+      config.parallel.schedule = mine.parallel.schedule;
+      config.parallel.virtual_stages = mine.parallel.virtual_stages;
+    }
   }
   return config::changes(mine, config);
 }

@@ -163,10 +163,17 @@ double seconds_of(const Machine& machine, const OperationRow& operation, DType d
       points.push_back({.features = features_of(row), .value = std::log(least / row.seconds)});
     }
   }
+  if (points.empty()) {
+    return unmeasured(machine, operation, dtype);
+  }
   return ideal(machine, operation, dtype) / std::exp(interpolated(std::move(points), at));
 }
 
 namespace {
+
+constexpr double kMostAmount = 1e24;
+constexpr double kMostSeconds = 1e6;
+constexpr double kLeastShare = 1e-6;
 
 /// Reads the values of a table; every key must be taken.
 class Reader {
@@ -179,18 +186,33 @@ class Reader {
   std::string text(std::string_view name) {
     return value<std::string>(name, "a text in quotes").value_or("");
   }
-  /// Above 0. `fallback` < 0: it must be there.
+  /// Above 0, or at least 0 if that is the fallback. `fallback` < 0: it must be there.
   double positive(std::string_view name, double fallback = -1) {
     const std::optional<double> found = value<double>(name, "a number");
     check(found || fallback >= 0, "{} is missing", key(name));
     const double number = found.value_or(fallback);
-    check(std::isfinite(number) && (number > 0 || !found), "{} = {}: it must be above 0", key(name),
-          number);
+    check(std::isfinite(number) && (number > 0 || (number == 0 && fallback == 0)),
+          "{} = {}: it must be above 0", key(name), number);
+    return number;
+  }
+  /// Bytes, or flops or bytes per second. Predictions with other rates would not be finite.
+  double amount(std::string_view name, double fallback = -1) {
+    const double number = positive(name, fallback);
+    check((number >= 1 || !table_.contains(name)) && number <= kMostAmount,
+          "{} = {}: it must be from 1 to {:g} bytes, or flops or bytes per second", key(name),
+          number, kMostAmount);
+    return number;
+  }
+  double microseconds(std::string_view name) {
+    const double number = positive(name, 0);
+    check(number <= kMostSeconds * 1e6, "{} = {}: it must be at most {:g} microseconds", key(name),
+          number, kMostSeconds * 1e6);
     return number;
   }
   double share(std::string_view name, double fallback) {
     const double number = positive(name, fallback);
-    check(number <= 1, "{} = {}: a share is at most 1", key(name), number);
+    check(number >= kLeastShare && number <= 1, "{} = {}: a share is from {:g} to 1", key(name),
+          number, kLeastShare);
     return number;
   }
   bool flag(std::string_view name, bool fallback) {
@@ -198,8 +220,8 @@ class Reader {
   }
   int64_t count(std::string_view name, int64_t fallback) {
     const double number = positive(name, static_cast<double>(fallback));
-    check(number == std::floor(number) && number < 1e9, "{} = {}: it must be a whole number",
-          key(name), number);
+    check(number == std::floor(number) && number < 1e9,
+          "{} = {}: it must be a whole number below 1e9", key(name), number);
     return static_cast<int64_t>(number);
   }
   const toml::table* table(std::string_view name) {
@@ -207,6 +229,11 @@ class Reader {
     const toml::node* node = table_.get(name);
     check(node == nullptr || node->is_table(), "{} must be a table", key(name));
     return node == nullptr ? nullptr : node->as_table();
+  }
+  const toml::array* array(std::string_view name) {
+    take(name);
+    const toml::node* node = table_.get(name);
+    return node == nullptr ? nullptr : node->as_array();
   }
   /// An array of tables; empty: none.
   std::vector<const toml::table*> tables(std::string_view name) {
@@ -255,15 +282,17 @@ Machine machine_of(const toml::table& file) {
   const toml::table* device_table = top.table("device");
   check(device_table != nullptr, "[device] is missing");
   Reader device(*device_table, "device");
-  machine.bandwidth = device.positive("bandwidth");
-  machine.memory = device.positive("memory");
+  machine.bandwidth = device.amount("bandwidth");
+  machine.memory = device.amount("memory");
   machine.threads = device.count("threads", 1);
   machine.product_share = device.share("product_share", machine.product_share);
   machine.attention_share = device.share("attention_share", machine.attention_share);
   machine.sparse_share = device.share("sparse_share", machine.sparse_share);
   machine.memory_share = device.share("memory_share", machine.memory_share);
   machine.score_passes = device.positive("score_passes", 0);
-  machine.overhead_s = device.positive("overhead_us", 0) * 1e-6;
+  check(machine.score_passes <= 1e6, "device.score_passes = {}: it must be at most 1e6",
+        machine.score_passes);
+  machine.overhead_s = device.microseconds("overhead_us") * 1e-6;
   machine.overlaps = device.flag("overlaps", true);
   const toml::table* peak_table = device.table("peak");
   check(peak_table != nullptr, "[device.peak] is missing");
@@ -271,7 +300,7 @@ Machine machine_of(const toml::table& file) {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const std::string name(name_of(dtype));
     if (peak_table->contains(name)) {
-      machine.peak[name] = peak.positive(name);
+      machine.peak[name] = peak.amount(name);
     }
   }
   check(!machine.peak.empty(), "[device.peak] has no rate: add fp32, bf16 or fp16");
@@ -281,8 +310,8 @@ Machine machine_of(const toml::table& file) {
     Reader level(*one, fmt::format("level {}", machine.levels.size() + 1));
     machine.levels.push_back({.name = level.text("name"),
                               .ranks = level.count("ranks", -1),
-                              .link = {.latency_s = level.positive("latency_us", 0) * 1e-6,
-                                       .bytes_per_s = level.positive("bandwidth")},
+                              .link = {.latency_s = level.microseconds("latency_us") * 1e-6,
+                                       .bytes_per_s = level.amount("bandwidth")},
                               .shared = level.flag("shared", false)});
     const Level& made = machine.levels.back();
     if (machine.levels.size() > 1) {
@@ -296,13 +325,13 @@ Machine machine_of(const toml::table& file) {
   }
   if (const toml::table* host_table = top.table("host")) {
     Reader host(*host_table, "host");
-    machine.host_memory = host.positive("memory", 0);
+    machine.host_memory = host.amount("memory", 0);
     host.finish();
   }
   if (const toml::table* disk_table = top.table("disk")) {
     Reader disk(*disk_table, "disk");
-    machine.disk_write = disk.positive("write", 0);
-    machine.disk_read = disk.positive("read", 0);
+    machine.disk_write = disk.amount("write", 0);
+    machine.disk_read = disk.amount("read", 0);
     disk.finish();
   }
   check(!machine.levels.empty(), "[[level]] is missing: at least one kind of link");
@@ -310,7 +339,11 @@ Machine machine_of(const toml::table& file) {
     Reader operation(*one, "operation");
     const std::string name = operation.text("name");
     check(!name.empty(), "an [[operation]] has no name");
-    const auto* points = one->get("points") != nullptr ? one->get("points")->as_array() : nullptr;
+    check(
+        std::ranges::any_of(std::array{DType::fp32, DType::bf16, DType::fp16},
+                            [&](DType dtype) { return name.starts_with(measured_key(dtype, "")); }),
+        "operation \"{}\": a name begins with its type: \"bf16 gemm\"", name);
+    const toml::array* points = operation.array("points");
     check(points != nullptr, "operation \"{}\" has no points", name);
     for (const toml::node& node : *points) {
       constexpr size_t kNumbers = 7;
@@ -320,8 +353,13 @@ Machine machine_of(const toml::table& file) {
       std::array<double, kNumbers> value{};
       for (size_t i = 0; i < kNumbers; ++i) {
         value[i] = (*numbers)[i].value<double>().value_or(-1);
-        check(std::isfinite(value[i]) && value[i] >= 0 && (i + 1 < kNumbers || value[i] > 0),
-              "a point of operation \"{}\" has an impossible number", name);
+        const bool last = i + 1 == kNumbers;  // seconds
+        const bool possible =
+            last    ? value[i] > 0 && value[i] <= kMostSeconds
+            : i < 4 ? value[i] >= 0 && value[i] <= 1e15 && value[i] == std::floor(value[i])
+                    : value[i] >= 0 && value[i] <= kMostAmount;
+        check(possible, "operation \"{}\": {} is impossible as number {} of a point", name,
+              value[i], i + 1);
       }
       OperationRow row{.name = name, .calls = 1, .seconds = value[6], .cost = {value[4], value[5]}};
       for (size_t i = 0; i < row.extents.size(); ++i) {
@@ -329,6 +367,7 @@ Machine machine_of(const toml::table& file) {
       }
       machine.measured[name].push_back(row);
     }
+    operation.finish();
   }
   top.finish();
   return machine;

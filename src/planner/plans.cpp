@@ -2,16 +2,42 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "src/core/error.h"
 
 namespace espalier::planner {
 namespace {
 
+/// A run with storage "auto" takes the fastest for each matrix; here it is the fastest for all.
+PlannedLayout predict_fastest(const PlannedRun& run, const Machine& machine, int ranks) {
+  const std::vector<std::string> storages =
+      run.config.sparse.storage.patterns.empty()
+          ? storages_of(run)
+          : std::vector<std::string>{run.config.sparse.storage.fallback};
+  std::vector<PlannedLayout> found;
+  std::optional<Failure> failure;
+  for (const std::string& storage : storages) {
+    io::Config config = run.config;
+    config.sparse.storage.fallback = storage;
+    try {
+      StepPrediction step =
+          predict_step({config, run.problem, run.layers, run.start, run.tensor}, machine, ranks);
+      found.push_back({.step = std::move(step), .config = std::move(config)});
+    } catch (const Failure& one) {
+      failure = failure.value_or(one);
+    }
+  }
+  if (found.empty()) {
+    throw Failure(*failure);
+  }
+  return std::move(found[best_of(found, machine, run.tensor)]);
+}
+
 void add_layouts(const PlannedRun& run, const Machine& machine, int ranks,
                  const std::optional<SearchOptions>& search, Plans& plans) {
   if (!search) {
-    plans.found.push_back({.step = predict_step(run, machine, ranks), .config = run.config});
+    plans.found.push_back(predict_fastest(run, machine, ranks));
     return;
   }
   SearchResult result = search_layouts(run, machine, ranks, *search);
@@ -43,6 +69,9 @@ void add_layouts(const PlannedRun& run, const Machine& machine, int ranks,
 /// Of `found`, which all have `ranks` ranks.
 ScalingPoint point_of(std::span<const PlannedLayout> found, const Machine& machine,
                       const TensorSplit& tensor, int ranks) {
+  if (found.empty()) {
+    return {.ranks = ranks, .refused = "no layout is possible"};
+  }
   const PlannedLayout& best = found[best_of(found, machine, tensor)];
   if (fits(best.step, machine, tensor)) {
     return {.ranks = ranks, .layout = best};
@@ -77,7 +106,14 @@ Plans plan_layouts(const PlannedRun& run, const Machine& machine, std::span<cons
                    const std::optional<SearchOptions>& search) {
   Plans plans;
   for (const int count : ranks) {
-    add_layouts(run, machine, count, search, plans);
+    try {
+      add_layouts(run, machine, count, search, plans);
+    } catch (const Failure& failure) {
+      if (count == ranks.back() && plans.found.empty()) {
+        throw;
+      }
+      plans.refused.push_back({.ranks = count, .layouts = 1, .tried = 1, .reason = failure.what()});
+    }
   }
   return plans;
 }

@@ -38,16 +38,12 @@ struct Shape {
   double bound = 0;        ///< no step is shorter
 };
 
-/// With storage "auto" all that hold the run's masks.
-std::vector<std::string> storages_of(const PlannedRun& run) {
-  const std::string& wanted = run.config.sparse.storage.fallback;
-  if (wanted != "auto" || (!run.config.pruning.prunes() && !run.start.pruned)) {
-    return {wanted};
-  }
-  std::vector<std::string> all;
-  for (const sparse::Storage* storage : sparse::storages()) {
-    if (!storage->whole_blocks || run.config.sparse.block > 0) {
-      all.emplace_back(storage->name);
+/// Ascending.
+std::vector<int64_t> divisors_of(int64_t number) {
+  std::vector<int64_t> all;
+  for (int64_t divisor = 1; divisor <= number; ++divisor) {
+    if (number % divisor == 0) {
+      all.push_back(divisor);
     }
   }
   return all;
@@ -100,7 +96,10 @@ class Search {
     const std::string& wanted = run_.config.parallel.schedule;
     std::vector<std::pair<const parallel::ScheduleEntry*, int64_t>> all;
     for (const parallel::ScheduleEntry* entry : parallel::schedules()) {
-      if (!entry->synchronous || entry->by_arrival() ||
+      const bool other_name = std::ranges::any_of(all, [&](const auto& before) {
+        return before.first->build == entry->build && before.first->chunks == entry->chunks;
+      });
+      if (!entry->synchronous || entry->by_arrival() || other_name ||
           (wanted != "auto" && wanted != entry->name)) {
         continue;
       }
@@ -142,7 +141,7 @@ class Search {
       const int64_t share = config_.train.global_batch / replicas;
       for (const std::string& storage : storages_) {
         for (const model::Recompute recompute : recomputes_) {
-          for (int64_t micro_batch = 1; share % micro_batch == 0; micro_batch *= 2) {
+          for (const int64_t micro_batch : divisors_of(share)) {
             Shape shape{.storage = storage,
                         .recompute = recompute,
                         .micro_batch = micro_batch,
@@ -275,7 +274,9 @@ class Search {
     std::set<std::tuple<int64_t, std::string, double>> seen;  // reductions of equal steps
     for (const Variant& variant : all) {
       set(variant);
-      if (predictor_.least_memory(config_, layout, network) > limit_ || known_too_large(shape)) {
+      const double least = predictor_.least_memory(config_, layout, network);
+      if (least > limit_ || known_too_large(shape)) {
+        note_size(shape, least);
         refuse(shape.stages, 1, too_large());
         continue;
       }
@@ -301,7 +302,8 @@ class Search {
     try {
       config::validate(config_);
       StepPrediction step = predictor_.predict(config_);
-      if (static_cast<double>(step.plan.fit.plan.needed()) > limit_) {
+      if (const auto needed = static_cast<double>(step.plan.fit.plan.needed()); needed > limit_) {
+        note_size(shape, needed);
         too_large_.insert(memory_key(shape));
         refuse(shape.stages, 1, too_large());
         return;
@@ -352,16 +354,23 @@ class Search {
   }
   /// Whether the same with an equal or a smaller micro-batch was too large.
   bool known_too_large(const Shape& shape) const {
-    MemoryKey key = memory_key(shape);
-    for (int64_t& size = std::get<6>(key); size >= 1; size /= 2) {
-      if (too_large_.contains(key)) {
-        return true;
-      }
-    }
-    return false;
+    const MemoryKey key = memory_key(shape);
+    MemoryKey least = key;
+    std::get<6>(least) = 0;
+    const auto known = too_large_.lower_bound(least);
+    return known != too_large_.end() && *known <= key;
   }
   std::string too_large() const {
     return fmt::format("a rank needs more than {:.3g} GB", limit_ * 1e-9);
+  }
+
+  void note_size(const Shape& shape, double bytes) {
+    if (found_.least_memory == 0 || bytes < found_.least_memory) {
+      found_.least_memory = bytes;
+      found_.least_shape = fmt::format(
+          "{} stage{}, micro-batches of {}, storage {}, parallel.zero {}", shape.stages,
+          shape.stages == 1 ? "" : "s", shape.micro_batch, shape.storage, config_.parallel.zero);
+    }
   }
 
   void refuse(int64_t stages, size_t count, const std::string& why) {
@@ -399,14 +408,37 @@ class Search {
 
 }  // namespace
 
+std::vector<std::string> storages_of(const PlannedRun& run) {
+  const std::string& wanted = run.config.sparse.storage.fallback;
+  if (wanted != "auto" || (!run.config.pruning.prunes() && !run.start.pruned)) {
+    return {wanted};
+  }
+  std::vector<std::string> all;
+  for (const sparse::Storage* storage : sparse::storages()) {
+    if (!storage->whole_blocks || run.config.sparse.block > 0) {
+      all.emplace_back(storage->name);
+    }
+  }
+  return all;
+}
+
 SearchResult search_layouts(const PlannedRun& run, const Machine& machine, int ranks,
                             const SearchOptions& options) {
   SearchResult found = Search(run, machine, ranks, options).run();
   if (found.best.empty()) {
     const auto most = std::ranges::max_element(found.refused, {},
                                                [](const auto& reason) { return reason.second; });
-    fail("none of {} layouts over {} ranks is possible; for {} of them: {}", found.tried, ranks,
-         most->second, most->first);
+    std::string least;
+    if (found.least_memory > 0) {
+      least = fmt::format(
+          "; the smallest that does not fit needs at least {:.3g} GB ({}). More ranks, more "
+          "pruning, "
+          "optimizer.state_bits = 8, sparse.storage = \"auto\" and train.recompute = \"auto\" need "
+          "less",
+          found.least_memory * 1e-9, found.least_shape);
+    }
+    fail("none of {} layouts over {} ranks is possible; for {} of them: {}{}", found.tried, ranks,
+         most->second, most->first, least);
   }
   return found;
 }

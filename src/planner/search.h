@@ -33,9 +33,15 @@ struct SearchResult {
   std::map<std::string, size_t> refused;  ///< reasons, with the number of layouts
   /// Of each number of stages without a layout, the most frequent reason.
   std::map<int64_t, std::string> impossible;
+  /// Of the smallest layout that was too large: bytes of a rank (or fewer), and its choices.
+  double least_memory = 0;
+  std::string least_shape;
 };
 
-/// Throws Failure if no layout is possible: with the most frequent reason.
+/// With storage "auto" all that hold the run's masks.
+std::vector<std::string> storages_of(const PlannedRun& run);
+
+/// Throws Failure if no layout is possible: with the most frequent reason, and what would help.
 SearchResult search_layouts(const PlannedRun& run, const Machine& machine, int ranks,
                             const SearchOptions& options = {});
 

@@ -137,12 +137,43 @@ TEST(MachineFile, NamesWhatIsWrong) {
   EXPECT_NE(message("ranks = 64", "ranks = 6").find("levels nest"), std::string::npos);
   EXPECT_NE(message("overhead_us", "overhaed_us").find("device.overhaed_us is no key"),
             std::string::npos);
-  EXPECT_NE(message("product_share = 0.5", "product_share = 1.5").find("at most 1"),
+  EXPECT_NE(message("product_share = 0.5", "product_share = 1.5").find("from 1e-06 to 1"),
+            std::string::npos);
+  EXPECT_NE(message("bandwidth = 1e11", "bandwidth = 1e-200").find("device.bandwidth = 1e-200"),
+            std::string::npos);
+  EXPECT_NE(message("bandwidth = 1e11", "bandwidth = 1e200").find("device.bandwidth = 1e+200"),
+            std::string::npos);
+  const auto operation = [&](const std::string& text) {
+    return message("[device.peak]", "[[operation]]\n" + text + "\n[device.peak]");
+  };
+  EXPECT_NE(operation("name = \"gemm\"\npoints = []").find("begins with its type"),
+            std::string::npos);
+  EXPECT_NE(operation("name = \"fp32 gemm\"\npoints = []\npoint = 1").find("operation.point is"),
+            std::string::npos);
+  EXPECT_NE(operation("name = \"fp32 gemm\"\npoints = [[1.5, 0, 0, 0, 1, 1, 1]]")
+                .find("1.5 is impossible as number 1"),
             std::string::npos);
   EXPECT_NE(message("fp32 = 1e12\nbf16 = 4e12", "").find("add fp32, bf16 or fp16"),
             std::string::npos);
   EXPECT_NE(message("ranks = 4", "ranks = \"four\"").find("level 1.ranks must be a number"),
             std::string::npos);
+}
+
+TEST(MachineFile, DefaultsMayBeWritten) {
+  const Machine machine = machine_of(
+      replaced(replaced(kMachine, "[device.peak]", "score_passes = 0\nthreads = 1\n[device.peak]"),
+               "overhead_us = 2", "overhead_us = 0"));
+  EXPECT_EQ(machine.overhead_s, 0);
+  EXPECT_EQ(machine.score_passes, 0);
+}
+
+/// Points without flops and bytes tell nothing.
+TEST(MachineTimes, OfEmptyPointsAreShares) {
+  Machine machine = machine_of(kMachine);
+  const OperationRow gemm{.name = "gemm", .extents = {64, 64, 64, 0}, .cost = {524288, 49152}};
+  const double share = seconds_of(machine, gemm, DType::fp32);
+  machine.measured["fp32 gemm"] = {{.name = "gemm", .calls = 1, .seconds = 1}};
+  EXPECT_EQ(seconds_of(machine, gemm, DType::fp32), share);
 }
 
 TEST(MachineTimes, UnfusedAttentionReadsAndWritesItsScores) {
@@ -497,6 +528,7 @@ std::vector<StepPrediction> all_layouts(const Given& given, const Machine& machi
   for (const int64_t stages : {1, 2, 4}) {
     for (const parallel::ScheduleEntry* schedule : parallel::schedules()) {
       if (!schedule->synchronous || schedule->by_arrival() ||
+          schedule->name == "zero-bubble" ||  // another name of zb-h1
           (stages == 1 && !all.empty() &&
            schedule->name != parallel::schedule_entry("auto").name)) {
         continue;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "parallel/pipeline/mailbox.h"
+#include "parallel/pipeline/schedule/registry.h"
 #include "src/train/exchange/replica_times.h"
 #include "src/train/exchange/shards.h"
 #include "src/train/masks/pruner.h"
@@ -82,10 +83,17 @@ class Planner {
                  .sharding = plan_shards(config_, replica, grid_.data),
                  .reduces_on_device = input_.reduces_on_device && grid_.data > 1,
                  .replica = replica};
-    if (grid_.pipeline > 1 || config_.parallel.delay_stages > 1) {
+    if (grid_.pipeline > 1 || config_.parallel.delay_stages > 1 || schedule_needs_more()) {
       run.stages = [this](int64_t micro_batches) { return stages_for(micro_batches); };
     }
     return run;
+  }
+
+  /// One rank runs its schedule, too: all but 1f1b may keep several micro-batches, have several
+  /// chunks, or defer gradients of weights.
+  bool schedule_needs_more() const {
+    const parallel::ScheduleEntry& entry = parallel::schedule_entry(config_.parallel.schedule);
+    return entry.synchronous && !entry.by_arrival() && entry.name != "1f1b";
   }
 
   Layout layout_for(int64_t micro_batches) const {
