@@ -601,6 +601,10 @@ TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
               search_layouts(given.run(), machine, 4);
             }).find("layouts over 4 ranks is possible"),
             std::string::npos);
+  EXPECT_NE(failure_of([&] {
+              search_layouts(given.run(), machine, 4);
+            }).find("; the smallest that does not fit needs at least 0.00"),
+            std::string::npos);
 }
 
 TEST(Search, KeepsAScheduleThatTheConfigNames) {

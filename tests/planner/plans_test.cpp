@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "src/planner/checkpoints.h"
@@ -63,6 +66,52 @@ struct Gpt {
   model::Layers layers;
   train::InitialMasks start;
 };
+
+double step_of(const Gpt& gpt, int ranks) {
+  return plan_layouts(gpt.run(), cluster(), std::array{ranks}, {}).found.front().step.step;
+}
+
+TEST(PlanLayouts, StorageAutoIsTheFastest) {
+  for (const double sparsity : {0.1, 0.99}) {
+    Gpt gpt(sparsity);
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const char* storage : {"dense", "expanded", "sparse"}) {
+      gpt.config.sparse.storage.fallback = storage;
+      fastest = std::min(fastest, step_of(gpt, 1));
+    }
+    gpt.config.sparse.storage.fallback = "auto";
+    EXPECT_EQ(step_of(gpt, 1), fastest) << sparsity;
+  }
+}
+
+/// 18 samples among 2 replicas: 9 are no power of two.
+TEST(PlanLayouts, ASearchTriesAllDivisorsOfTheBatch) {
+  Gpt gpt(0.5);
+  gpt.config.train.global_batch = 18;
+  gpt.config.train.micro_batch = 9;
+  const double given = step_of(gpt, 2);
+  const Plans plans = plan_layouts(gpt.run(), cluster(), std::array{2}, SearchOptions());
+  EXPECT_LE(plans.found.front().step.step, given);
+  EXPECT_EQ(plans.found.front().config.train.micro_batch, 9);
+}
+
+TEST(PlanLayouts, ARangeLeavesOutWhatIsImpossible) {
+  const Gpt gpt(0.5);  // 16 samples
+  for (const bool search : {false, true}) {
+    const auto options = search ? std::optional(SearchOptions()) : std::nullopt;
+    const std::array ranks{1, 2, 11};
+    const Plans plans = plan_layouts(gpt.run(), cluster(), ranks, options);
+    EXPECT_EQ(plans.found.front().step.ranks, 1);
+    EXPECT_EQ(plans.found.back().step.ranks, 2);
+    EXPECT_TRUE(std::ranges::any_of(
+        plans.refused, [](const Refused& one) { return one.ranks == 11 && !one.reason.empty(); }));
+    const auto points = scaling_of(plans, cluster(), gpt.run().tensor, ranks);
+    EXPECT_TRUE(points[1].layout);
+    EXPECT_FALSE(points[2].layout);
+    EXPECT_FALSE(
+        failure_of([&] { plan_layouts(gpt.run(), cluster(), std::array{11}, options); }).empty());
+  }
+}
 
 TEST(StepSpans, FillTheStepWithoutOverlap) {
   for (const auto& [stages, schedule] :

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "parallel/pipeline/schedule/registry.h"
 #include "pruning/registry.h"
 #include "src/train/memory/budget.h"
 #include "src/train/memory/planner.h"
@@ -128,6 +129,25 @@ TEST(LedgerOfMethods, PlansKeptTiles) {
     train(made, [&](train::Trainer& trainer) {
       EXPECT_GT(trainer.arena().use(Memory::index).now, 2 * less) << "tiles are kept";
     });
+  }
+}
+
+/// One rank runs its schedule: with several micro-batches at a time, several chunks, or deferred
+/// gradients of weights.
+TEST(LedgerOfSchedules, PlanEqualsUseOnOneRank) {
+  for (const parallel::ScheduleEntry* schedule : parallel::schedules()) {
+    if (!schedule->synchronous || schedule->by_arrival()) {
+      continue;
+    }
+    SCOPED_TRACE(schedule->name);
+    const TempDir dir;
+    io::Config made = small_config(dir, "random");
+    made.model.layers = 4;
+    made.train.global_batch = 8;
+    made.train.micro_batch = 2;
+    made.parallel.schedule = schedule->name;
+    made.parallel.virtual_stages = 2;
+    expect_planned(made);
   }
 }
 
