@@ -149,6 +149,20 @@ TEST(TransformersFive, RotaryShareLiesBesideTheBase) {
   EXPECT_EQ(model.rotary_base, 5000);
 }
 
+/// transformers copies "type" over "rope_type".
+TEST(RopeScaling, TheOlderKeyWins) {
+  for (const auto& [scaling, want] : {
+           std::pair(R"({"rope_type": "default", "type": "linear", "factor": 2})", "linear"),
+           std::pair(R"({"rope_type": "linear", "type": "default", "factor": 2})", "none"),
+           std::pair(R"({"rope_type": "linear", "factor": 2})", "linear"),
+       }) {
+    io::ModelConfig model;
+    const ConfigJson json(config_with("LlamaForCausalLM", "rope_scaling", scaling), "config.json");
+    family_of(json).read(json, model);
+    EXPECT_EQ(model.rotary_scaling, want) << scaling;
+  }
+}
+
 TEST(BadModels, FilesThatAreMissingOrBroken) {
   const std::string config = example_model(kGpt2).config;
   const MadeTensors tensors = make_tensors(config, Type::f32);

@@ -104,7 +104,11 @@ void read_rotary(const ConfigJson& json, io::ModelConfig& model, const std::stri
   model.rotary_base = joined ? scaling.real("rope_theta", base) : base;
   check(model.rotary_base > 0, "{}: \"{}\" must be above 0; correct config.json", json.file(),
         base_key);
-  read_scaling(scaling, scaling.word("rope_type", scaling.word("type", "default")), json, model);
+  // In "rope_scaling" transformers lets the older key win.
+  const bool older = scaling.has("type") && (!joined || !scaling.has("rope_type"));
+  read_scaling(scaling,
+               older ? scaling.word("type", "default") : scaling.word("rope_type", "default"), json,
+               model);
 }
 
 void write_rotary(const io::ModelConfig& model, Json& json, const std::string& base_key) {
