@@ -55,6 +55,9 @@ double ConfigJson::real(const std::string& key, double missing) const {
 }
 
 bool ConfigJson::flag(const std::string& key, bool missing) const {
+  if (json_.is_object() && json_.contains(key) && json_[key].is_null()) {
+    return false;
+  }
   const Json* found = find(key);
   check(found == nullptr || found->is_boolean(),
         "{}: \"{}{}\" is {} instead of true or false; correct config.json", file_, place_, key,

@@ -26,7 +26,7 @@ class ConfigJson {
   int64_t number(const std::string& key) const;  ///< 1 to 2^31 - 1
   int64_t number(const std::string& key, int64_t missing) const;
   double real(const std::string& key, double missing) const;
-  bool flag(const std::string& key, bool missing) const;
+  bool flag(const std::string& key, bool missing) const;  ///< null is false, as in Python
   std::string word(const std::string& key, const std::string& missing) const;
   /// A member that is an object, with its own keys; empty if it is missing.
   ConfigJson part(const std::string& key) const;

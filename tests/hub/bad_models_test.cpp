@@ -149,18 +149,28 @@ TEST(TransformersFive, RotaryShareLiesBesideTheBase) {
   EXPECT_EQ(model.rotary_base, 5000);
 }
 
-/// transformers copies "type" over "rope_type".
-TEST(RopeScaling, TheOlderKeyWins) {
-  for (const auto& [scaling, want] : {
-           std::pair(R"({"rope_type": "default", "type": "linear", "factor": 2})", "linear"),
-           std::pair(R"({"rope_type": "linear", "type": "default", "factor": 2})", "none"),
-           std::pair(R"({"rope_type": "linear", "factor": 2})", "linear"),
-       }) {
+/// Which of the two keys transformers reads depends on the family.
+TEST(RopeScaling, KeysThatDifferAreRefused) {
+  const auto read = [](const std::string& scaling) {
     io::ModelConfig model;
     const ConfigJson json(config_with("LlamaForCausalLM", "rope_scaling", scaling), "config.json");
     family_of(json).read(json, model);
-    EXPECT_EQ(model.rotary_scaling, want) << scaling;
-  }
+    return model.rotary_scaling;
+  };
+  EXPECT_THAT(
+      failure_of([&] { read(R"({"rope_type": "default", "type": "linear", "factor": 2})"); }),
+      HasSubstr("remove one of the two"));
+  EXPECT_EQ(read(R"({"rope_type": "linear", "type": "linear", "factor": 2})"), "linear");
+  EXPECT_EQ(read(R"({"type": "linear", "factor": 2})"), "linear");
+}
+
+/// As in Python, where None is no true value.
+TEST(ConfigFlags, ThatAreNullAreFalse) {
+  io::ModelConfig model;
+  const ConfigJson json(config_with("Qwen2ForCausalLM", "tie_word_embeddings", "null"),
+                        "config.json");
+  family_of(json).read(json, model);
+  EXPECT_FALSE(model.tie_embeddings);
 }
 
 TEST(BadModels, FilesThatAreMissingOrBroken) {

@@ -104,11 +104,12 @@ void read_rotary(const ConfigJson& json, io::ModelConfig& model, const std::stri
   model.rotary_base = joined ? scaling.real("rope_theta", base) : base;
   check(model.rotary_base > 0, "{}: \"{}\" must be above 0; correct config.json", json.file(),
         base_key);
-  // In "rope_scaling" transformers lets the older key win.
-  const bool older = scaling.has("type") && (!joined || !scaling.has("rope_type"));
-  read_scaling(scaling,
-               older ? scaling.word("type", "default") : scaling.word("rope_type", "default"), json,
-               model);
+  const std::string older = scaling.word("type", "default");
+  const std::string type = scaling.word("rope_type", older);
+  if (scaling.has("type") && type != older) {  // which of them counts depends on the family
+    scaling.refuse("type", fmt::format("\"rope_type\" is \"{}\": remove one of the two", type));
+  }
+  read_scaling(scaling, type, json, model);
 }
 
 void write_rotary(const io::ModelConfig& model, Json& json, const std::string& base_key) {
