@@ -164,6 +164,28 @@ TEST(RopeScaling, KeysThatDifferAreRefused) {
   EXPECT_EQ(read(R"({"type": "linear", "factor": 2})"), "linear");
 }
 
+TEST(RopeScaling, WithoutItsNumbersIsRefused) {
+  for (const auto& [scaling, words] : {
+           std::pair(R"({"rope_type": "linear"})", "has no \"factor\", which type linear needs"),
+           std::pair(R"({"factor": 2})", "has no \"rope_type\""),
+           std::pair(R"({"rope_type": "llama3", "factor": 2, "low_freq_factor": 1,
+                         "high_freq_factor": 4})",
+                     "has no \"original_max_position_embeddings\""),
+       }) {
+    expect_config_refused(config_with("LlamaForCausalLM", "rope_scaling", scaling), words);
+  }
+}
+
+TEST(BadModels, TypesThatContradictEachOther) {
+  expect_config_refused(config_with("LlamaForCausalLM", "model_type", "\"mistral\""),
+                        "\"architectures\" has LlamaForCausalLM, whose type is \"llama\"");
+  for (const char* types :
+       {R"(["chunked_attention", "full_attention"])", R"(["full_attention"])"}) {
+    expect_config_refused(config_with("Qwen2ForCausalLM", "layer_types", types),
+                          "one entry a layer, \"full_attention\" or");
+  }
+}
+
 /// As in Python, where None is no true value.
 TEST(ConfigFlags, ThatAreNullAreFalse) {
   io::ModelConfig model;

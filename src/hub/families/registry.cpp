@@ -41,6 +41,10 @@ const Family& family_of(const ConfigJson& json) {
         json.file());
   for (const Family* family : families()) {
     if (architecture.empty() ? family->name == type : family->architecture == architecture) {
+      if (!type.empty() && type != family->name) {  // transformers' Auto classes read it
+        json.refuse("model_type", fmt::format("\"architectures\" has {}, whose type is \"{}\"",
+                                              architecture, family->name));
+      }
       return *family;
     }
   }

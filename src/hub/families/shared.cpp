@@ -23,11 +23,25 @@ void read_scaling(const ConfigJson& scaling, const std::string& type, const Conf
   constexpr double kYarnHigh = 32;
   const auto positions = static_cast<double>(json.number("max_position_embeddings", 1));
   if (type == "default") {
+    check(scaling.has("rope_type") || scaling.has("type") || !scaling.has("factor"),
+          "{}: the scaling of rotary positions has no \"rope_type\"; download config.json again",
+          json.file());
     return;
   }
   if (type != "linear" && type != "llama3" && type != "yarn") {
     scaling.refuse(scaling.has("rope_type") ? "rope_type" : "type",
                    "rotary positions are scaled by linear, llama3 or yarn");
+  }
+  std::vector<const char*> needed{"factor"};
+  if (type == "llama3") {
+    needed.insert(needed.end(),
+                  {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+  }
+  for (const char* key : needed) {
+    check(scaling.has(key),
+          "{}: the scaling of rotary positions has no \"{}\", which type {} needs; "
+          "download config.json again",
+          json.file(), key, type);
   }
   model.rotary_scaling = type;
   model.rotary_factor = scaling.real("factor", 1);
@@ -150,6 +164,16 @@ bool is_decoder(const io::ModelConfig& model, std::string_view family) {
 
 /// Layers from max_window_layers on have the window; newer files list the kind of each layer.
 void read_qwen_window(const ConfigJson& json, io::ModelConfig& model) {
+  if (json.has("layer_types")) {
+    const Json& types = json.json()["layer_types"];
+    const bool known = types.is_array() && std::ssize(types) == model.layers &&
+                       std::ranges::all_of(types, [](const Json& one) {
+                         return one == "full_attention" || one == "sliding_attention";
+                       });
+    if (!known) {
+      json.refuse("layer_types", "one entry a layer, \"full_attention\" or \"sliding_attention\"");
+    }
+  }
   const bool null = json.json().contains("sliding_window") && !json.has("sliding_window");
   if (!json.flag("use_sliding_window", false) || null) {
     return;
