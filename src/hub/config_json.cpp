@@ -87,7 +87,8 @@ ConfigJson ConfigJson::part(const std::string& key) const {
 
 void ConfigJson::only(const std::string& key, const Json& value, std::string_view why) const {
   const Json* found = find(key);
-  if (found != nullptr && *found != value) {
+  const bool null = found == nullptr && json_.contains(key);
+  if (found != nullptr ? *found != value : null && value == true) {  // null is false
     refuse(key, why);
   }
 }

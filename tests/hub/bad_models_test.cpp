@@ -193,6 +193,8 @@ TEST(ConfigFlags, ThatAreNullAreFalse) {
                         "config.json");
   family_of(json).read(json, model);
   EXPECT_FALSE(model.tie_embeddings);
+  expect_config_refused(config_with("GPTNeoXForCausalLM", "use_parallel_residual", "null"),
+                        "\"use_parallel_residual\": null is not supported");
 }
 
 TEST(BadModels, FilesThatAreMissingOrBroken) {
