@@ -22,6 +22,10 @@ const Json* ConfigJson::find(const std::string& key) const {
 
 bool ConfigJson::has(const std::string& key) const { return find(key) != nullptr; }
 
+bool ConfigJson::is_null(const std::string& key) const {
+  return json_.contains(key) && find(key) == nullptr;
+}
+
 std::string ConfigJson::shown(const Json& value) const {
   constexpr size_t kMost = 120;
   const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
@@ -55,7 +59,7 @@ double ConfigJson::real(const std::string& key, double missing) const {
 }
 
 bool ConfigJson::flag(const std::string& key, bool missing) const {
-  if (json_.is_object() && json_.contains(key) && json_[key].is_null()) {
+  if (is_null(key)) {
     return false;
   }
   const Json* found = find(key);
@@ -87,8 +91,7 @@ ConfigJson ConfigJson::part(const std::string& key) const {
 
 void ConfigJson::only(const std::string& key, const Json& value, std::string_view why) const {
   const Json* found = find(key);
-  const bool null = found == nullptr && json_.contains(key);
-  if (found != nullptr ? *found != value : null && value == true) {  // null is false
+  if (found != nullptr ? *found != value : is_null(key) && value == true) {  // null is false
     refuse(key, why);
   }
 }

@@ -20,13 +20,15 @@ class ConfigJson {
   const Json& json() const { return json_; }
   /// Whether the key is there and not null.
   bool has(const std::string& key) const;
+  bool is_null(const std::string& key) const;
 
   // Values of keys. Throw Failure if the key is missing (without `missing`) or of another type.
   // null counts as missing.
   int64_t number(const std::string& key) const;  ///< 1 to 2^31 - 1
   int64_t number(const std::string& key, int64_t missing) const;
   double real(const std::string& key, double missing) const;
-  bool flag(const std::string& key, bool missing) const;  ///< null is false, as in Python
+  /// null is false, as in Python.
+  bool flag(const std::string& key, bool missing) const;
   std::string word(const std::string& key, const std::string& missing) const;
   /// A member that is an object, with its own keys; empty if it is missing.
   ConfigJson part(const std::string& key) const;

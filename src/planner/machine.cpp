@@ -171,6 +171,7 @@ double seconds_of(const Machine& machine, const OperationRow& operation, DType d
 
 namespace {
 
+// Beyond these bounds predictions would not be finite.
 constexpr double kMostAmount = 1e24;
 constexpr double kMostSeconds = 1e6;
 constexpr double kLeastShare = 1e-6;
@@ -195,11 +196,11 @@ class Reader {
           "{} = {}: it must be above 0", key(name), number);
     return number;
   }
-  /// Bytes, or flops or bytes per second. Predictions with other rates would not be finite.
+  /// Bytes, or flops or bytes per second.
   double amount(std::string_view name, double fallback = -1) {
     const double number = positive(name, fallback);
     check((number >= 1 || !table_.contains(name)) && number <= kMostAmount,
-          "{} = {}: it must be from 1 to {:g} bytes, or flops or bytes per second", key(name),
+          "{} = {}: it must be from 1 to {:g} (bytes, or flops or bytes per second)", key(name),
           number, kMostAmount);
     return number;
   }

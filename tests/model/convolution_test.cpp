@@ -1,6 +1,6 @@
 // Convolutions against sums over all pixels of all windows, in double: outputs and gradients, in
 // every storage, with groups of channels, and with panels of few patches; dense gradients for a
-// probe, and patches for an observer, neither of which changes a bit of the outputs.
+// probe, and patches for an observer. Outputs have the same bits with and without these two.
 #include "src/model/layers/convolution.h"
 
 #include <gtest/gtest.h>

@@ -174,8 +174,7 @@ void read_qwen_window(const ConfigJson& json, io::ModelConfig& model) {
       json.refuse("layer_types", "one entry a layer, \"full_attention\" or \"sliding_attention\"");
     }
   }
-  const bool null = json.json().contains("sliding_window") && !json.has("sliding_window");
-  if (!json.flag("use_sliding_window", false) || null) {
+  if (!json.flag("use_sliding_window", false) || json.is_null("sliding_window")) {
     return;
   }
   const int64_t window = json.number("sliding_window", kHubWindow);

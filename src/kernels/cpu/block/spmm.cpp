@@ -57,8 +57,8 @@ void copy_rows(const Inputs& inputs, int64_t first, int64_t n, std::byte* to) {
   }
 }
 
-/// What becomes of complete sums [rows][lanes] of a strip, for rows from `row` on. A pointer, so
-/// that the product is compiled once and not for each activation and type.
+/// The epilogue of a strip: stores the complete sums [rows][lanes] of the rows from `row` on. It is
+/// a function pointer, so that the product is compiled once, not for each activation and type.
 struct Finish {
   const void* args;
   void (*finish)(const void* args, const cpu::BlockStrip& strip, int64_t row, int64_t rows,

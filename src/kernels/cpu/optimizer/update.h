@@ -171,8 +171,8 @@ inline void write_dense(const KeptBlock& block, const V* value, const uint16_t* 
   }
 }
 
-/// Calls update_range with a rule and a state. A pointer, so that the walks below are compiled once
-/// and not for each rule and type of gradient.
+/// Calls update_range with a rule and a state. It holds a function pointer, so that the loops over
+/// blocks below are compiled once, not for each rule and type of gradient.
 struct UpdateRange {
   const void* rule;
   const void* state;
@@ -199,7 +199,7 @@ inline void run_observed(int threads, const UpdateRange& update, int64_t count,
   });
 }
 
-/// What a walk knows of the state: new values, and whether moments are in blocks of codes.
+/// The part of the state that run() reads: the new values, and whether the moments are coded.
 template <class V>
 struct Updated {
   const V* value;
