@@ -252,8 +252,8 @@ void step(Stream& stream, Rule rule, const UpdateArgs& args) {
       }
       using Narrow = std::conditional_t<sizeof(value) == 2, decltype(value), decltype(gradient)>;
       with_type_beside<Narrow>(args.dense.dtype, [&](auto dense) {
-        run(stream.threads(), update, Updated{state.value, state.low, state.coded()}, positions,
-            elements<decltype(dense)>(args.dense));
+        const Updated<decltype(value)> updated{state.value, state.low, state.coded()};
+        run(stream.threads(), update, updated, positions, elements<decltype(dense)>(args.dense));
       });
     });
   });
