@@ -95,7 +95,7 @@ void guarded(Step step) {
     step();
   } catch (const Failure& failure) {
     throw Failure(fmt::format("{}; no earlier checkpoint was touched: free space or fix the cause, "
-                              "then --resume auto",
+                              "then repeat the command (train: with --resume auto)",
                               failure.what()),
                   failure.retryable());
   }

@@ -78,7 +78,8 @@ void verify_written_checkpoint(const fs::path& path) {
   publish(path, aside);
   throw Failure(
       fmt::format("checkpoint {} was written but cannot be read back: {}; it is now {}, and no "
-                  "earlier checkpoint was removed: check the disk, then --resume auto",
+                  "earlier checkpoint was removed: check the disk, then repeat the command (train: "
+                  "with --resume auto)",
                   path.string(), damage.why, aside.filename().string()),
       true);
 }

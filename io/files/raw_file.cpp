@@ -238,9 +238,11 @@ void GrowingFile::append(std::string_view bytes) {
 void GrowingFile::sync() const { expect_written(file_.flush()); }
 
 void GrowingFile::expect_written(int error) const {
-  check_system(error == 0, error,
-               "{} cannot be written: {}; free space or fix the cause, then --resume auto",
-               path_.string(), cause_of(error));
+  check_system(
+      error == 0, error,
+      "{} cannot be written: {}; free space or fix the cause, then repeat the command (train: "
+      "with --resume auto)",
+      path_.string(), cause_of(error));
 }
 
 }  // namespace espalier::io

@@ -124,26 +124,6 @@ std::string header_of(int rank) {
 
 }  // namespace
 
-int64_t json_levels(std::string_view text) {
-  int64_t level = 0;
-  int64_t most = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      i += c == '\\' ? 1 : 0;
-      quoted = c != '"';
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      most = std::max(most, ++level);
-    } else if (c == ']' || c == '}') {
-      --level;
-    }
-  }
-  return most;
-}
-
 MetricsWriter::MetricsWriter(const std::filesystem::path& path, int64_t resumed_step)
     : file_(path, [&] {
         const bool resumes = resumed_step >= 0 && path_exists(path);

@@ -57,7 +57,13 @@ std::map<std::string, std::string> read_texts(const fs::path& folder,
   texts[std::string(kConfigText)] = read_plain_text(config);
   for (const std::string_view name : kCarried) {
     if (io::path_exists(folder / name)) {
-      texts[std::string(io::kHubTexts) + std::string(name)] = read_plain_text(folder / name);
+      const std::string& text = texts[std::string(io::kHubTexts) + std::string(name)] =
+          read_plain_text(folder / name);
+      if (name.ends_with(".json") && !io::parse_json<Json>(text).is_object()) {
+        notes.push_back(
+            fmt::format("{} is no JSON object ({}), and is not read; export writes it back",
+                        (folder / name).string(), io::json_fault(text)));
+      }
     }
   }
   const auto tokenizer = std::ranges::find_if(

@@ -1,7 +1,6 @@
 #include "src/hub/import.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <future>
 #include <memory>
@@ -9,7 +8,6 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/stored_tokenizer.h"
 #include "io/files/folders.h"
-#include "io/run/parse_json.h"
 #include "io/safetensors/json_events.h"
 #include "io/safetensors/numbers.h"
 #include "sparse/index/file_index.h"
@@ -20,6 +18,7 @@
 #include "src/hub/layout.h"
 #include "src/hub/piece_writer.h"
 #include "src/hub/tensor_source.h"
+#include "src/hub/tokenizer_check.h"
 #include "src/hub/transpose.h"
 
 namespace espalier::hub {
@@ -46,16 +45,16 @@ std::string prefix_in(const TensorSource& source, const Family& family,
   return std::string(family.prefix);
 }
 
-/// The extents that a tensor has in the files: those of its place, or more positions.
-bool fits(const SourceTensor& tensor, const TensorPlace& place) {
-  if (!place.positions) {
-    return tensor.shape == place.shape;
+/// The extents that a tensor has in the files: those of its place, and positions beyond --context.
+std::vector<int64_t> shape_in_file(const TensorPlace& place, int64_t unused_positions) {
+  std::vector<int64_t> shape = place.shape;
+  if (place.positions) {
+    shape.front() += unused_positions;
   }
-  return tensor.shape.size() == place.shape.size() && tensor.shape[0] >= place.shape[0] &&
-         std::equal(tensor.shape.begin() + 1, tensor.shape.end(), place.shape.begin() + 1);
+  return shape;
 }
 
-void check_tensors(const TensorSource& source, const Layout& layout) {
+void check_tensors(const TensorSource& source, const Layout& layout, int64_t unused_positions) {
   std::vector<std::string> missing, extra, wrong;
   std::map<std::string, bool> expected;
   for (const TensorPlace& place : layout.tensors()) {
@@ -65,8 +64,8 @@ void check_tensors(const TensorSource& source, const Layout& layout) {
       continue;
     }
     const SourceTensor& tensor = source.tensor(place.name);
-    if (!fits(tensor, place)) {
-      const SourceTensor needed{.name = place.name, .shape = place.shape};
+    const SourceTensor needed{.name = place.name, .shape = shape_in_file(place, unused_positions)};
+    if (tensor.shape != needed.shape) {
       wrong.push_back(fmt::format("{} has shape {} instead of {}", io::quoted_text(place.name),
                                   tensor.shape_text(), needed.shape_text()));
     }
@@ -310,59 +309,6 @@ class Importer {
   std::future<void> writing_{};  ///< last: its end is waited for before the others are destroyed
 };
 
-/// Tokens that slow tokenizers of `transformers` add to SentencePiece's: those of
-/// tokenizer_config.json that are not in the model.
-int64_t added_tokens(const std::map<std::string, std::string>& texts, int64_t tokens) {
-  const auto found = texts.find(std::string(io::kHubTexts) + std::string(io::kTokenizerConfigFile));
-  const Json config = found == texts.end() ? Json() : io::parse_json<Json>(found->second);
-  if (!config.is_object() || !config.contains("added_tokens_decoder") ||
-      !config["added_tokens_decoder"].is_object()) {
-    return 0;
-  }
-  return std::ranges::count_if(config["added_tokens_decoder"].items(), [&](const auto& item) {
-    int64_t id = -1;
-    std::from_chars(item.key().data(), item.key().data() + item.key().size(), id);
-    return id >= tokens;
-  });
-}
-
-/// The tokenizer's ids must be rows of the embedding. 0: there is none.
-int64_t check_tokenizer(const std::map<std::string, std::string>& texts, const fs::path& folder,
-                        int64_t rows, std::vector<std::string>& notes) {
-  const auto stored = io::stored_tokenizer(texts, folder.string());
-  if (!stored) {
-    return 0;
-  }
-  const std::string file = (folder / stored->file.name).string();
-  const int64_t tokens = [&] {
-    try {
-      const auto config =
-          texts.find(std::string(io::kHubTexts) + std::string(io::kTokenizerConfigFile));
-      return io::Tokenizer::from_text(stored->bytes, file,
-                                      config == texts.end() ? std::string() : config->second)
-          .vocabulary();
-    } catch (const Failure& failure) {
-      fail("{}; --no-tokenizer imports the model without it", failure.what());
-    }
-  }();
-  if (const int64_t added = stored->file.is_binary ? added_tokens(texts, tokens) : 0; added > 0) {
-    notes.push_back(fmt::format(
-        "{} has {} tokens that are not in {}: their texts are encoded as other text; transformers "
-        "writes a tokenizer.json with them: "
-        "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
-        io::kTokenizerConfigFile, added, stored->file.name));
-  }
-  check(tokens <= rows,
-        "{} has tokens up to {}, but the embedding of the model has {} rows; download the "
-        "tokenizer of this model, or add --no-tokenizer",
-        file, tokens - 1, rows);
-  if (tokens < rows) {
-    notes.push_back(
-        fmt::format("the embedding has {} rows, and the tokenizer {} tokens", rows, tokens));
-  }
-  return tokens;
-}
-
 std::string type_name(DType dtype) { return std::string(io::name_of(io::type_with_bits(dtype))); }
 
 /// For export to write the same files again.
@@ -389,11 +335,15 @@ FileFacts facts_of(const TensorSource& source, const Layout& layout, const Impor
   return facts;
 }
 
-int64_t context_of(const ConfigJson& json, const Family& family, int64_t wanted) {
-  const int64_t most = json.number(std::string(family.positions_key));
-  check(wanted <= most, "--context {} is more than the {} positions of the model ({} in {})",
-        wanted, most, family.positions_key, json.file());
-  return wanted > 0 ? wanted : most;
+/// The parameters of a network; its Failure begins with the file that describes the network.
+std::vector<sparse::ParameterSpec> checked_specs(const io::Config& config,
+                                                 const std::string& file) {
+  try {
+    config::validate(config);
+    return specs_of(config.model);
+  } catch (const Failure& failure) {
+    fail("{} describes a network that espalier does not run: {}", file, failure.what());
+  }
 }
 
 }  // namespace
@@ -414,20 +364,23 @@ ImportReport import_model(const ImportOptions& options) {
 
   io::Config& config = report.config;
   family.read(json, config.model);
-  config.model.context = context_of(json, family, options.context);
+  const int64_t positions = json.number(std::string(family.positions_key));
+  check(options.context <= positions,
+        "--context {} is more than the {} positions of the model ({} in {})", options.context,
+        positions, family.positions_key, json.file());
+  config.model.context = options.context > 0 ? options.context : positions;
   check_sizes(config.model, json.file());
-  const Layout layout(family, config.model, specs_of(config.model),
+  config.data.kind = "tokens";
+  const Layout layout(family, config.model, checked_specs(config, json.file()),
                       prefix_in(source, family, config.model));
-  check_tensors(source, layout);
+  check_tensors(source, layout, positions - config.model.context);
   if (!options.tokenizer) {
     io::remove_tokenizer(texts);
   }
   report.tokens = check_tokenizer(texts, folder, config.model.vocabulary, report.notes);
   texts[std::string(kLayoutText)] = text_of(facts_of(source, layout, options));
 
-  config.data.kind = "tokens";
   config.train.dtype = name_of(tensor_dtype(source, layout, options, 0));
-  config::validate(config);
   Importer(source, layout, options, report)
       .run({.config = config::to_toml(config), .extra = texts});
   return report;

@@ -14,12 +14,8 @@ constexpr int64_t kWordsPerCount = 8;
 
 /// Calls `body` with an unsigned integer as wide as the type.
 template <class Body>
-void with_bits(DType dtype, const Body& body) {
-  if (size_of(dtype) == sizeof(uint16_t)) {
-    body(uint16_t{0});
-  } else {
-    body(uint32_t{0});
-  }
+auto with_bits(DType dtype, const Body& body) {
+  return size_of(dtype) == sizeof(uint16_t) ? body(uint16_t{0}) : body(uint32_t{0});
 }
 
 template <class Bits>
@@ -34,6 +30,23 @@ constexpr Bits kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
 template <class Bits>
 bool is_nonzero(Bits bits) {
   return (bits & kMagnitude<Bits>) != 0;
+}
+
+/// What a type cannot hold.
+struct Range {
+  uint32_t infinite;  ///< the bits
+  std::string_view largest, advice;
+};
+
+Range range_of(DType dtype) {
+  switch (dtype) {
+    case DType::fp16:
+      return {0x7c00, "65,504", "choose --dtype bf16 or fp32"};
+    case DType::bf16:
+      return {0x7f80, "3.39e38", "choose --dtype fp32, or correct the values"};
+    default:
+      return {0x7f800000, "3.40e38", "correct the values"};
+  }
 }
 
 /// Bit i: x[i] is not zero, of 64 elements.
@@ -72,14 +85,18 @@ void convert_elements(const Tensor& from, const Tensor& to) {
 }
 
 void check_rounded(const Tensor& values, const std::string& name) {
-  if (values.dtype != DType::fp16) {
-    return;
-  }
-  constexpr uint16_t kSign = 0x8000;
-  constexpr uint16_t kInfinite = 0x7c00;
-  const std::span<const uint16_t> bits = bits_of<uint16_t>(values);
-  check(std::ranges::none_of(bits, [](uint16_t x) { return (x & ~kSign) == kInfinite; }),
-        "{} has values beyond 65,504, the largest of fp16; choose --dtype bf16 or fp32", name);
+  const Range range = range_of(values.dtype);
+  const bool finite = with_bits(values.dtype, [&]<class Bits>(Bits) {
+    const auto infinite = static_cast<Bits>(range.infinite);
+    // Counted, not found: the loop has no early end and is vectorized.
+    int64_t count = 0;
+    for (const Bits x : bits_of<const Bits>(values)) {
+      count += (x & kMagnitude<Bits>) == infinite ? 1 : 0;
+    }
+    return count == 0;
+  });
+  check(finite, "{} has values beyond {}, the largest of {}, or infinite ones; {}", name,
+        range.largest, name_of(values.dtype), range.advice);
 }
 
 MaskedArray::MaskedArray(sparse::Mask mask, std::vector<std::byte> values, DType dtype)

@@ -12,7 +12,7 @@ namespace espalier::hub {
 /// Copies elements between arrays of fp32, bf16 and fp16, rounding to nearest. Equal types: the
 /// bits.
 void convert_elements(const Tensor& from, const Tensor& to);
-/// Throws Failure that names the array if values beyond the range of fp16 became infinite in it.
+/// Throws Failure that names the array if rounding made a value of it infinite, or one was before.
 void check_rounded(const Tensor& values, const std::string& name);
 
 class MaskedArray {

@@ -101,7 +101,13 @@ TEST(BadModels, ConfigsOfOtherNetworksAreNamed) {
   };
   for (const auto& [config, words] : std::vector<std::pair<std::string, std::string>>{
            {"[1]", "config.json is no JSON object"},
-           {"{", "config.json is no JSON object"},
+           {"{", "config.json is no JSON object (line 1, column 2: syntax error"},
+           {"", "config.json is no JSON object (it is empty)"},
+           {"{\n\"n_embd\": NaN}",
+            "(line 2, column 11: syntax error while parsing value - invalid "
+            "literal; last read: '\"n_embd\": N')"},
+           {"{\"a\": \"\xff\"}", "ill-formed UTF-8 byte; last read: '\"?')"},
+           {std::string(100, '[') + std::string(100, ']'), "(it has more than 64 levels)"},
            {R"({"model_type": "mamba"})", "architecture \"mamba\" is not supported"},
            {R"({"n_embd": 3})", "names no architecture"},
            {with("architectures", R"(["GPT2LMHeadModle"])"),
@@ -114,8 +120,11 @@ TEST(BadModels, ConfigsOfOtherNetworksAreNamed) {
            {with("n_layer", "3"), "12 tensors are missing"},
            {with("vocab_size", "41"), "has shape [40, 24] instead of [41, 24]"},
            {with("n_positions", "17"), "has shape [16, 24] instead of [17, 24]"},
+           {with("n_positions", "15"), "has shape [16, 24] instead of [15, 24]"},
            {with("n_positions", ""), "has no \"n_positions\""},
-           {with("n_head", "5"), "not divisible by model.heads = 5"},
+           {with("n_head", "5"),
+            "config.json describes a network that espalier does not run: model.width = 24 is not "
+            "divisible by model.heads = 5"},
            {with("tie_word_embeddings", "false"), "missing: \"lm_head.weight\""},
            {with("activation_function", "\"quick_gelu\""),
             "\"activation_function\": \"quick_gelu\" is not supported"},
@@ -136,9 +145,23 @@ TEST(BadModels, ConfigsOfOtherNetworksAreNamed) {
                         "\"rotary_pct\": 0 is not supported");
 }
 
+/// transformers reads one of several keys, and which one depends on its version.
+TEST(BadModels, RotationsThatContradictEachOther) {
+  for (const auto& [architecture, key, value] : {
+           std::tuple("GPTNeoXForCausalLM", "rope_theta", "5"),
+           std::tuple("GPTNeoXForCausalLM", "partial_rotary_factor", "0.125"),
+           std::tuple("LlamaForCausalLM", "rope_parameters", R"({"rope_theta": 7})"),
+       }) {
+    const std::string refused = key == std::string("rope_parameters") ? "rope_theta" : key;
+    expect_config_refused(config_with(architecture, key, value), "\"" + refused + "\": ");
+  }
+}
+
 /// transformers 5 keeps the share of rotated features beside the base.
 TEST(TransformersFive, RotaryShareLiesBesideTheBase) {
   std::string text = config_with("GPTNeoXForCausalLM", "rotary_pct", "");
+  const size_t base = text.find("\"rotary_emb_base\"");
+  text.erase(base, text.find(',', base) + 1 - base);
   text =
       text.replace(text.rfind('}'), 1,
                    R"(, "rope_parameters": {"rope_theta": 5000, "partial_rotary_factor": 0.5}})");
@@ -256,6 +279,45 @@ TEST(BadModels, Tokenizers) {
   import_model({.from = dir / "hub", .to = dir / "y.h5", .tokenizer = false});
 }
 
+/// transformers reads the files beside a tokenizer.json, too.
+TEST(TokenizerFiles, ThatRequestMoreAreNoted) {
+  const TempDir dir;
+  const std::string config = example_model(kGpt2).config;
+  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  const auto write = [&](const std::string& file, const std::string& text) {
+    std::ofstream(dir / ("hub/" + file)) << text;
+  };
+  write("tokenizer.json",
+        R"({"version":"1.0","added_tokens":[{"id":1,"content":"<x>","single_word":false,)"
+        R"("lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,)"
+        R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,)"
+        R"("use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel"},)"
+        R"("model":{"type":"BPE","vocab":{"a":0},"merges":[]}})");
+  const auto notes = [&] {
+    const auto all = import_model({.from = dir / "hub", .to = dir / "x.h5"}).notes;
+    return fmt::format("{}", fmt::join(all, "\n"));
+  };
+  const std::string rows = "the embedding has 40 rows, and the tokenizer 2 tokens";
+  EXPECT_EQ(notes(), rows);
+
+  write("tokenizer_config.json", R"({"bos_token": "<x>", "add_prefix_space": false,
+         "added_tokens_decoder": {"1": {"content": "<x>"}}, "tokenizer_class": "GPT2Tokenizer"})");
+  EXPECT_EQ(notes(), rows);
+
+  write("tokenizer_config.json", R"({"bos_token": {"content": "<x>"}, "add_prefix_space": true,
+         "added_tokens_decoder": {"1": {"content": "<x>"}, "2": {"content": "<y>"}},
+         "add_eos_token": false, "tokenizer_class": "LlamaTokenizerFast"})");
+  write("added_tokens.json", R"({"<z>": 3})");
+  write("special_tokens_map.json", R"({"pad_token": "<pad>"})");
+  EXPECT_THAT(notes(),
+              HasSubstr("have 3 tokens that it does not have: \"<pad>\", \"<y>\", \"<z>\""));
+  EXPECT_THAT(notes(),
+              HasSubstr("requests \"add_bos_token\" true, \"add_prefix_space\" true, and"));
+
+  write("tokenizer_config.json", "{");
+  EXPECT_THAT(notes(), HasSubstr("tokenizer_config.json is no JSON object (line 1, column 2"));
+}
+
 TEST(BadModels, ContextsThatTheModelHasNot) {
   const TempDir dir;
   const std::string config = example_model(kGpt2).config;
@@ -348,6 +410,30 @@ TEST(BadModels, ValuesBeyondTheRangeOfFp16) {
       [&] { export_model({.from = dir / "x.h5", .to = dir / "back", .dtype = DType::fp16}); });
   EXPECT_THAT(refused, HasSubstr("embedding.token has values beyond 65,504"));
   EXPECT_FALSE(fs::exists(dir / "back"));
+}
+
+TEST(BadModels, ValuesBeyondTheRangeOfBf16AndFp32) {
+  const std::string config = example_model(kGpt2).config;
+  const std::string name = "transformer.wte.weight";
+  const auto import_as = [&](Type type, auto value, DType dtype) {
+    const TempDir dir;
+    MadeTensors made = make_tensors(config, Type::f32);
+    MadeTensor& tensor = made.at(name);
+    std::vector<std::byte> bytes(tensor.bytes.size() / sizeof(float) * sizeof(value));
+    std::memcpy(bytes.data() + sizeof(value), &value, sizeof(value));
+    tensor.type = type;
+    tensor.bytes = bytes;
+    write_model(dir / "hub", config, made);
+    return failure_of(
+        [&] { import_model({.from = dir / "hub", .to = dir / "x.h5", .dtype = dtype}); });
+  };
+  const float large = 3.4e38F;  // rounds to infinity
+  EXPECT_EQ(import_as(Type::f32, large, DType::fp32), "");
+  EXPECT_THAT(import_as(Type::f32, large, DType::bf16),
+              HasSubstr(name + " has values beyond 3.39e38, the largest of bf16"));
+  EXPECT_EQ(import_as(Type::f64, -1e38, DType::fp32), "");
+  EXPECT_THAT(import_as(Type::f64, -1e39, DType::fp32),
+              HasSubstr(name + " has values beyond 3.40e38, the largest of fp32"));
 }
 
 TEST(BadModels, DamagedCheckpointsLeaveNoFolder) {

@@ -33,7 +33,7 @@ def make_model(folder, text):
     torch.manual_seed(1)
     config = Qwen2Config(vocab_size=tokenizer.get_vocab_size(), hidden_size=64, intermediate_size=160,
                          num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                         max_position_embeddings=128, tie_word_embeddings=True)
+                         max_position_embeddings=2048, tie_word_embeddings=True)
     Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>").save_pretrained(folder)
 

@@ -16,11 +16,11 @@ void read_neox(const ConfigJson& json, io::ModelConfig& model) {
   model.activation = activation_in(json, "hidden_act", "gelu_erf");
   model.norm_epsilon = positive_in(json, "layer_norm_eps", kNeoxEpsilon);
   model.tie_embeddings = json.flag("tie_word_embeddings", false);
-  const double share = positive_in(json, "partial_rotary_factor", kNeoxShare);
   model.rotary_share = positive_in(json, "rotary_pct",
                                    positive_in(json.part("rope_parameters"),  // transformers 5
-                                               "partial_rotary_factor", share));
+                                               "partial_rotary_factor", kNeoxShare));
   read_rotary(json, model, "rotary_emb_base");
+  json.only("partial_rotary_factor", model.rotary_share, "the share is that of rotary_pct");
   json.only("use_parallel_residual", true,
             "attention and MLP of a block read the same residual stream");
   json.only("attention_bias", true, "attention has biases");

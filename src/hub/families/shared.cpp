@@ -114,8 +114,14 @@ void read_rotary(const ConfigJson& json, io::ModelConfig& model, const std::stri
   if (joined && scaling.has("full_attention")) {  // each kind of layer has its own
     scaling = scaling.part("full_attention");
   }
-  const double base = json.real(base_key, json.real("rope_theta", missing_base));
+  const double base = json.real(base_key, missing_base);
   model.rotary_base = joined ? scaling.real("rope_theta", base) : base;
+  // Versions of transformers differ in which of several bases counts.
+  for (const std::string& key : {base_key, std::string("rope_theta")}) {
+    json.only(key, model.rotary_base,
+              fmt::format("the base of {} is {}", joined ? "rope_parameters" : base_key,
+                          model.rotary_base));
+  }
   check(model.rotary_base > 0, "{}: \"{}\" must be above 0; correct config.json", json.file(),
         base_key);
   const std::string older = scaling.word("type", "default");
