@@ -94,9 +94,7 @@ void guarded(Step step) {
   try {
     step();
   } catch (const Failure& failure) {
-    throw Failure(fmt::format("{}; no earlier checkpoint was touched: free space or fix the cause, "
-                              "then repeat the command (train: with --resume auto)",
-                              failure.what()),
+    throw Failure(fmt::format("{}; no earlier checkpoint was touched", failure.what()),
                   failure.retryable());
   }
 }
@@ -284,8 +282,10 @@ std::map<std::string, std::string> texts_of_model(const CheckpointMeta& meta) {
 void ReservedDatasetWriter::finish() {
   guarded([&] {
     file_.finish();
-    check_system(file_.error() == 0, file_.error(), "{} cannot be written: {}", path_.string(),
-                 cause_of(file_.error()));
+    check_system(file_.error() == 0, file_.error(),
+                 "{} cannot be written: {}; free space or fix the cause, then repeat the command "
+                 "(train: with --resume auto)",
+                 path_.string(), cause_of(file_.error()));
   });
 }
 
