@@ -134,10 +134,35 @@ std::vector<int> HierarchicalReduction::missing() const {
                                  : renumbered(within_.missing(), *node_, comm_);
 }
 
+/// Of several sums by sra, one after the other: each keeps its memory.
+Workspace sum(const Workspace& a, const Workspace& b) {
+  return {.staging = a.staging + b.staging, .sums = a.sums + b.sums};
+}
+
+/// Of equal machines: sra within them, not encoded, and between them.
+Workspace workspace_of_machines(const ReducedArray& array) {
+  const int owners = array.ranks / array.machines;
+  const size_t slice =
+      owners == 1 ? array.bytes : array.bytes / static_cast<size_t>(owners) + kLine;
+  const ReducedArray within{.bytes = owners == 1 ? 0 : array.bytes,
+                            .dtype = array.dtype,
+                            .ranks = owners,
+                            .slice_bytes = slice};
+  const ReducedArray between{.bytes = slice,
+                             .dtype = array.dtype,
+                             .ranks = array.machines,
+                             .slice_bytes = slice / static_cast<size_t>(array.machines) + kLine,
+                             .message_share = array.message_share};
+  return sum(sra_workspace(within), sra_workspace(between));
+}
+
 /// Of any number of machines. Slices are those of the machine with the fewest ranks, at most the
 /// whole array; pieces in flight are longer than a slice by less than a piece, so by less than a
 /// slice. Messages of other pieces than sra's may be longer by an eighth.
 Workspace hierarchical_workspace(const ReducedArray& array) {
+  if (array.machines > 0) {
+    return workspace_of_machines(array);
+  }
   const auto in_flight = [&](size_t streams) {
     return std::min(PieceOptions{}.staging_bytes, 2 * streams * whole_lines(array.bytes));
   };

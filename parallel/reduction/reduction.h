@@ -29,7 +29,7 @@ struct SliceJob {
   /// reads it. Empty: even slices.
   std::span<const int64_t> edges = {};
   int number = 0;  ///< distinguishes concurrent jobs of one communicator; below kReductionNumbers
-  Wire* wire = nullptr;  ///< empty: elements are sent plain
+  Wire* wire = nullptr;  ///< null: elements are sent plain
   int64_t first = 0;     ///< index of data[0] in the array of `wire`
 };
 inline constexpr int kReductionNumbers = kTagNumbers / 2;
@@ -63,7 +63,9 @@ struct ReducedArray {
   DType dtype = DType::fp32;
   int ranks = 1;
   size_t slice_bytes = 0;  ///< the longest slice of a rank
-  /// Bytes of an encoded message over those of its elements, at most; empty: none is encoded.
+  /// Number of machines, each with ranks / machines ranks; 0: unknown, or their ranks differ.
+  int machines = 0;
+  /// Bytes of an encoded message over those of its elements, at most; nullopt: none is encoded.
   std::optional<double> message_share{};
 
   /// Upper bound of a message whose elements take so many bytes.
@@ -72,8 +74,8 @@ struct ReducedArray {
     return static_cast<size_t>(std::llround(static_cast<double>(elements) * share));
   }
 };
-/// Bytes that a reduction of an array allocates, at most; each part stays as large as the longest
-/// array so far has needed.
+/// Bytes that a reduction of an array allocates, at most. A reduction keeps its memory for the next
+/// array, so each member is the largest that any array so far has needed (`with`).
 struct Workspace {
   size_t staging = 0;  ///< messages
   size_t sums = 0;     ///< fp32, of an encoded piece

@@ -81,8 +81,10 @@ std::string_view best_reduction(const Membership& members) {
 }
 
 Workspace workspace_of(std::string_view name, const ReducedArray& array) {
+  const bool two_levels =
+      array.machines == 0 || (array.machines > 1 && array.machines < array.ranks);
   const ReductionEntry& entry =
-      name == "auto" ? kHierarchical : find(reductions(), "reduction", name);
+      name == "auto" ? (two_levels ? kHierarchical : kSra) : find(reductions(), "reduction", name);
   return entry.workspace(array).with(sra_workspace(array));
 }
 

@@ -19,7 +19,7 @@ namespace {
 using Texts = std::map<std::string, std::string>;
 
 constexpr std::string_view kRemedy =
-    "transformers writes a tokenizer.json that does: "
+    "transformers writes a tokenizer.json that includes this, which import prefers: "
     "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)";
 
 /// A small file beside the tokenizer; an empty object if it is missing or damaged.
@@ -136,7 +136,8 @@ void add_differences(const Texts& texts, const io::TokenizerFile& file,
   }
   if (!missing.empty()) {
     notes.push_back(fmt::format(
-        "the files beside {} have {} that it does not have: {}; they are encoded as other text; {}",
+        "the files beside {} have {} that it does not have: {}; in texts they are encoded as other "
+        "tokens; {}",
         file.name, missing.size() == 1 ? "a token" : fmt::format("{} tokens", missing.size()),
         io::quoted_texts(missing), kRemedy));
   }

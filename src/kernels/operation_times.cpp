@@ -53,6 +53,33 @@ OperationRow row_of(const char* name, const AttentionBackwardArgs& args) {
   return attention_row(name, args);
 }
 
+/// A convolution is a product with as many rows as its outputs have positions.
+OperationRow convolution_row(const char* name, const Tensor& outputs, int64_t rows, int64_t cols,
+                             int64_t kept) {
+  return {.name = name, .extents = {outputs.count() / rows, rows, cols, kept}, .cost = {}};
+}
+OperationRow row_of(const char* name, const ConvolutionArgs& args) {
+  return convolution_row(name, args.y, args.weight.rows(), args.weight.cols(), 0);
+}
+OperationRow row_of(const char* name, const ConvolutionInputArgs& args) {
+  return convolution_row(name, args.dy, args.weight.rows(), args.weight.cols(), 0);
+}
+OperationRow row_of(const char* name, const ConvolutionWeightArgs& args) {
+  return convolution_row(name, args.dy, args.dweight.rows(), args.dweight.cols(), 0);
+}
+OperationRow row_of(const char* name, const SparseConvolutionArgs& args) {
+  return convolution_row(name, args.y, args.weight.rows, args.weight.cols,
+                         args.weight.values.count());
+}
+OperationRow row_of(const char* name, const SparseConvolutionInputArgs& args) {
+  return convolution_row(name, args.dy, args.weight.rows, args.weight.cols,
+                         args.weight.values.count());
+}
+OperationRow row_of(const char* name, const SparseConvolutionWeightArgs& args) {
+  return convolution_row(name, args.dy, args.weight.rows, args.weight.cols,
+                         args.weight.values.count());
+}
+
 template <class Args>
 OperationRow row_of(const char* name, const Args& /*args*/) {
   return {.name = name, .cost = {}};

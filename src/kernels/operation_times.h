@@ -22,8 +22,10 @@ namespace espalier::kernels {
 
 struct OperationRow {
   std::string name;  ///< of the operation, and a fused one: "gemm", "gemm slope"
-  /// Of a product: M, N, K. Of a sparse one: tokens, rows, columns, kept elements. Of attention:
-  /// sequences, tokens, heads, columns of a head. Else zeros.
+  /// Of a product: M, N, K. Of a sparse one: tokens, rows, columns, kept elements. Of a
+  /// convolution: positions of its outputs, channels out, extent² × channels in, and the kept
+  /// elements of a sparse one. Of attention: sequences, tokens, heads, columns of a head. Else
+  /// zeros.
   std::array<int64_t, 4> extents{};
   int64_t calls = 0;
   double seconds = 0;  ///< of all calls

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -26,17 +27,20 @@
 namespace espalier::planner {
 namespace {
 
-/// A short training.
+/// A short training of a GPT, or of 3 × 3 convolutions.
 struct Probe {
   const char* dtype;
-  int64_t width, context, samples;
-  double sparsity;  ///< 0: dense
+  int64_t width, context, samples;  ///< channels, and pixels of a side squared
+  double sparsity;                  ///< 0: dense
   const char* storage = "sparse";
+  bool convolves = false;
 
   int64_t work() const { return width * context * samples; }  ///< columns times tokens
   std::string text() const {
-    return fmt::format("{}, width {}, {} tokens, {:.0f} % pruned, {}", dtype, width,
-                       context * samples, 100 * sparsity, sparsity > 0 ? storage : "dense");
+    return fmt::format("{}, {} {}, {} {}, {:.0f} % pruned, {}", dtype,
+                       convolves ? "channels" : "width", width, context * samples,
+                       convolves ? "pixels" : "tokens", 100 * sparsity,
+                       sparsity > 0 ? storage : "dense");
   }
 };
 
@@ -48,7 +52,11 @@ constexpr int64_t kLongWork = 128 * 1024;  ///< from here on one step is long en
 /// The small ones first: the largest are left out where time ends.
 std::vector<Probe> probes(bool quick) {
   if (quick) {
-    return {{"fp32", 64, 64, 1, 0}, {"fp32", 64, 64, 1, 0.9}, {"fp32", 64, 64, 1, 0.9, "expanded"}};
+    return {{"fp32", 64, 64, 1, 0},
+            {"fp32", 64, 64, 1, 0.9},
+            {"fp32", 64, 64, 1, 0.9, "expanded"},
+            {"fp32", 8, 6 * 6, 1, 0, "sparse", true},
+            {"fp32", 8, 6 * 6, 1, 0.5, "sparse", true}};
   }
   std::vector<Probe> all;
   for (const char* dtype : {"fp32", "bf16"}) {
@@ -61,6 +69,17 @@ std::vector<Probe> probes(bool quick) {
             all.push_back(probe);
           }
         }
+      }
+    }
+    for (const auto& [channels, side, samples] : {std::tuple<int64_t, int64_t, int64_t>{16, 28, 4},
+                                                  {32, 16, 32},
+                                                  {64, 28, 8},
+                                                  {64, 8, 16},
+                                                  {128, 14, 16},
+                                                  {256, 7, 16},
+                                                  {256, 4, 64}}) {
+      for (const double sparsity : {0.0, 0.75, 0.9, 0.96}) {
+        all.push_back({dtype, channels, side * side, samples, sparsity, "sparse", true});
       }
     }
     for (const int64_t width : {256, 640, 1024}) {  // expanding does not depend on tokens
@@ -76,10 +95,18 @@ std::vector<Probe> probes(bool quick) {
 io::Config config_of(const Probe& probe) {
   constexpr int64_t kHead = 64;
   io::Config config;
-  config.model.layers = kBlocks;
-  config.model.width = probe.width;
-  config.model.heads = std::max<int64_t>(1, probe.width / kHead);
-  config.model.context = probe.context;
+  if (probe.convolves) {
+    const auto side = static_cast<int64_t>(std::llround(std::sqrt(probe.context)));
+    config.model.kind = "vision";
+    config.model.image = {side, side, probe.width};
+    config.model.network = {fmt::format("{} x conv {} 3 norm", kBlocks, probe.width), "max 2",
+                            "mean"};
+  } else {
+    config.model.layers = kBlocks;
+    config.model.width = probe.width;
+    config.model.heads = std::max<int64_t>(1, probe.width / kHead);
+    config.model.context = probe.context;
+  }
   config.train.dtype = probe.dtype;
   config.train.global_batch = probe.samples;
   if (probe.sparsity > 0) {
@@ -113,10 +140,15 @@ int64_t pruned_kept(const sparse::Store& store) {
 std::vector<kernels::OperationRow> train_probe(const Probe& probe, parallel::Communicator& comm,
                                                int threads) {
   const io::Config config = config_of(probe);
-  const train::ProblemShape problem{.classes = 256,
-                                    .features = probe.context,
-                                    .rows = probe.context,
-                                    .input_dtype = DType::int32};
+  const train::ProblemShape problem =
+      probe.convolves ? train::ProblemShape{.classes = 10,
+                                            .features = probe.context * probe.width,
+                                            .rows = 1,
+                                            .input_dtype = DType::fp32}
+                      : train::ProblemShape{.classes = 256,
+                                            .features = probe.context,
+                                            .rows = probe.context,
+                                            .input_dtype = DType::int32};
   kernels::OperationTimes times(kernels::by_name("cpu"));
   kernels::Backend backend(times.table(), threads);
   const model::Layers layers = model::make_layers(config.model, problem);
@@ -149,6 +181,9 @@ std::vector<kernels::OperationRow> train_probe(const Probe& probe, parallel::Com
     check.end_update(step + 1);
   }
   std::vector<kernels::OperationRow> rows = times.rows();
+  if (probe.convolves) {
+    return rows;
+  }
   rows.push_back(other_of_block(pruned_kept(stage.store()) / kBlocks));
   rows.back().calls = steps * kBlocks;
   rows.back().seconds = std::max(beside, 1e-9);

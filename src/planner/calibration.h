@@ -1,12 +1,13 @@
 #pragma once
 // Measures this machine for the planner, with the kernels and messages of a run.
 //
-// Short trainings of three blocks, in both types, dense and at several densities, widths and
-// numbers of tokens, give the times of all operations (kernels/operation_times.h). Under mpirun all
-// ranks compute at once, so the times contain what ranks of one machine cost each other: calibrate
-// with as many ranks as a run has on a machine. Each codec encodes and decodes a bucket. A short
-// and a long message between ranks 0 and 1 give the link. Rank 0 writes a file and reads it from
-// the disk again. Cost: about two minutes; with several rounds a minute each.
+// Short trainings of three blocks of a GPT, and of three convolutions, in both types, dense and
+// at several densities, widths and numbers of tokens or pixels, give the times of all operations
+// (kernels/operation_times.h). Under mpirun all ranks compute at once, so the times contain what
+// ranks of one machine cost each other: calibrate with as many ranks as a run has on a machine.
+// Each codec encodes and decodes a bucket. A short and a long message between ranks 0 and 1 give
+// the link. Rank 0 writes a file and reads it from the disk again. Cost: about two minutes; with
+// several rounds a minute each.
 //
 // Trainings repeat until `seconds` have passed, and at least `rounds` times. Each operation keeps
 // its shortest time, so plans predict the machine without other load.

@@ -131,7 +131,8 @@ double score_bytes(const Machine& machine, const OperationRow& row, DType dtype)
 
 double unmeasured(const Machine& machine, const OperationRow& row, DType dtype) {
   const bool attention = row.name.starts_with("attention");
-  const bool sparse = row.name.starts_with("spmm") || row.name.starts_with("sddmm");
+  const bool sparse = row.name.starts_with("spmm") || row.name.starts_with("sddmm") ||
+                      row.name.starts_with("sparse_convolution");
   const double share = attention ? machine.attention_share
                        : sparse  ? machine.sparse_share
                                  : machine.product_share;

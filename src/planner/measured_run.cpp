@@ -52,19 +52,25 @@ int layout_number(const fs::path& directory, const json& summary,
   return static_cast<int>(value);
 }
 
-/// The layers of each stage; empty: one stage.
-std::vector<int64_t> partition_of(const json& summary) {
+/// The layers of each of several stages.
+std::vector<int64_t> partition_of(const fs::path& directory, const json& summary) {
   const json pipeline = summary.value("pipeline", json());
   const json ends = pipeline.is_object() ? pipeline.value("ends", json()) : json();
   std::vector<int64_t> counts;
   int64_t last = 0;
-  for (const json& end : ends.is_array() ? ends : json::array()) {
-    if (!end.is_number_integer()) {
-      return {};
+  bool ascending = ends.is_array() && !ends.empty();
+  for (const json& end : ascending ? ends : json::array()) {
+    ascending = ascending && end.is_number_integer() && end > last;
+    if (ascending) {
+      counts.push_back(end.get<int64_t>() - last);
+      last = end;
     }
-    counts.push_back(end.get<int64_t>() - last);
-    last = end;
   }
+  check(
+      ascending,
+      "{} has no ascending numbers \"pipeline.ends\", the layers of each stage: it is damaged, or "
+      "not of a run that ended; give another run directory",
+      (directory / "summary.json").string());
   return counts;
 }
 
@@ -77,7 +83,7 @@ void apply_layout(const fs::path& directory, const json& summary, io::Config& co
     config.train.recompute = planned;
   }
   if (config.parallel.pipeline > 1) {
-    config.parallel.partition = partition_of(summary);
+    config.parallel.partition = partition_of(directory, summary);
   }
   config.run.backend = summary.value("backend", json()) == "cuda" ? "cuda" : "cpu";
   const json manifest = summary.value("manifest", json());

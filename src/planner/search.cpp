@@ -263,39 +263,66 @@ class Search {
     train::Layout& layout = *known;
     const NetworkTimes& network =
         network_of(shape, shape.schedule != nullptr && defers_weights(layout.schedule));
+    Cuts cuts;
+    cuts.by_computing = layout.ends;
     if (shape.stages > 1) {
       std::vector<double> costs;
       for (const parallel::StageTimes& layer : network.passes) {
         costs.push_back(layer.forward + layer.backward());
       }
-      layout.ends = train::balance_ranks(costs, layout.schedule);
+      cuts.by_computing = train::balance_ranks(costs, layout.schedule);
     }
-    std::optional<PipelineTimes> pipeline;
-    std::set<std::tuple<int64_t, std::string, double>> seen;  // reductions of equal steps
     for (const Variant& variant : all) {
       set(variant);
-      const double least = predictor_.least_memory(config_, layout, network);
-      if (least > limit_ || known_too_large(shape)) {
-        note_size(shape, least);
-        refuse(shape.stages, 1, too_large());
-        continue;
+      layout.ends = cuts.by_computing;
+      try_layout(shape, layout, network, cuts);
+      if (shape.stages > 1 && shape.stages < predictor_.ranks()) {
+        layout.ends = train::balance_ranks(predictor_.layer_seconds(config_, layout, network),
+                                           layout.schedule);
+        if (layout.ends != cuts.by_computing) {
+          ++found_.tried;
+          try_layout(shape, layout, network, cuts);
+        }
       }
-      if (!pipeline) {
-        pipeline = predictor_.pipeline(config_, layout, network);
-      }
-      StepPrediction step;
-      predictor_.add_step(config_, layout, network, *pipeline, step);
-      if (!improves(shape.stages, step.step) ||
-          !seen.emplace(variant.zero, variant.codec, step.step).second) {
-        ++found_.slower;
-        continue;
-      }
-      plan(shape, layout);
     }
   }
 
-  /// With the memory that a run would plan.
-  void plan(const Shape& shape, const train::Layout& layout) {
+  /// What layouts of one shape share.
+  struct Cuts {
+    std::vector<size_t> by_computing;  ///< ends of the stages, of equal computing times
+    std::map<std::vector<size_t>, PipelineTimes> pipelines;
+    std::set<std::tuple<int64_t, std::string, double>> seen;  ///< reductions of equal steps
+  };
+
+  void try_layout(const Shape& shape, const train::Layout& layout, const NetworkTimes& network,
+                  Cuts& cuts) {
+    const double least = predictor_.least_memory(config_, layout, network);
+    const bool usual = layout.ends == cuts.by_computing;
+    if (least > limit_ || (usual && known_too_large(shape))) {
+      note_size(shape, least);
+      refuse(shape.stages, 1, too_large());
+      return;
+    }
+    auto pipeline = cuts.pipelines.find(layout.ends);
+    if (pipeline == cuts.pipelines.end()) {
+      pipeline =
+          cuts.pipelines.emplace(layout.ends, predictor_.pipeline(config_, layout, network)).first;
+    }
+    StepPrediction step;
+    predictor_.add_step(config_, layout, network, pipeline->second, step);
+    const auto same = std::tuple(config_.parallel.zero, config_.parallel.codec.fallback, step.step);
+    if (!improves(shape.stages, step.step) || cuts.seen.contains(same)) {
+      ++found_.slower;
+      return;
+    }
+    if (plan(shape, layout, usual)) {
+      cuts.seen.insert(same);
+    }
+  }
+
+  /// Whether it fits, with the memory that a run would plan. `usual`: larger micro-batches need
+  /// more memory.
+  bool plan(const Shape& shape, const train::Layout& layout, bool usual) {
     if (shape.stages > 1) {
       config_.parallel.partition = layout.partition();
     }
@@ -304,13 +331,17 @@ class Search {
       StepPrediction step = predictor_.predict(config_);
       if (const auto needed = static_cast<double>(step.plan.fit.plan.needed()); needed > limit_) {
         note_size(shape, needed);
-        too_large_.insert(memory_key(shape));
+        if (usual) {
+          too_large_.insert(memory_key(shape));
+        }
         refuse(shape.stages, 1, too_large());
-        return;
+        return false;
       }
       keep(shape.stages, {.config = config_, .prediction = std::move(step)});
+      return true;
     } catch (const Failure& failure) {
       refuse(shape.stages, 1, short_reason(failure.what()));
+      return false;
     }
   }
 
@@ -344,19 +375,21 @@ class Search {
     config_.parallel.codec.fallback = variant.codec;
   }
 
-  /// The choices that decide the memory of a shape; the last is its micro-batch.
-  using MemoryKey =
-      std::tuple<std::string, std::string, int64_t, int, std::string, int64_t, int64_t>;
+  /// The choices that decide the memory of a layout; the last is its micro-batch.
+  using MemoryKey = std::tuple<std::string, std::string, int64_t, std::string, std::string,
+                               std::string, int, std::string, int64_t, int64_t>;
   MemoryKey memory_key(const Shape& shape) const {
-    return {shape.storage,    config_.train.recompute,   config_.parallel.zero,
-            shape.stages,     config_.parallel.schedule, shape.chunks,
+    const io::ParallelConfig& parallel = config_.parallel;
+    return {shape.storage,      config_.train.recompute, parallel.zero,
+            parallel.reduction, parallel.codec.fallback, parallel.rank_order,
+            shape.stages,       parallel.schedule,       shape.chunks,
             shape.micro_batch};
   }
   /// Whether the same with an equal or a smaller micro-batch was too large.
   bool known_too_large(const Shape& shape) const {
     const MemoryKey key = memory_key(shape);
     MemoryKey least = key;
-    std::get<6>(least) = 0;
+    std::get<9>(least) = 0;
     const auto known = too_large_.lower_bound(least);
     return known != too_large_.end() && *known <= key;
   }
@@ -406,6 +439,20 @@ class Search {
   SearchResult found_;
 };
 
+/// Changes of the config that need less memory.
+std::vector<std::string> savings(const io::Config& config) {
+  std::vector<std::string> all{"more ranks", "more pruning"};
+  const auto add = [&](bool is_set, const char* setting) {
+    if (!is_set) {
+      all.emplace_back(setting);
+    }
+  };
+  add(config.optimizer.state_bits == 8, "optimizer.state_bits = 8");
+  add(config.sparse.storage.fallback == "auto", "sparse.storage = \"auto\"");
+  add(config.train.recompute == "auto", "train.recompute = \"auto\"");
+  return all;
+}
+
 }  // namespace
 
 std::vector<std::string> storages_of(const PlannedRun& run) {
@@ -431,11 +478,9 @@ SearchResult search_layouts(const PlannedRun& run, const Machine& machine, int r
     std::string least;
     if (found.least_memory > 0) {
       least = fmt::format(
-          "; the smallest that does not fit needs at least {:.3g} GB ({}). More ranks, more "
-          "pruning, "
-          "optimizer.state_bits = 8, sparse.storage = \"auto\" and train.recompute = \"auto\" need "
-          "less",
-          found.least_memory * 1e-9, found.least_shape);
+          "; the smallest that does not fit needs at least {:.3g} GB ({}). Less memory is needed "
+          "with {}",
+          found.least_memory * 1e-9, found.least_shape, fmt::join(savings(run.config), ", "));
     }
     fail("none of {} layouts over {} ranks is possible; for {} of them: {}{}", found.tried, ranks,
          most->second, most->first, least);

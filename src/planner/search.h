@@ -1,16 +1,18 @@
 #pragma once
-// Searches the layouts of a run over a number of ranks: stages, micro-batches of 1, 2, 4, …
-// samples, ZeRO-1, reduction and order of ranks; schedule, recompute and storage of pruned weights
-// where the config has "auto"; on request codecs of gradients, which change a run's results.
-// Layouts that do not fit the device's memory are left out and counted.
+// Searches the layouts of a run over a number of ranks: stages, micro-batches of every divisor
+// of a replica's samples, ZeRO-1, reduction and order of ranks; schedule, recompute and storage
+// of pruned weights where the config has "auto"; on request codecs of gradients, which change a
+// run's results. Layers are divided among stages in two ways: by their computing time, and by
+// the sum of their times of computing, reduction and update. Layouts that do not fit the
+// device's memory are left out and counted.
 //
 // Branch and bound: layouts are visited in the order of a lower bound of their step,
 //
 //   micro-batches × max(time of all layers / ranks of the pipeline, slowest layer)
 //
-// and left out where it is above the tenth best. Before a layout is simulated, a lower bound of its
-// memory must fit; before it counts, its memory is planned as runs plan it. So the ten best are
-// those of an exhaustive search.
+// and left out where it is above the tenth best, and above the best with as many stages. Before
+// a layout is simulated, a lower bound of its memory must fit; before it counts, its memory is
+// planned as runs plan it. So the results are those of an exhaustive search.
 #include "src/planner/step.h"
 
 namespace espalier::planner {
@@ -33,7 +35,8 @@ struct SearchResult {
   std::map<std::string, size_t> refused;  ///< reasons, with the number of layouts
   /// Of each number of stages without a layout, the most frequent reason.
   std::map<int64_t, std::string> impossible;
-  /// Of the smallest layout that was too large: bytes of a rank (or fewer), and its choices.
+  /// Of the smallest layout that was too large: a lower bound of the bytes of a rank, and its
+  /// choices.
   double least_memory = 0;
   std::string least_shape;
 };

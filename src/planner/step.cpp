@@ -23,6 +23,13 @@ void for_layers(const train::Layout& layout, int stage, const Visit& visit) {
 
 train::PassChoice choice_of(const train::Plan& plan) { return plan.fit.choice; }
 
+/// ZeRO-1 has no sums by levels: runs then sum by sra over all ranks.
+std::string reduction_of(const io::Config& config) {
+  const std::string& wanted = config.parallel.reduction;
+  const bool by_levels = wanted == "hierarchical" || wanted == "auto";
+  return config.parallel.zero > 0 && by_levels ? "sra" : wanted;
+}
+
 double busiest(const parallel::Timeline& timeline) {
   double most = 0;
   for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
@@ -97,6 +104,7 @@ train::Plan StepPredictor::plan_with(const io::Config& config,
        .times = times,
        .ranks = ranks(),
        .threads = static_cast<int>(machine_.threads),
+       .machine_ranks = machine_ranks_of(machine_, run_.tensor),
        .place = kernels::planning(config.run.backend),
        .carrier = train::planned_carrier(config, config.run.backend == "cuda")});
 }
@@ -252,12 +260,31 @@ train::ReplicaTimes StepPredictor::exchange(const io::Config& config, const trai
   if (work.replicas == 1) {
     return {.update = work.update_s};
   }
-  // ZeRO-1 has no sums by levels: runs then sum by sra over all ranks.
-  const std::string& wanted = config.parallel.reduction;
-  const bool by_levels = wanted == "hierarchical" || wanted == "auto";
-  const std::string reduction = config.parallel.zero > 0 && by_levels ? "sra" : wanted;
-  return train::replica_times(config, work,
-                              rates_between(config, machine_, links.of_replicas(rank, reduction)));
+  const cost::Link between = links.of_replicas(rank, reduction_of(config));
+  return train::replica_times(config, work, rates_between(config, machine_, between));
+}
+
+std::vector<double> StepPredictor::layer_seconds(const io::Config& config,
+                                                 const train::Layout& layout,
+                                                 const NetworkTimes& network) const {
+  train::ReplicaWork all{.replicas = layout.grid.data, .before_s = 1};  // before: nothing overlaps
+  for (const LayerOperations& layer : network.operations) {
+    all.kept += layer.kept / ways_;
+  }
+  double of_element = 0;
+  if (all.replicas > 1 && all.kept > 0) {
+    const cost::Link between = links_of(layout).of_replicas(0, reduction_of(config));
+    const auto times = train::replica_times(config, all, rates_between(config, machine_, between));
+    of_element = times.reduction / static_cast<double>(all.kept);
+  }
+  std::vector<double> seconds;
+  for (size_t i = 0; i < network.passes.size(); ++i) {
+    const parallel::StageTimes& pass = network.passes[i];
+    seconds.push_back(layout.micro_batches() * (pass.forward + pass.backward()) +
+                      static_cast<double>(network.operations[i].kept / ways_) * of_element +
+                      network.updates[i]);
+  }
+  return seconds;
 }
 
 void StepPredictor::add_step(const io::Config& config, const train::Layout& layout,

@@ -11,10 +11,12 @@
 //
 //   step = end of the pipeline + exposed reduction + update
 //
-// In an asynchronous schedule each stage sums and updates on its own, within the pipeline: a step
-// is the time between two updates of a long simulation, and a share of the drain.
+// In an asynchronous schedule each stage sums and updates on its own, within the pipeline: a
+// step is the time between two updates of a long simulation, and a share of the time in which
+// the pipeline empties (parallel.drain_every).
 //
-// Not in the model: evaluations, checkpoints, changes of masks, jitter between ranks.
+// Not in the model: evaluations, checkpoints (checkpoints.h), changes of masks, jitter between
+// ranks.
 #include <map>
 #include <span>
 
@@ -82,7 +84,8 @@ class StepPredictor {
   StepPredictor(const PlannedRun& run, const Machine& machine, int devices);
 
   /// A config that differs from the run's in train.micro_batch and .recompute, sparse.storage and
-  /// in [parallel]. Throws Failure if the run cannot be laid out, or fits no memory.
+  /// in [parallel]. Throws Failure if the run cannot be laid out, or does not fit its
+  /// train.memory_budget.
   StepPrediction predict(const io::Config& config);
 
   // Its parts, for a search:
@@ -95,6 +98,10 @@ class StepPredictor {
   /// Fills the times of `found`.
   void add_step(const io::Config& config, const train::Layout& layout, const NetworkTimes& network,
                 const PipelineTimes& pipeline, StepPrediction& found) const;
+  /// Seconds of each layer in a step, if nothing hides the sums of gradients: micro-batches,
+  /// reduction, update. With it `balance_ranks` finds stages for slow links.
+  std::vector<double> layer_seconds(const io::Config& config, const train::Layout& layout,
+                                    const NetworkTimes& network) const;
   /// Adds the seconds of layers [first, end) in a step of `passes` micro-batches, by operation.
   void add_operations(const NetworkTimes& network, size_t first, size_t end, double passes,
                       std::map<std::string, double>& sums) const;
@@ -126,7 +133,8 @@ class StepPredictor {
   std::map<std::string, NetworkTimes> networks_;
 };
 
-/// Throws Failure if the run cannot be laid out over so many devices, or fits no memory.
+/// Throws Failure if the run cannot be laid out over so many devices, or does not fit its
+/// train.memory_budget.
 StepPrediction predict_step(const PlannedRun& run, const Machine& machine, int devices);
 
 }  // namespace espalier::planner

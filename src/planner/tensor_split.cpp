@@ -19,6 +19,10 @@ double all_reduce_seconds(const Machine& machine, int ways, double bytes) {
 
 }  // namespace
 
+int machine_ranks_of(const Machine& machine, const TensorSplit& split) {
+  return std::max(1, static_cast<int>(machine.levels.front().ranks) / split.ways);
+}
+
 double seconds_of(const Machine& machine, const TensorSplit& split,
                   const kernels::OperationRow& operation, DType dtype) {
   const double whole = seconds_of(machine, operation, dtype);

@@ -23,6 +23,9 @@ struct TensorSplit {
   bool sequence = false;  ///< norms are divided along the sequence, too
 };
 
+/// Ranks of a plan in an innermost unit of the machine.
+int machine_ranks_of(const Machine& machine, const TensorSplit& split);
+
 /// Seconds of one call on each device.
 double seconds_of(const Machine& machine, const TensorSplit& split,
                   const kernels::OperationRow& operation, DType dtype);

@@ -56,12 +56,14 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 /// A run with everything it needs.
 struct Given {
-  explicit Given(io::Config wanted)
+  explicit Given(const io::Config& wanted)
+      : Given(wanted, {.classes = 256,
+                       .features = wanted.model.context,
+                       .rows = wanted.model.context,
+                       .input_dtype = DType::int32}) {}
+  Given(io::Config wanted, const train::ProblemShape& shape)
       : config(std::move(wanted)),
-        problem{.classes = 256,
-                .features = config.model.context,
-                .rows = config.model.context,
-                .input_dtype = DType::int32},
+        problem(shape),
         layers(model::make_layers(config.model, problem)),
         start(train::initial_masks(config, model::parameters_of(layers))) {}
   PlannedRun run() const { return {config, problem, layers, start}; }
@@ -259,6 +261,28 @@ TEST(Step, IsTheSumOfItsParts) {
   EXPECT_NEAR(replicas.compute, one.compute / 4, 1e-9);
   EXPECT_GT(replicas.reduction, 0);
   EXPECT_NEAR(replicas.bytes_reduced, 2.0 * 3 / 4 * 4 * 232'448, 0.1 * 232'448 * 4);
+}
+
+/// Nearly all arithmetic of such a network is in convolutions.
+TEST(Step, OfConvolutionsTakesTheTimeOfTheirProducts) {
+  const Machine machine = machine_of(kMachine);
+  io::Config config;
+  config.model.kind = "vision";
+  config.model.image = {16, 16, 3};
+  config.model.network = {"3 x conv 64 3", "mean"};
+  config.train.global_batch = config.train.micro_batch = 32;
+  config.data.kind = "images";
+  for (const double sparsity : {0.0, 0.5}) {
+    config.pruning.method = sparsity > 0 ? "random" : "none";
+    config.pruning.at_step = 0;
+    config.pruning.sparsity = sparsity;
+    config.sparse.storage.fallback = "sparse";
+    const Given given(config,
+                      {.classes = 10, .features = 768, .rows = 1, .input_dtype = DType::fp32});
+    const StepPrediction step = predict_step(given.run(), machine, 1);
+    const double share = sparsity > 0 ? machine.sparse_share : machine.product_share;
+    EXPECT_GT(step.compute, 0.8 * step.flops / (1e12 * share)) << sparsity;
+  }
 }
 
 TEST(Step, OfAPipelineIsItsSimulation) {
@@ -607,6 +631,38 @@ TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
             std::string::npos);
 }
 
+/// Convolutions compute long, and the gradients of fully connected layers are large.
+TEST(Search, DividesReductionsAmongStagesOverSlowLinks) {
+  Machine machine = machine_of(kMachine);
+  machine.levels.back().link.bytes_per_s = machine.levels.front().link.bytes_per_s = 1e6;
+  io::Config config;
+  config.model.kind = "vision";
+  config.data.kind = "images";
+  config.model.image = {16, 16, 3};
+  config.model.network = {"conv 32 3", "conv 32 3",  "conv 32 3",  "conv 32 3",
+                          "max 4",     "linear 512", "linear 512", "linear 512"};
+  config.train.global_batch = 256;
+  config.train.micro_batch = 16;
+  config.parallel.schedule = "1f1b";
+  const Given given(config,
+                    {.classes = 10, .features = 768, .rows = 1, .input_dtype = DType::fp32});
+  const PlannedRun run = given.run();
+  const Candidate found = search_layouts(run, machine, 4).by_stages.at(2);
+
+  StepPredictor predictor(run, machine, 4);
+  const auto layers = static_cast<int64_t>(given.layers.size());
+  double best = found.prediction.step;
+  for (int64_t first = 1; first < layers; ++first) {
+    io::Config one = found.config;
+    one.parallel.partition = {first, layers - first};
+    best = std::min(best, predictor.predict(one).step);
+  }
+  EXPECT_LE(found.prediction.step, 1.001 * best);
+  io::Config balanced = found.config;
+  balanced.parallel.partition.clear();
+  EXPECT_GT(predictor.predict(balanced).step, 1.3 * best);
+}
+
 TEST(Search, KeepsAScheduleThatTheConfigNames) {
   const Machine machine = machine_of(kMachine);
   io::Config config = gpt(0.9);
@@ -667,7 +723,8 @@ TEST(Calibration, MeasuresWhatRunsUse) {
     if (comm.rank() == 0) {
       for (const char* operation :
            {"fp32 gemm", "fp32 spmm", "fp32 sddmm", "fp32 attention", "fp32 norm_backward",
-            "fp32 update", "fp32 scatter", "fp32 gather", "fp32 encode maxmin:4",
+            "fp32 update", "fp32 scatter", "fp32 gather", "fp32 convolution_weight",
+            "fp32 sparse_convolution", "fp32 sparse_convolution_input", "fp32 encode maxmin:4",
             "bf16 decode maxmin:4"}) {
         EXPECT_TRUE(machine.measured.contains(operation)) << operation;
       }

@@ -423,6 +423,14 @@ TEST(MeasuredRun, StagesAreThoseOfTheRun) {
   const io::Config config = files.read().config;
   EXPECT_EQ(config.parallel.pipeline, 2);
   EXPECT_EQ(config.parallel.partition, (std::vector<int64_t>{2, 4}));
+  for (const char* damaged : {"{}", "null", "{\"ends\": [4, 2]}", "{\"ends\": [2, \"6\"]}",
+                              "{\"ends\": []}", "{\"ends\": [0, 6]}"}) {
+    summary["pipeline"] = json::parse(damaged);
+    files.write("summary.json", summary.dump());
+    EXPECT_NE(failure_of([&] { files.read(); }).find("no ascending numbers \"pipeline.ends\""),
+              std::string::npos)
+        << damaged;
+  }
 }
 
 TEST(MeasuredRun, NamesWhatIsMissing) {

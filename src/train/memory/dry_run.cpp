@@ -154,10 +154,11 @@ size_t gather_bytes(size_t bucket_bytes, DType dtype, size_t in_flight, int rank
 class PlannedStaging {
  public:
   /// Both must outlive it.
-  PlannedStaging(const io::Config& config, Stage& stage, int ranks)
+  PlannedStaging(const io::Config& config, Stage& stage, int ranks, int machines)
       : config_(config),
         stage_(stage),
         ranks_(ranks),
+        machines_(machines),
         slots_(static_cast<size_t>(parallel::BucketOptions{}.in_flight)) {}
 
   /// Counts the reductions for the stage's present masks.
@@ -175,21 +176,24 @@ class PlannedStaging {
     parallel::Wire wire(stage_.kernels(), stream);
     wire.set_feedback(store.feedback());
     std::vector<int64_t> slices;
+    size_t piece_values = 0;
     for (Segments& way : ways_to_send(config_, stage_)) {
       wire.set_segments(std::move(way));
       for (const parallel::BucketedCollective& step : gradient_steps(config_, stage_, {&wire})) {
         for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
-          const parallel::ReducedArray array =
-              parallel::reduced_array(step.job(bucket, slices), ranks_);
+          parallel::ReducedArray array = parallel::reduced_array(step.job(bucket, slices), ranks_);
+          array.machines = machines_;
           parallel::Workspace& slot = slots_[bucket % slots_.size()];
-          slot = slot.with(parallel::workspace_of(reduction, array));
+          const parallel::Workspace needed = parallel::workspace_of(reduction, array);
+          slot = slot.with(needed);
+          piece_values = std::max(piece_values, needed.sums);
           longest_ = std::max(longest_, array.bytes);
           widest_ = std::max(widest_, array.message_share);
         }
       }
     }
-    // The values of an encoded piece, and of a decoded one.
-    const size_t values = 2 * parallel::piece_values_bytes(longest_, gradient.dtype);
+    // Of an encoded piece, and of a decoded one.
+    const size_t values = 2 * piece_values;
     const bool half = gradient.dtype != DType::fp32;
     const bool encodes =
         widest_ ||
@@ -202,10 +206,8 @@ class PlannedStaging {
     if (reduction == "auto" || times_link(config_) || times_codecs(config_)) {
       parallel::ReducedArray whole = in_even_slices(gradient.bytes(), gradient.dtype);
       whole.message_share = widest_;
-      timed_ = std::max(
-          timed_,
-          parallel::workspace_of(reduction, whole).bytes() +
-              (half ? 2 * parallel::piece_values_bytes(gradient.bytes(), gradient.dtype) : 0));
+      const parallel::Workspace needed = parallel::workspace_of(reduction, whole);
+      timed_ = std::max(timed_, needed.bytes() + (half ? 2 * needed.sums : 0));
     }
   }
 
@@ -223,12 +225,13 @@ class PlannedStaging {
     return {.bytes = bytes,
             .dtype = dtype,
             .ranks = ranks_,
-            .slice_bytes = parallel::whole_lines((bytes + ranks - 1) / ranks) + parallel::kLine};
+            .slice_bytes = parallel::whole_lines((bytes + ranks - 1) / ranks) + parallel::kLine,
+            .machines = machines_};
   }
 
   const io::Config& config_;
   Stage& stage_;
-  int ranks_;
+  int ranks_, machines_;
   std::vector<parallel::Workspace> slots_;  ///< of buckets in flight
   size_t longest_ = 0;                      ///< bytes of a bucket
   std::optional<double> widest_;            ///< ReducedArray::message_share
@@ -373,7 +376,7 @@ class DryRun {
     const Buffer messages =
         bytes_of(arena_.host(), Memory::communication, messages_of_reductions());
     if (!on_device()) {
-      staging_.emplace(config_, stage_, run_.ranks);
+      staging_.emplace(config_, stage_, run_.ranks, run_.machines);
       hold_staging();
     }
     const Tensor feedback = stage_.store().feedback();

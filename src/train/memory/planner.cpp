@@ -76,6 +76,7 @@ class Planner {
     const int replica = grid_.place_of(input_.rank).replica;
     RunShape run{.problem = input_.problem,
                  .ranks = grid_.data,
+                 .machines = machines_of_replicas(),
                  .threads = input_.threads,
                  .place = input_.place,
                  .start = start_,
@@ -87,6 +88,24 @@ class Planner {
       run.stages = [this](int64_t micro_batches) { return stages_for(micro_batches); };
     }
     return run;
+  }
+
+  /// On how many machines the replicas of each stage are; 0: unknown, or not the same everywhere.
+  int machines_of_replicas() const {
+    std::optional<size_t> machines;
+    for (int stage = 0; input_.machine_ranks > 0 && stage < grid_.pipeline; ++stage) {
+      std::map<int, int> replicas;
+      for (int replica = 0; replica < grid_.data; ++replica) {
+        ++replicas[grid_.rank_of({.stage = stage, .replica = replica}) / input_.machine_ranks];
+      }
+      const bool equal = std::ranges::all_of(
+          replicas, [&](const auto& one) { return one.second == replicas.begin()->second; });
+      if (!equal || machines.value_or(replicas.size()) != replicas.size()) {
+        return 0;
+      }
+      machines = replicas.size();
+    }
+    return static_cast<int>(machines.value_or(0));
   }
 
   /// One rank runs its schedule, too: all but 1f1b may keep several micro-batches, have several

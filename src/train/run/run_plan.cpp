@@ -98,6 +98,17 @@ void compare_plans(const RunPlan& plan, parallel::Communicator& comm) {
   compare_facts({&fact, 1}, comm);
 }
 
+/// Consecutive ranks on each machine; 0: they are not placed so.
+int machine_ranks_of(const parallel::Membership& members) {
+  const auto on_first = static_cast<int>(std::ranges::count(members.node, members.node.front()));
+  for (int rank = 0; rank < std::ssize(members.node); ++rank) {
+    if (members.node[static_cast<size_t>(rank)] != rank / on_first) {
+      return 0;
+    }
+  }
+  return on_first;
+}
+
 void check_stage_link(const RunPlan& plan, const std::function<void(const std::string&)>& note) {
   if (!plan.layout.pipelined()) {
     return;
@@ -130,8 +141,9 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
   const bool on_device = comm.size() > 1 && stream.arena().on_device() &&
                          device_obstacle(config, comm, stream).empty();
   const auto input = [sources, link, problem = sources.problem, ranks = comm.size(),
-                      rank = comm.rank(), on_device, carrier = plan.stage_link.carrier](
-                         const io::Config& of, const LayerTimes& by_layer) {
+                      rank = comm.rank(), machine_ranks = machine_ranks_of(comm.members()),
+                      on_device, carrier = plan.stage_link.carrier](const io::Config& of,
+                                                                    const LayerTimes& by_layer) {
     Stream& planned = sources.backend.stream();
     return PlanInput{.config = of,
                      .problem = problem,
@@ -142,6 +154,7 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
                      .ranks = ranks,
                      .rank = rank,
                      .threads = planned.threads(),
+                     .machine_ranks = machine_ranks,
                      .place = kernels::planning(sources.backend.kernels()),
                      .carrier = carrier,
                      .reduces_on_device = on_device,
