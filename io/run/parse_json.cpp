@@ -34,8 +34,7 @@ std::string json_fault(std::string_view text) {
     return fmt::format("it has more than {} levels", kMaxJsonLevels);
   }
   try {
-    [[maybe_unused]] const auto value = nlohmann::json::parse(text);
-    return "";
+    return fmt::format("it has type {}", nlohmann::json::parse(text).type_name());
   } catch (const nlohmann::json::parse_error& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 4: syntax error while
     // parsing value - invalid literal; last read: '…'", of which the last part may be long.

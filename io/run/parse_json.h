@@ -19,7 +19,8 @@ Json parse_json(std::string_view text) {
                                             : Json::parse(text, nullptr, false);
 }
 
-/// Why parse_json discards `text`: "line 3, column 7: invalid literal; last read: 'NaN'".
+/// Why parse_json discards `text`, or finds no object: "line 3, column 7: invalid literal; last
+/// read: 'NaN'", "it has type array".
 std::string json_fault(std::string_view text);
 
 }  // namespace espalier::io

@@ -58,20 +58,38 @@ std::vector<int32_t> TextCodec::numbers(std::string text, std::string_view optio
   return tokens;
 }
 
+/// Whether later tokens may change `text`, the text of `tokens`. One that ends in U+FFFD may end in
+/// a part of a character. In tokenizers with a token for each byte a run of such tokens is one
+/// text, and all of it becomes U+FFFD if the run goes on with a byte that makes it no UTF-8.
+bool TextCodec::Decoder::may_change(std::span<const int32_t> tokens,
+                                    const std::string& text) const {
+  static constexpr std::string_view kIncomplete = "\xef\xbf\xbd";
+  const int32_t no_character = codec_.tokenizer_->id_of("<0xFF>");
+  if (text.ends_with(kIncomplete) || no_character < 0) {
+    return text.ends_with(kIncomplete);
+  }
+  std::vector<int32_t> longer(tokens.begin(), tokens.end());
+  longer.push_back(no_character);
+  return !codec_.tokenizer_->decode(longer).starts_with(text);
+}
+
 /// The text of the tokens behind end_. With a tokenizer it is the difference of two decodings that
 /// begin with the same earlier tokens, because a token's text may depend on those before it. A text
-/// that ends in U+FFFD may end in a part of a character: it waits for more, unless `all`.
+/// that later tokens may change waits for them, unless `all`.
 std::string TextCodec::Decoder::piece(bool all) {
-  static constexpr std::string_view kIncomplete = "\xef\xbf\xbd";
   const std::span<const int32_t> known = std::span(tokens_).subspan(begin_);
   const std::string before = codec_.tokenizer_->decode(known.first(end_ - begin_));
   const std::string now = codec_.tokenizer_->decode(known);
-  if (now.size() <= before.size() || (!all && now.ends_with(kIncomplete))) {
+  if (!all && (now.size() <= before.size() || may_change(known, now))) {
     return "";
   }
+  // Tokens of bytes may change the text of the prompt before them, which is not written again.
+  const std::string added = now.starts_with(before)
+                                ? now.substr(before.size())
+                                : codec_.tokenizer_->decode(known.subspan(end_ - begin_));
   begin_ = end_;
   end_ = tokens_.size();
-  return now.substr(before.size());
+  return added;
 }
 
 std::string TextCodec::Decoder::add(int32_t token) {

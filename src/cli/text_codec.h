@@ -3,6 +3,7 @@
 // "tokens" without a tokenizer, as numbers.
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,7 @@ class TextCodec {
    private:
     /// Tokens of the prompt that may change the text of the first token after it.
     static constexpr size_t kBefore = 4;
+    bool may_change(std::span<const int32_t> tokens, const std::string& text) const;
     std::string piece(bool all);
 
     const TextCodec& codec_;

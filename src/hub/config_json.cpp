@@ -12,8 +12,8 @@ constexpr int64_t kMaxNumber = 0x7fffffff;
 ConfigJson::ConfigJson(std::string text, std::string file)
     : text_(std::move(text)), file_(std::move(file)), json_(io::parse_json<Json>(text_)) {
   check(json_.is_object(),
-        "{} is no JSON object{}; name the directory of a model as save_pretrained writes it", file_,
-        json_.is_discarded() ? " (" + io::json_fault(text_) + ")" : "");
+        "{} is no JSON object ({}); name the directory of a model as save_pretrained writes it",
+        file_, json_.is_object() ? "" : io::json_fault(text_));
 }
 
 const Json* ConfigJson::find(const std::string& key) const {

@@ -188,7 +188,7 @@ class TensorPieces {
     std::ranges::copy(numbers_of(place, count), values.begin());
     for (int64_t done = 0; done < count; done += most_) {
       const Tensor out = take(std::min(most_, count - done));
-      convert_elements(Tensor(values.data() + done, DType::fp32, Shape{out.count()}), out);
+      convert_numbers(place, Tensor(values.data() + done, DType::fp32, Shape{out.count()}), out);
       const auto kept = kept_of(out.count());
       std::ranges::fill(kept, uint8_t{1});
       piece(out, kept);
@@ -207,7 +207,14 @@ class TensorPieces {
       const float before = imported.empty() ? 0 : imported[static_cast<size_t>(first) + i];
       values[i] = !imported.empty() && before + 1.0F == values[i] ? before : values[i] - 1.0F;
     }
-    convert_elements(view, out);
+    convert_numbers(place, view, out);
+  }
+
+  static void convert_numbers(const TensorPlace& place, const Tensor& from, const Tensor& to) {
+    convert_elements(from, to);
+    if (to.dtype != DType::fp32) {
+      check_rounded(to, place.name);
+    }
   }
 
   void run_transposed(const TensorPlace& place, ParameterSource& source, const Piece& piece) {

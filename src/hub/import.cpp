@@ -377,7 +377,7 @@ ImportReport import_model(const ImportOptions& options) {
   if (!options.tokenizer) {
     io::remove_tokenizer(texts);
   }
-  report.tokens = check_tokenizer(texts, folder, config.model.vocabulary, report.notes);
+  report.tokens = check_tokenizer(texts, folder, json, config.model.vocabulary, report.notes);
   texts[std::string(kLayoutText)] = text_of(facts_of(source, layout, options));
 
   config.train.dtype = name_of(tensor_dtype(source, layout, options, 0));

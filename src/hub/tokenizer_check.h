@@ -7,14 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "src/hub/config_json.h"
+
 namespace espalier::hub {
 
 /// The number of tokens of the tokenizer in `texts` (read_texts), which is of `folder`; 0: there is
 /// none. Throws Failure if it cannot be read, or has ids beyond the `rows` of the embedding. Adds
-/// to `notes` what the files beside it request and this tokenizer does not do: tokens, bos and eos,
-/// a space before the text.
+/// to `notes` what transformers does and this tokenizer does not, by the files beside it or by the
+/// class that `model` has there: tokens, bos and eos, a space before the text.
 int64_t check_tokenizer(const std::map<std::string, std::string>& texts,
-                        const std::filesystem::path& folder, int64_t rows,
+                        const std::filesystem::path& folder, const ConfigJson& model, int64_t rows,
                         std::vector<std::string>& notes);
 
 }  // namespace espalier::hub

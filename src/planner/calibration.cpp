@@ -211,15 +211,33 @@ std::vector<kernels::OperationRow> measure(const Probe& probe, parallel::Communi
   return rows;
 }
 
-/// `best`: rows of the same operations, or empty.
-void keep_shortest(std::vector<kernels::OperationRow> rows,
-                   std::vector<kernels::OperationRow>& best) {
-  require(best.empty() || best.size() == rows.size(), "a training has the same operations again");
-  for (size_t i = 0; i < best.size(); ++i) {
-    rows[i].seconds = std::min(rows[i].seconds, best[i].seconds);
+/// The operations of a probe, with their times in each round.
+class Rounds {
+ public:
+  void add(const std::vector<kernels::OperationRow>& rows) {
+    require(rows_.empty() || rows_.size() == rows.size(),
+            "a training has the same operations again");
+    rows_ = rows;
+    seconds_.resize(rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      seconds_[i].push_back(rows[i].seconds);
+    }
   }
-  best = std::move(rows);
-}
+
+  std::vector<kernels::OperationRow> medians() const {
+    std::vector<kernels::OperationRow> rows = rows_;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      std::vector<double> all = seconds_[i];
+      std::ranges::sort(all);
+      rows[i].seconds = (all[(all.size() - 1) / 2] + all[all.size() / 2]) / 2;
+    }
+    return rows;
+  }
+
+ private:
+  std::vector<kernels::OperationRow> rows_;
+  std::vector<std::vector<double>> seconds_;  ///< [operations][rounds]
+};
 
 void add_operations(const Probe& probe, const std::vector<kernels::OperationRow>& rows,
                     Machine& machine) {
@@ -237,10 +255,9 @@ void add_operations(const Probe& probe, const std::vector<kernels::OperationRow>
 
 /// By probe. Round 1 skips the probes that do not fit into `options.seconds`. Later rounds repeat
 /// the measured probes: `options.rounds` in all, then more until the time is over.
-std::vector<std::vector<kernels::OperationRow>> measure_all(const std::vector<Probe>& all,
-                                                            const CalibrationOptions& options,
-                                                            parallel::Communicator& comm) {
-  std::vector<std::vector<kernels::OperationRow>> best;
+std::vector<Rounds> measure_all(const std::vector<Probe>& all, const CalibrationOptions& options,
+                                parallel::Communicator& comm) {
+  std::vector<Rounds> measured;
   const double begin = now_seconds();
   const auto is_over = [&] {
     std::array<double, 1> passed{now_seconds() - begin};
@@ -248,7 +265,7 @@ std::vector<std::vector<kernels::OperationRow>> measure_all(const std::vector<Pr
     return passed[0] > options.seconds;
   };
   for (int round = 0; round < options.rounds || (!options.quick && !is_over()); ++round) {
-    const size_t count = round == 0 ? all.size() : best.size();
+    const size_t count = round == 0 ? all.size() : measured.size();
     for (size_t i = 0; i < count; ++i) {
       const bool may_end = round == 0 || round >= options.rounds;
       if (may_end && is_over()) {
@@ -258,11 +275,11 @@ std::vector<std::vector<kernels::OperationRow>> measure_all(const std::vector<Pr
         options.on_progress(
             fmt::format("round {}, {} of {}: {}", round + 1, i + 1, count, all[i].text()));
       }
-      best.resize(std::max(best.size(), i + 1));
-      keep_shortest(measure(all[i], comm, options.threads), best[i]);
+      measured.resize(std::max(measured.size(), i + 1));
+      measured[i].add(measure(all[i], comm, options.threads));
     }
   }
-  return best;
+  return measured;
 }
 
 /// Bytes per second of copies, read and written, by all ranks at once.
@@ -402,7 +419,7 @@ Machine calibrate(parallel::Communicator& comm, const CalibrationOptions& option
   const std::vector<Probe> all = probes(options.quick);
   const auto measured = measure_all(all, options, comm);
   for (size_t i = 0; i < measured.size(); ++i) {
-    add_operations(all[i], measured[i], machine);
+    add_operations(all[i], measured[i].medians(), machine);
   }
   measure_codecs(comm, options.threads, options.quick, machine);
   constexpr double kMemoryBandwidth = 1;  // of one rank there is no link

@@ -313,7 +313,7 @@ TEST(CliHub, ATokenizerModelOfSentencePieceTravels) {
              R"({"added_tokens_decoder": {"1": {"content": "<s>"}, "40": {"content": "<x>"}}})");
   const Ran added = here.run("import hub -o x.h5");
   expect_code(added, 0);
-  EXPECT_THAT(added.err, HasSubstr("have a token that it does not have: \"<x>\""));
+  EXPECT_THAT(added.err, HasSubstr("add a token: \"<x>\", which it does not add"));
   expect_code(here.run("import hub -o without.h5 --no-tokenizer"), 0);
   expect_error(here.run("data tokenize words.txt --tokenizer without.h5 -o t.bin"), 1,
                "without.h5 holds no tokenizer");

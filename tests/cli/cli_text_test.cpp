@@ -6,6 +6,7 @@
 #include <iterator>
 #include <regex>
 
+#include "io/tokenizer/tokenizer.h"
 #include "tests/io/tokenizer_examples.h"
 #include "tests/support/program.h"
 
@@ -51,6 +52,48 @@ TEST(CliText, SampleWritesSeveralTextsAsEachAlone) {
   EXPECT_EQ(json["texts"][0]["tokens"].size(), 40U);
   EXPECT_EQ(json["texts"][0]["finish"], "length");
   EXPECT_NE(json["texts"][0]["tokens"], json["texts"][1]["tokens"]);  // each its own numbers
+}
+
+/// A run of tokens of bytes is one text: an invalid byte changes that of the bytes before it.
+TEST(CliText, SampleWritesBytesOnceTheirTextIsKnown) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  io::TokenizerJson vocabulary{{"<unk>", 0}, {"a", 1}, {"b", 2}};
+  for (const char* byte : {"27", "2F", "C3", "A4", "E2", "82", "AC", "BF", "FF", "0A", "41"}) {
+    const int id = static_cast<int>(vocabulary.size());
+    vocabulary[fmt::format("<0x{}>", byte)] = id;
+  }
+  const io::TokenizerJson json{
+      {"version", "1.0"},
+      {"added_tokens", io::TokenizerJson::array()},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", nullptr},
+      {"post_processor", nullptr},
+      {"decoder",
+       {{"type", "Sequence"}, {"decoders", {{{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}}},
+      {"model",
+       {{"type", "BPE"},
+        {"unk_token", "<unk>"},
+        {"byte_fallback", true},
+        {"fuse_unk", true},
+        {"vocab", vocabulary},
+        {"merges", io::TokenizerJson::array()}}}};
+  here.write("tokenizer.json", json.dump());
+  const auto tokenizer = io::Tokenizer::from_text(json.dump());
+  for (int seed = 1; seed <= 8; ++seed) {
+    const std::string sample = fmt::format(
+        "sample {} --tokenizer tokenizer.json --prompt ab --tokens 40 --temperature 9 "
+        "--seed {} ",
+        kLast, seed);
+    const Json text = Json::parse(here.run(sample + "--json").out)["texts"][0];
+    std::vector<int32_t> tokens{1, 2};
+    for (const Json& token : text["tokens"]) {
+      tokens.push_back(token);
+    }
+    const std::string want = tokenizer.decode(tokens);
+    EXPECT_EQ("ab" + text["text"].get<std::string>(), want);
+    EXPECT_EQ(here.run(sample).out, want + "\n");
+  }
 }
 
 TEST(CliText, SampleStopsBeforeAText) {

@@ -100,7 +100,7 @@ TEST(BadModels, ConfigsOfOtherNetworksAreNamed) {
     return config_with(kGpt2, key, value);
   };
   for (const auto& [config, words] : std::vector<std::pair<std::string, std::string>>{
-           {"[1]", "config.json is no JSON object"},
+           {"[1]", "config.json is no JSON object (it has type array)"},
            {"{", "config.json is no JSON object (line 1, column 2: syntax error"},
            {"", "config.json is no JSON object (it is empty)"},
            {"{\n\"n_embd\": NaN}",
@@ -147,14 +147,30 @@ TEST(BadModels, ConfigsOfOtherNetworksAreNamed) {
 
 /// transformers reads one of several keys, and which one depends on its version.
 TEST(BadModels, RotationsThatContradictEachOther) {
-  for (const auto& [architecture, key, value] : {
-           std::tuple("GPTNeoXForCausalLM", "rope_theta", "5"),
-           std::tuple("GPTNeoXForCausalLM", "partial_rotary_factor", "0.125"),
-           std::tuple("LlamaForCausalLM", "rope_parameters", R"({"rope_theta": 7})"),
+  for (const auto& [architecture, key, value, words] : {
+           std::tuple("GPTNeoXForCausalLM", "rope_theta", "5", "\"rope_theta\": 5 is not"),
+           std::tuple("GPTNeoXForCausalLM", "partial_rotary_factor", "0.125",
+                      "\"partial_rotary_factor\": 0.125 is not"),
+           std::tuple("GPTNeoXForCausalLM", "rope_parameters", R"({"partial_rotary_factor": 0.5})",
+                      "\"rope_parameters.partial_rotary_factor\": 0.5 is not"),
+           std::tuple("LlamaForCausalLM", "rope_parameters", R"({"rope_theta": 7})",
+                      "the base of rope_parameters is 7; remove one of the two"),
+           std::tuple("LlamaForCausalLM", "rope_scaling",
+                      R"({"type": "linear", "factor": 2, "rope_theta": 7})",
+                      "\"rope_scaling.rope_theta\": 7 is not"),
+           std::tuple("Qwen2ForCausalLM", "rope_parameters",
+                      R"({"rope_type": "linear", "factor": 2})",
+                      "rope_scaling is {\"rope_type\":\"default\"}; remove one of the two"),
        }) {
-    const std::string refused = key == std::string("rope_parameters") ? "rope_theta" : key;
-    expect_config_refused(config_with(architecture, key, value), "\"" + refused + "\": ");
+    expect_config_refused(config_with(architecture, key, value), words);
   }
+  std::string both = config_with("MistralForCausalLM", "rope_parameters",
+                                 R"({"factor": 2.0, "rope_type": "linear"})");
+  both.replace(both.rfind('}'), 1, R"(, "rope_scaling": {"type": "linear", "factor": 2}})");
+  io::ModelConfig model;
+  const ConfigJson json(both, "config.json");
+  family_of(json).read(json, model);
+  EXPECT_EQ(model.rotary_factor, 2);
 }
 
 /// transformers 5 keeps the share of rotated features beside the base.
@@ -301,18 +317,25 @@ TEST(TokenizerFiles, ThatRequestMoreAreNoted) {
   EXPECT_EQ(notes(), rows);
 
   write("tokenizer_config.json", R"({"bos_token": "<x>", "add_prefix_space": false,
-         "added_tokens_decoder": {"1": {"content": "<x>"}}, "tokenizer_class": "GPT2Tokenizer"})");
+         "added_tokens_decoder": {"1": {"content": "<x>", "special": true}},
+         "tokenizer_class": "GPT2Tokenizer"})");
   EXPECT_EQ(notes(), rows);
 
-  write("tokenizer_config.json", R"({"bos_token": {"content": "<x>"}, "add_prefix_space": true,
-         "added_tokens_decoder": {"1": {"content": "<x>"}, "2": {"content": "<y>"}},
-         "add_eos_token": false, "tokenizer_class": "LlamaTokenizerFast"})");
   write("added_tokens.json", R"({"<z>": 3})");
   write("special_tokens_map.json", R"({"pad_token": "<pad>"})");
+  EXPECT_EQ(notes(), rows) << "not read beside added_tokens_decoder";
+
+  write("tokenizer_config.json", R"({"bos_token": {"content": "<x>"}, "add_prefix_space": true,
+         "extra_special_tokens": {"image": "<y>"}, "add_eos_token": false,
+         "tokenizer_class": "LlamaTokenizerFast"})");
   EXPECT_THAT(notes(),
-              HasSubstr("have 3 tokens that it does not have: \"<pad>\", \"<y>\", \"<z>\""));
+              HasSubstr("add 3 tokens: \"<pad>\", \"<y>\", \"<z>\", which it does not add"));
   EXPECT_THAT(notes(),
               HasSubstr("requests \"add_bos_token\" true, \"add_prefix_space\" true, and"));
+
+  write("tokenizer_config.json",
+        R"({"added_tokens_decoder": {"1": {"content": "<x>", "special": true, "lstrip": true}}})");
+  EXPECT_THAT(notes(), HasSubstr("tokenizer_config.json finds a token: \"<x>\" otherwise"));
 
   write("tokenizer_config.json", "{");
   EXPECT_THAT(notes(), HasSubstr("tokenizer_config.json is no JSON object (line 1, column 2"));

@@ -20,7 +20,10 @@ void read_neox(const ConfigJson& json, io::ModelConfig& model) {
                                    positive_in(json.part("rope_parameters"),  // transformers 5
                                                "partial_rotary_factor", kNeoxShare));
   read_rotary(json, model, "rotary_emb_base");
-  json.only("partial_rotary_factor", model.rotary_share, "the share is that of rotary_pct");
+  const std::string why =
+      fmt::format("the share of rotary_pct is {}; remove one of the two", model.rotary_share);
+  json.only("partial_rotary_factor", model.rotary_share, why);
+  json.part("rope_parameters").only("partial_rotary_factor", model.rotary_share, why);
   json.only("use_parallel_residual", true,
             "attention and MLP of a block read the same residual stream");
   json.only("attention_bias", true, "attention has biases");

@@ -63,6 +63,17 @@ void read_scaling(const ConfigJson& scaling, const std::string& type, const Conf
   }
 }
 
+/// Without the base and the share, which are compared with other keys, and under one name of its
+/// type.
+Json plain_scaling(const ConfigJson& scaling) {
+  Json plain = scaling.json();
+  plain["rope_type"] = scaling.word("rope_type", scaling.word("type", "default"));
+  for (const char* key : {"type", "rope_theta", "partial_rotary_factor"}) {
+    plain.erase(key);
+  }
+  return plain["rope_type"] == "default" ? Json{{"rope_type", "default"}} : plain;
+}
+
 }  // namespace
 
 std::string activation_in(const ConfigJson& json, const std::string& key,
@@ -116,11 +127,19 @@ void read_rotary(const ConfigJson& json, io::ModelConfig& model, const std::stri
   }
   const double base = json.real(base_key, missing_base);
   model.rotary_base = joined ? scaling.real("rope_theta", base) : base;
-  // Versions of transformers differ in which of several bases counts.
-  for (const std::string& key : {base_key, std::string("rope_theta")}) {
-    json.only(key, model.rotary_base,
-              fmt::format("the base of {} is {}", joined ? "rope_parameters" : base_key,
-                          model.rotary_base));
+  // Versions of transformers differ in which of several places counts.
+  const std::string why = fmt::format("the base of {} is {}; remove one of the two",
+                                      joined ? "rope_parameters" : base_key, model.rotary_base);
+  json.only(base_key, model.rotary_base, why);
+  json.only("rope_theta", model.rotary_base, why);
+  scaling.only("rope_theta", model.rotary_base, why);
+  const bool older_keys = json.json().contains("rope_scaling") || json.has(base_key);
+  if (joined && older_keys) {  // objects with equal members in any order are equal
+    const nlohmann::json older = plain_scaling(json.part("rope_scaling"));
+    if (older != nlohmann::json(plain_scaling(scaling))) {
+      json.refuse("rope_parameters",
+                  fmt::format("rope_scaling is {}; remove one of the two", older.dump()));
+    }
   }
   check(model.rotary_base > 0, "{}: \"{}\" must be above 0; correct config.json", json.file(),
         base_key);
