@@ -80,12 +80,15 @@ std::string_view best_reduction(const Membership& members) {
   return machines > 1 && ranks > machines ? kHierarchical.name : kSra.name;
 }
 
-Workspace workspace_of(std::string_view name, const ReducedArray& array) {
+Workspace workspace_of(std::string_view name, const ReducedArray& array, Phases phases) {
   const bool two_levels =
       array.machines == 0 || (array.machines > 1 && array.machines < array.ranks);
-  const ReductionEntry& entry =
-      name == "auto" ? (two_levels ? kHierarchical : kSra) : find(reductions(), "reduction", name);
-  return entry.workspace(array).with(sra_workspace(array));
+  const ReductionEntry& entry = phases != Phases::both ? kSra
+                                : name == "auto"       ? (two_levels ? kHierarchical : kSra)
+                                                       : find(reductions(), "reduction", name);
+  const Workspace own = entry.workspace(array);
+  // Messages of other pieces than sra's may be longer than the array's share of them.
+  return array.message_share ? own.with(sra_workspace(array)) : own;
 }
 
 }  // namespace espalier::parallel

@@ -54,8 +54,9 @@ std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& c
 /// "auto": "hierarchical" where several machines have several ranks each, else "sra".
 std::string_view best_reduction(const Membership& members);
 
-/// Upper bound of the memory that a reduction of an array takes, its halves included.
-/// `name`: of one, or "auto".
-Workspace workspace_of(std::string_view name, const ReducedArray& array);
+/// Upper bound of the memory that a reduction of an array takes. `name`: of one, or "auto". A half
+/// alone is sra's.
+Workspace workspace_of(std::string_view name, const ReducedArray& array,
+                       Phases phases = Phases::both);
 
 }  // namespace espalier::parallel

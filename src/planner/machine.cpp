@@ -194,7 +194,7 @@ class Reader {
     check(found || fallback >= 0, "{} is missing", key(name));
     const double number = found.value_or(fallback);
     check(std::isfinite(number) && (number > 0 || (number == 0 && fallback == 0)),
-          "{} = {}: it must be above 0", key(name), number);
+          "{} = {}: it must be {} 0", key(name), number, fallback == 0 ? "at least" : "above");
     return number;
   }
   /// Bytes, or flops or bytes per second.
@@ -218,7 +218,10 @@ class Reader {
     return number;
   }
   bool flag(std::string_view name, bool fallback) {
-    return value<bool>(name, "true or false").value_or(fallback);
+    take(name);
+    const toml::node* node = table_.get(name);
+    check(node == nullptr || node->is_boolean(), "{} must be true or false", key(name));
+    return node == nullptr ? fallback : node->as_boolean()->get();
   }
   int64_t count(std::string_view name, int64_t fallback) {
     const double number = positive(name, static_cast<double>(fallback));

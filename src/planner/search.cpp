@@ -85,6 +85,9 @@ class Search {
       try_shape(shape);
     }
     explain_impossible();
+    if (found_.best.empty()) {
+      find_least_memory();
+    }
     return std::move(found_);
   }
 
@@ -299,7 +302,7 @@ class Search {
     const double least = predictor_.least_memory(config_, layout, network);
     const bool usual = layout.ends == cuts.by_computing;
     if (least > limit_ || (usual && known_too_large(shape))) {
-      note_size(shape, least);
+      note_bound(shape, layout, least);
       refuse(shape.stages, 1, too_large());
       return;
     }
@@ -330,7 +333,7 @@ class Search {
       config::validate(config_);
       StepPrediction step = predictor_.predict(config_);
       if (const auto needed = static_cast<double>(step.plan.fit.plan.needed()); needed > limit_) {
-        note_size(shape, needed);
+        note_size(shape_text(shape), needed);
         if (usual) {
           too_large_.insert(memory_key(shape));
         }
@@ -397,12 +400,48 @@ class Search {
     return fmt::format("a rank needs more than {:.3g} GB", limit_ * 1e-9);
   }
 
-  void note_size(const Shape& shape, double bytes) {
+  std::string shape_text(const Shape& shape) const {
+    return fmt::format(
+        "{} stage{}, micro-batches of {}, storage {}, recompute {}, parallel.zero {}", shape.stages,
+        shape.stages == 1 ? "" : "s", shape.micro_batch, shape.storage, config_.train.recompute,
+        config_.parallel.zero);
+  }
+
+  void note_size(const std::string& text, double bytes) {
     if (found_.least_memory == 0 || bytes < found_.least_memory) {
       found_.least_memory = bytes;
-      found_.least_shape = fmt::format(
-          "{} stage{}, micro-batches of {}, storage {}, parallel.zero {}", shape.stages,
-          shape.stages == 1 ? "" : "s", shape.micro_batch, shape.storage, config_.parallel.zero);
+      found_.least_shape = text;
+    }
+  }
+
+  /// Keeps the layouts with the smallest bounds of their memory, of those that are too large.
+  void note_bound(const Shape& shape, const train::Layout& layout, double bound) {
+    constexpr size_t kMost = 64;
+    if (smallest_.size() == kMost && bound >= smallest_.rbegin()->first) {
+      return;
+    }
+    io::Config config = config_;
+    if (shape.stages > 1) {
+      config.parallel.partition = layout.partition();
+    }
+    smallest_.emplace(bound, std::pair(std::move(config), shape_text(shape)));
+    if (smallest_.size() > kMost) {
+      smallest_.erase(std::prev(smallest_.end()));
+    }
+  }
+
+  /// Plans these layouts until no other one can need less.
+  void find_least_memory() {
+    for (const auto& [bound, layout] : smallest_) {
+      if (found_.least_memory > 0 && bound >= found_.least_memory) {
+        return;
+      }
+      try {
+        config::validate(layout.first);
+        note_size(layout.second,
+                  static_cast<double>(predictor_.predict(layout.first).plan.fit.plan.needed()));
+      } catch (const Failure&) {  // impossible for another reason
+      }
     }
   }
 
@@ -435,6 +474,8 @@ class Search {
   std::vector<model::Recompute> recomputes_;
   std::map<std::tuple<int, std::string, int64_t, std::string, int64_t>, Made> layouts_;
   std::set<MemoryKey> too_large_;
+  /// By the bound of their memory: configs and texts.
+  std::multimap<double, std::pair<io::Config, std::string>> smallest_;
   std::map<int64_t, Reasons> by_stages_;
   SearchResult found_;
 };
@@ -447,6 +488,7 @@ std::vector<std::string> savings(const io::Config& config) {
       all.emplace_back(setting);
     }
   };
+  add(config.train.dtype != "fp32", "train.dtype = \"bf16\"");
   add(config.optimizer.state_bits == 8, "optimizer.state_bits = 8");
   add(config.sparse.storage.fallback == "auto", "sparse.storage = \"auto\"");
   add(config.train.recompute == "auto", "train.recompute = \"auto\"");
@@ -477,10 +519,9 @@ SearchResult search_layouts(const PlannedRun& run, const Machine& machine, int r
                                                [](const auto& reason) { return reason.second; });
     std::string least;
     if (found.least_memory > 0) {
-      least = fmt::format(
-          "; the smallest that does not fit needs at least {:.3g} GB ({}). Less memory is needed "
-          "with {}",
-          found.least_memory * 1e-9, found.least_shape, fmt::join(savings(run.config), ", "));
+      least = fmt::format("; the smallest needs {:.3g} GB ({}). Less memory is needed with {}",
+                          found.least_memory * 1e-9, found.least_shape,
+                          fmt::join(savings(run.config), ", "));
     }
     fail("none of {} layouts over {} ranks is possible; for {} of them: {}{}", found.tried, ranks,
          most->second, most->first, least);

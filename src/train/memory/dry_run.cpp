@@ -181,10 +181,11 @@ class PlannedStaging {
       wire.set_segments(std::move(way));
       for (const parallel::BucketedCollective& step : gradient_steps(config_, stage_, {&wire})) {
         for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
-          parallel::ReducedArray array = parallel::reduced_array(step.job(bucket, slices), ranks_);
+          const parallel::SliceJob job = step.job(bucket, slices);
+          parallel::ReducedArray array = parallel::reduced_array(job, ranks_);
           array.machines = machines_;
           parallel::Workspace& slot = slots_[bucket % slots_.size()];
-          const parallel::Workspace needed = parallel::workspace_of(reduction, array);
+          const parallel::Workspace needed = parallel::workspace_of(reduction, array, job.phases);
           slot = slot.with(needed);
           piece_values = std::max(piece_values, needed.sums);
           longest_ = std::max(longest_, array.bytes);
@@ -203,10 +204,15 @@ class PlannedStaging {
       gathers_ =
           std::max(gathers_, gather_bytes(longest_, store.value().dtype, slots_.size(), ranks_));
     }
-    if (reduction == "auto" || times_link(config_) || times_codecs(config_)) {
-      parallel::ReducedArray whole = in_even_slices(gradient.bytes(), gradient.dtype);
-      whole.message_share = widest_;
-      const parallel::Workspace needed = parallel::workspace_of(reduction, whole);
+    for (const TimedSum& timing : longest_timed_sums(config_, stage_)) {
+      if (timing.code) {  // sends nothing
+        continue;
+      }
+      parallel::Wire timed(stage_.kernels(), stream, one_segment(timing.format, timing.elements));
+      parallel::ReducedArray array = parallel::reduced_array(
+          {.data = gradient.elements(0, timing.elements), .wire = &timed}, ranks_);
+      array.machines = machines_;
+      const parallel::Workspace needed = parallel::workspace_of(reduction, array);
       timed_ = std::max(timed_, needed.bytes() + (half ? 2 * needed.sums : 0));
     }
   }
@@ -377,7 +383,9 @@ class DryRun {
         bytes_of(arena_.host(), Memory::communication, messages_of_reductions());
     if (!on_device()) {
       staging_.emplace(config_, stage_, run_.ranks, run_.machines);
-      hold_staging();
+      if (!prunes_before_the_first_step()) {
+        hold_staging();
+      }
     }
     const Tensor feedback = stage_.store().feedback();
     const size_t trial_feedback = trial_feedback_bytes(config_, feedback, run_.ranks);
@@ -536,9 +544,32 @@ class DryRun {
     stage_.measure();
   }
 
+  /// No gradient of the dense network is reduced, and no reduction of one is timed.
+  bool prunes_before_the_first_step() {
+    const std::vector<int64_t> steps = pruning_steps(config_.pruning);
+    return !pruned_ && !steps.empty() && steps.front() == 0 &&
+           kept_after(config_.pruning, specs_, 0, kept_) != kept_ &&
+           longest_timed_sums(config_, stage_).empty();
+  }
+
+  /// Sums of dense gradients over the replicas, one parameter at a time (Pruner).
+  size_t probe_staging() const {
+    int64_t longest = 0;
+    for (const sparse::ParameterSpec& spec : specs_) {
+      longest = std::max(longest, spec.prunable && !spec.borrowed ? spec.shape.count() : 0);
+    }
+    if (run_.ranks == 1 || longest == 0) {
+      return 0;
+    }
+    float unread = 0;
+    const Tensor gradient(&unread, DType::fp32, Shape{longest});
+    return parallel::sra_workspace(parallel::reduced_array({.data = gradient}, run_.ranks)).bytes();
+  }
+
   /// A pass that computes dense gradients of one layer at a time, with `heap` bytes outside the
   /// arena.
   void measure_probed(sparse::Store::Probed probed, size_t heap) {
+    const Buffer sums = bytes_of(arena_.host(), Memory::communication, probe_staging());
     stage_.store().set_gradient_probe([](const sparse::Parameter&, const Tensor&) {}, probed);
     stage_.measure();
     hold(heap);

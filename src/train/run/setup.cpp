@@ -344,11 +344,11 @@ void agree_on_copies(Run& run) {
 }
 
 /// Times storages left to "auto" at the density that pruning will reach, or takes those of the
-/// checkpoint to resume. Collective.
-void choose_auto_storages(const Opened& opened, Run& run) {
+/// checkpoint to resume. Returns them by parameter. Collective.
+std::map<std::string, std::string> choose_auto_storages(const Opened& opened, Run& run) {
   const RunPlan& plan = *run.plan;
   if (!has_auto_storage(plan.config, run.stage->store())) {
-    return;
+    return {};
   }
   const StorageChoiceInput input{.config = plan.config,
                                  .store = run.stage->store(),
@@ -362,7 +362,7 @@ void choose_auto_storages(const Opened& opened, Run& run) {
     set_storages(run.manifest.storages, run.stage->store());
     limit_copies(run.manifest.storages, run);
     run.note("storages as in the " + before->file);
-    return;
+    return run.manifest.storages;
   }
   const Span span(Track::compute, "time storages");
   auto groups = time_storages(input, run.backend->stream().threads(), run.stage->kernels());
@@ -383,6 +383,15 @@ void choose_auto_storages(const Opened& opened, Run& run) {
     run.note("storages, by time of a forward and backward:\n" + storage_table(groups));
   }
   run.manifest.storages = of_all_stages(chosen(), run.ranks->pipeline());
+  return chosen();
+}
+
+/// RunPlan has the memory of the rank that needs most, with storages that plans assume for "auto".
+void plan_this_rank(const std::map<std::string, std::string>& storages, Run& run) {
+  const RunPlan& plan = *run.plan;
+  const bool as_planned = storages.empty() && !plan.layout.pipelined() &&
+                          run.stage->store().options().sharding == nullptr;
+  run.planned = as_planned ? plan.fit.plan : plan.with_storages(storages);
 }
 
 /// Connects replicas and stages; loads the state of codecs and loss scale.
@@ -525,7 +534,7 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
       run.note(text);
     }
   }
-  choose_auto_storages(opened, run);
+  plan_this_rank(choose_auto_storages(opened, run), run);
   agree_on_copies(run);
   if (const std::string text = fp8_note(run.config(), run.stage->store()); !text.empty()) {
     run.note(text);

@@ -60,6 +60,7 @@ struct Run {
   std::unique_ptr<DataParallel> data_parallel;
   std::unique_ptr<Pipeline> pipeline;
 
+  MemoryPlan planned{};  ///< of this rank, with the storages that were chosen
   Manifest manifest;
   io::FileStamps data;  ///< of the files that training reads, since before their fingerprints
   LossScale loss_scale;

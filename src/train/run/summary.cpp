@@ -31,10 +31,16 @@ struct RankMemory {
   ArenaUse arena{}, pinned{};  ///< pinned: host memory beside a device
   size_t peak_rss = 0;
   size_t model_state = 0;
+  MemoryByKind planned{};                  ///< of the peak
+  size_t process = 0, pinned_planned = 0;  ///< likewise
 };
 
-RankMemory memory_of(Arena& arena) {
+RankMemory memory_of(const Run& run) {
+  Arena& arena = run.backend->arena();
   RankMemory memory{.arena = use_of(arena)};
+  memory.planned = run.planned.peak;
+  memory.process = run.planned.needed();
+  memory.pinned_planned = sum_of(run.planned.pinned);
   if (arena.on_device()) {
     memory.pinned = use_of(arena.host());
   }
@@ -120,19 +126,21 @@ void add_curves(const std::filesystem::path& metrics, bool of_images, Json& summ
       lines.empty() ? int64_t{0} : lines.back().value("allreduce_bytes", int64_t{0});
 }
 
-/// The plan of a rank, comparable with memory.ranks.
-Json planned_json(const Fit& fit, bool copies_checkpoints) {
+/// The plan of the rank that needs most, comparable with memory.ranks.
+Json planned_json(const std::vector<RankMemory>& ranks, const Fit& fit, bool copies_checkpoints) {
+  const RankMemory& most = *std::ranges::max_element(
+      ranks, {}, [](const RankMemory& rank) { return sum_of(rank.planned); });
   Json planned;
   for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
-    planned[std::string(name_of(static_cast<Memory>(kind)))] = fit.plan.peak.at(kind);
+    planned[std::string(name_of(static_cast<Memory>(kind)))] = most.planned.at(kind);
   }
-  planned["all"] = sum_of(fit.plan.peak);
-  planned["process"] = fit.plan.needed();
+  planned["all"] = sum_of(most.planned);
+  planned["process"] = most.process;
   if (copies_checkpoints) {
     planned["checkpoint_copy"] = fit.plan.checkpoint_copy;
   }
-  if (const size_t pinned = sum_of(fit.plan.pinned); pinned > 0) {
-    planned["pinned"] = pinned;
+  if (most.pinned_planned > 0) {
+    planned["pinned"] = most.pinned_planned;
   }
   planned["budget"] = fit.budget > 0 ? Json(fit.budget) : Json();
   planned["micro_batch"] = fit.choice.micro_batch;
@@ -181,7 +189,7 @@ Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks)
   summary["steps"] = run.step;
   summary["finished"] = input.finished;
   summary["memory"] = memory_json(ranks);
-  summary["planned_peak"] = planned_json(run.plan->fit, run.copies_checkpoints);
+  summary["planned_peak"] = planned_json(ranks, run.plan->fit, run.copies_checkpoints);
   const size_t state = model_state_of(ranks, grid);
   summary["model_state_bytes"] = state;
   summary["model_state_bytes_per_parameter"] =
@@ -264,7 +272,7 @@ Json metrics_line(const StepReport& report) {
 void write_summary(const SummaryInput& input) {
   parallel::Communicator& comm = input.run.comm;
   std::vector<RankMemory> ranks(static_cast<size_t>(comm.size()));
-  const RankMemory mine = memory_of(input.run.backend->arena());
+  const RankMemory mine = memory_of(input.run);
   parallel::all_gather(comm, object_bytes(mine), std::as_writable_bytes(std::span(ranks)));
   if (comm.rank() == 0) {
     const parallel::Busy busy(comm);
