@@ -265,7 +265,7 @@ void register_plan(CLI::App& app, Action& chosen) {
   command
       ->add_option("--rounds", arguments->rounds,
                    "with --calibrate: at least so many rounds of trainings; each operation keeps "
-                   "its shortest time. Use 4 on a shared machine")
+                   "the median of its times. Use 4 on a shared machine")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   command->add_option("-o,--output", arguments->output,

@@ -10,7 +10,7 @@
 // several rounds a minute each.
 //
 // Trainings repeat until `seconds` have passed, and at least `rounds` times. Each operation keeps
-// its shortest time, so plans predict the machine without other load.
+// the median of its times, so plans predict the machine with the load that it usually has.
 #include <filesystem>
 #include <functional>
 

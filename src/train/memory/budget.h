@@ -38,8 +38,8 @@ size_t model_state_of(const MemoryByKind& bytes);
 
 /// The shape of one rank of a pipeline.
 struct StageShape {
-  int rank = 0;  ///< of the pipeline
-  std::optional<Layout> layout{};
+  int rank = 0;                    ///< of the pipeline
+  std::optional<Layout> layout{};  ///< only of asynchronous stages
   std::vector<PartShape> parts{};  ///< empty: all layers
   std::vector<size_t> numbers{};   ///< of its parameters in the network; empty: all, in order
   InitialMasks start;

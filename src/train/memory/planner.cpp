@@ -123,16 +123,23 @@ class Planner {
     const Layout layout = layout_for(micro_batches);
     const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
     const int64_t samples = share_of(config_, layout.grid.data) / micro_batches;
+    std::vector<size_t> boundary_bytes;
+    for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
+      boundary_bytes.push_back(message_bytes(input_, layout, boundary, samples));
+    }
+    // Only asynchronous stages need it, and a copy has the programs of all ranks.
+    const std::optional<Layout> needed =
+        layout.asynchronous() ? std::optional(layout) : std::nullopt;
     std::vector<StageShape> stages;
     for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
       const std::vector<PartShape> parts = layout.parts(rank);
       const std::vector<size_t> numbers = parameters_of(input_.layers, parts);
       StageShape stage{.rank = rank,
-                       .layout = layout,
+                       .layout = needed,
                        .parts = parts,
                        .numbers = numbers,
                        .start = masks_of_part(start_, numbers),
-                       .messages = messages(layout, rank, samples)};
+                       .messages = messages(layout, rank, boundary_bytes)};
       for (const size_t number : numbers) {
         if (network_[number].prunable && !prunable[number]) {
           stage.exclude.push_back(network_[number].name);
@@ -144,11 +151,12 @@ class Planner {
   }
 
   /// Bytes of a rank's message buffers, and of the other end's share of tied embeddings.
-  StageShape::Messages messages(const Layout& layout, int rank, int64_t samples) const {
+  StageShape::Messages messages(const Layout& layout, int rank,
+                                const std::vector<size_t>& boundary_bytes) const {
     const parallel::Schedule& schedule = layout.schedule;
     StageShape::Messages sum;
     for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
-      const size_t bytes = message_bytes(input_, layout, boundary, samples);
+      const size_t bytes = boundary_bytes[static_cast<size_t>(boundary)];
       const bool crosses = schedule.crosses(boundary);
       const bool touches =
           schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;

@@ -93,7 +93,12 @@ std::vector<sparse::ParameterSpec> specs_of(std::span<const std::unique_ptr<mode
                                             std::span<const PartShape> parts) {
   const std::vector<sparse::ParameterSpec> network = model::parameters_of(layers);
   const std::vector<size_t> numbers = parameters_of(layers, parts);
-  const size_t borrowed = numbers.size() - parameters_of(layers, parts, false).size();
+  size_t borrowed = numbers.size();
+  for (const PartShape& part : parts) {
+    for (size_t i = part.first; i < part.end; ++i) {
+      borrowed -= layers[i]->parameters().size();
+    }
+  }
   std::vector<sparse::ParameterSpec> specs;
   for (const size_t number : numbers) {
     specs.push_back(network[number]);
