@@ -282,10 +282,8 @@ std::map<std::string, std::string> texts_of_model(const CheckpointMeta& meta) {
 void ReservedDatasetWriter::finish() {
   guarded([&] {
     file_.finish();
-    check_system(file_.error() == 0, file_.error(),
-                 "{} cannot be written: {}; free space or fix the cause, then repeat the command "
-                 "(train: with --resume auto)",
-                 path_.string(), cause_of(file_.error()));
+    check_system(file_.error() == 0, file_.error(), "{} cannot be written: {}; {}", path_.string(),
+                 cause_of(file_.error()), kWriteAdvice);
   });
 }
 

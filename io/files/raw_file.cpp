@@ -225,9 +225,8 @@ void AtomicFile::commit() {
 }
 
 void AtomicFile::expect_written() const {
-  check_system(file_.error() == 0, file_.error(),
-               "{} cannot be written: {}; free space or fix the cause, then repeat the command",
-               path_.string(), cause_of(file_.error()));
+  check_system(file_.error() == 0, file_.error(), "{} cannot be written: {}; {}", path_.string(),
+               cause_of(file_.error()), kWriteAdvice);
 }
 
 void GrowingFile::append(std::string_view bytes) {
@@ -238,11 +237,8 @@ void GrowingFile::append(std::string_view bytes) {
 void GrowingFile::sync() const { expect_written(file_.flush()); }
 
 void GrowingFile::expect_written(int error) const {
-  check_system(
-      error == 0, error,
-      "{} cannot be written: {}; free space or fix the cause, then repeat the command (train: "
-      "with --resume auto)",
-      path_.string(), cause_of(error));
+  check_system(error == 0, error, "{} cannot be written: {}; {}", path_.string(), cause_of(error),
+               kWriteAdvice);
 }
 
 }  // namespace espalier::io

@@ -12,6 +12,10 @@
 
 namespace espalier::io {
 
+/// Ends the messages of files that cannot be written.
+inline constexpr std::string_view kWriteAdvice =
+    "free space or fix the cause, then repeat the command (train: with --resume auto)";
+
 /// The bytes of a file, read and written at offsets. Errors are sticky: after the first failed
 /// write the file accepts and drops all further writes, and `error()` keeps the cause. HDF5 needs
 /// that: it cannot close a file whose last writes fail, and then aborts or loops when the process

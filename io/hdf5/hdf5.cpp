@@ -185,8 +185,7 @@ void File::State::expect(bool ok, std::string_view action, std::string_view path
   throw Failure(
       fmt::format("{}: cannot {}{}{}: {}{}", label, action, path.empty() ? "" : " ", path,
                   system ? cause_of(raw->error()) : library_cause(),
-                  writing  ? "; free space or fix the cause, then repeat the command (train: with "
-                             "--resume auto)"
+                  writing  ? fmt::format("; {}", kWriteAdvice)
                   : system ? ""
                            : "; the file is truncated, damaged or not HDF5, use another file"),
       // A block that cannot be read is damage; other causes (too many open files) say nothing about

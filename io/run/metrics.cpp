@@ -260,8 +260,8 @@ void RunLock::write_holder() const {
   if (error == 0 && put < static_cast<ssize_t>(holder_.size())) {
     error = ENOSPC;
   }
-  check_system(error == 0, error, "{} cannot be written: {}; free space or fix the cause",
-               path_.string(), cause_of(error));
+  check_system(error == 0, error, "{} cannot be written: {}; {}", path_.string(), cause_of(error),
+               kWriteAdvice);
 }
 
 void RunLock::check() const {

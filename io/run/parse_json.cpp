@@ -36,8 +36,9 @@ std::string json_fault(std::string_view text) {
   try {
     return fmt::format("it has type {}", nlohmann::json::parse(text).type_name());
   } catch (const nlohmann::json::parse_error& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 4: syntax error while
-    // parsing value - invalid literal; last read: '…'", of which the last part may be long.
+    // The library's message is "[json.exception.parse_error.101] parse error at line 1, column 4:
+    // syntax error while parsing value - invalid literal; last read: '…'". The text that was read
+    // last may be long.
     constexpr size_t kMost = 160;
     std::string fault = error.what();
     const size_t place = fault.find(" at line ");

@@ -134,7 +134,7 @@ std::vector<int> HierarchicalReduction::missing() const {
                                  : renumbered(within_.missing(), *node_, comm_);
 }
 
-/// Of several sums by sra, one after the other: each keeps its memory.
+/// Of two reductions with memory of their own.
 Workspace sum(const Workspace& a, const Workspace& b) {
   return {.staging = a.staging + b.staging, .sums = a.sums + b.sums};
 }

@@ -83,9 +83,11 @@ std::string_view best_reduction(const Membership& members) {
 Workspace workspace_of(std::string_view name, const ReducedArray& array, Phases phases) {
   const bool two_levels =
       array.machines == 0 || (array.machines > 1 && array.machines < array.ranks);
-  const ReductionEntry& entry = phases != Phases::both ? kSra
-                                : name == "auto"       ? (two_levels ? kHierarchical : kSra)
-                                                       : find(reductions(), "reduction", name);
+  const std::string_view chosen = phases != Phases::both ? kSra.name
+                                  : name != "auto"       ? name
+                                  : two_levels           ? kHierarchical.name
+                                                         : kSra.name;
+  const ReductionEntry& entry = find(reductions(), "reduction", chosen);
   const Workspace own = entry.workspace(array);
   // Messages of other pieces than sra's may be longer than the array's share of them.
   return array.message_share ? own.with(sra_workspace(array)) : own;

@@ -32,10 +32,11 @@ bool is_nonzero(Bits bits) {
   return (bits & kMagnitude<Bits>) != 0;
 }
 
-/// What a type cannot hold.
+/// The range of a type.
 struct Range {
-  uint32_t infinite;  ///< the bits
-  std::string_view largest, advice;
+  uint32_t infinite;         ///< bits of infinity
+  std::string_view largest;  ///< its largest number
+  std::string_view advice;   ///< what to do about larger values
 };
 
 Range range_of(DType dtype) {

@@ -18,6 +18,8 @@ namespace {
 constexpr size_t kBest = 10;
 constexpr std::array kReductions{"sra", "ring", "hierarchical"};
 constexpr std::array kCodecs{"fp32", "maxmin:8", "maxmin:4"};
+/// Reductions of a run differ by fewer bytes of memory.
+constexpr double kMostStaging = 128 << 20;
 constexpr std::array<int64_t, 2> kChunks{2, 4};  // stages a rank, of schedules that support several
 
 /// The first sentence of a message, with N for its numbers: one reason for many layouts.
@@ -279,7 +281,7 @@ class Search {
       set(variant);
       layout.ends = cuts.by_computing;
       try_layout(shape, layout, network, cuts);
-      if (shape.stages > 1 && shape.stages < predictor_.ranks()) {
+      if (may_gain_by_exchange(shape, cuts)) {
         layout.ends = train::balance_ranks(predictor_.layer_seconds(config_, layout, network),
                                            layout.schedule);
         if (layout.ends != cuts.by_computing) {
@@ -290,12 +292,22 @@ class Search {
     }
   }
 
-  /// What layouts of one shape share.
+  /// Results that the layouts of one shape share. A cut divides the layers among the stages.
   struct Cuts {
     std::vector<size_t> by_computing;  ///< ends of the stages, of equal computing times
-    std::map<std::vector<size_t>, PipelineTimes> pipelines;
+    std::map<std::vector<size_t>, PipelineTimes> pipelines;   ///< by the ends of the stages
     std::set<std::tuple<int64_t, std::string, double>> seen;  ///< reductions of equal steps
   };
+
+  /// Whether a division by computing, reduction and update is tried: the one by computing is not
+  /// too large, and would be among the results if it exchanged nothing.
+  bool may_gain_by_exchange(const Shape& shape, const Cuts& cuts) const {
+    if (shape.stages == 1 || shape.stages == predictor_.ranks()) {
+      return false;
+    }
+    const auto first = cuts.pipelines.find(cuts.by_computing);
+    return first != cuts.pipelines.end() && improves(shape.stages, first->second.end);
+  }
 
   void try_layout(const Shape& shape, const train::Layout& layout, const NetworkTimes& network,
                   Cuts& cuts) {
@@ -332,9 +344,12 @@ class Search {
     try {
       config::validate(config_);
       StepPrediction step = predictor_.predict(config_);
-      if (const auto needed = static_cast<double>(step.plan.fit.plan.needed()); needed > limit_) {
+      const train::MemoryPlan& memory = step.plan.fit.plan;
+      if (const auto needed = static_cast<double>(memory.needed()); needed > limit_) {
         note_size(shape_text(shape), needed);
-        if (usual) {
+        const size_t messages = memory.peak.at(static_cast<size_t>(Memory::communication));
+        const double staging = std::min(static_cast<double>(messages), kMostStaging);
+        if (usual && needed - staging > limit_) {  // too large with each reduction and codec
           too_large_.insert(memory_key(shape));
         }
         refuse(shape.stages, 1, too_large());
@@ -378,21 +393,20 @@ class Search {
     config_.parallel.codec.fallback = variant.codec;
   }
 
-  /// The choices that decide the memory of a layout; the last is its micro-batch.
-  using MemoryKey = std::tuple<std::string, std::string, int64_t, std::string, std::string,
-                               std::string, int, std::string, int64_t, int64_t>;
+  /// The choices that decide the memory of a layout, but for kMostStaging; the last is its
+  /// micro-batch.
+  using MemoryKey =
+      std::tuple<std::string, std::string, int64_t, int, std::string, int64_t, int64_t>;
   MemoryKey memory_key(const Shape& shape) const {
-    const io::ParallelConfig& parallel = config_.parallel;
-    return {shape.storage,      config_.train.recompute, parallel.zero,
-            parallel.reduction, parallel.codec.fallback, parallel.rank_order,
-            shape.stages,       parallel.schedule,       shape.chunks,
+    return {shape.storage,    config_.train.recompute,   config_.parallel.zero,
+            shape.stages,     config_.parallel.schedule, shape.chunks,
             shape.micro_batch};
   }
   /// Whether the same with an equal or a smaller micro-batch was too large.
   bool known_too_large(const Shape& shape) const {
     const MemoryKey key = memory_key(shape);
     MemoryKey least = key;
-    std::get<9>(least) = 0;
+    std::get<6>(least) = 0;
     const auto known = too_large_.lower_bound(least);
     return known != too_large_.end() && *known <= key;
   }
@@ -414,7 +428,7 @@ class Search {
     }
   }
 
-  /// Keeps the layouts with the smallest bounds of their memory, of those that are too large.
+  /// Keeps the 64 layouts with the smallest bounds of their memory, of those that are too large.
   void note_bound(const Shape& shape, const train::Layout& layout, double bound) {
     constexpr size_t kMost = 64;
     if (smallest_.size() == kMost && bound >= smallest_.rbegin()->first) {
@@ -430,7 +444,7 @@ class Search {
     }
   }
 
-  /// Plans these layouts until no other one can need less.
+  /// Plans the memory of these layouts, until the bounds of the others are larger.
   void find_least_memory() {
     for (const auto& [bound, layout] : smallest_) {
       if (found_.least_memory > 0 && bound >= found_.least_memory) {

@@ -35,7 +35,8 @@ struct SearchResult {
   std::map<std::string, size_t> refused;  ///< reasons, with the number of layouts
   /// Of each number of stages without a layout, the most frequent reason.
   std::map<int64_t, std::string> impossible;
-  /// If all layouts are too large: bytes of a rank of the smallest, and its choices.
+  /// If all layouts are too large: bytes of a rank of the smallest, of the 64 with the smallest
+  /// lower bounds, and its choices.
   double least_memory = 0;
   std::string least_shape;
 };

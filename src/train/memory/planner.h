@@ -21,7 +21,7 @@ struct PlanInput {
   int ranks = 1;
   int rank = 0;     ///< rank whose slices of a sharded optimizer and of reductions are planned
   int threads = 1;  ///< per rank
-  int machine_ranks = 0;      ///< of each machine, consecutive; 0: unknown
+  int machine_ranks = 0;      ///< ranks of each machine, numbered consecutively; 0: unknown
   kernels::Planning place{};  ///< device or host whose memory is planned
   /// Route of messages between ranks.
   parallel::CarrierKind carrier = parallel::CarrierKind::host;

@@ -386,7 +386,8 @@ std::map<std::string, std::string> choose_auto_storages(const Opened& opened, Ru
   return chosen();
 }
 
-/// RunPlan has the memory of the rank that needs most, with storages that plans assume for "auto".
+/// Plans the memory of this rank with its storages. RunPlan has that of the rank that needs most,
+/// with the storages that plans assume for "auto".
 void plan_this_rank(const std::map<std::string, std::string>& storages, Run& run) {
   const RunPlan& plan = *run.plan;
   const bool as_planned = storages.empty() && !plan.layout.pipelined() &&
