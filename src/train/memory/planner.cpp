@@ -55,11 +55,11 @@ class Planner {
     const int stage = grid_.place_of(input_.rank).stage;
     const PassChoice choice{.micro_batch = fit.choice.micro_batch,
                             .recompute = fit.recompute(stage)};
-    return run.stages ? plan_stage(config_, run,
-                                   run.stages(share_of(config_, run.ranks) /
-                                              choice.micro_batch)[static_cast<size_t>(stage)],
-                                   choice)
-                      : plan_memory(config_, run, choice);
+    if (!run.stages) {
+      return plan_memory(config_, run, choice);
+    }
+    const int64_t micro_batches = share_of(config_, run.ranks) / choice.micro_batch;
+    return plan_stage(config_, run, stages_for(micro_batches, stage, stage + 1).front(), choice);
   }
 
   /// Empty: too large, or batch or layers are not divisible.
@@ -85,7 +85,9 @@ class Planner {
                  .reduces_on_device = input_.reduces_on_device && grid_.data > 1,
                  .replica = replica};
     if (grid_.pipeline > 1 || config_.parallel.delay_stages > 1 || schedule_needs_more()) {
-      run.stages = [this](int64_t micro_batches) { return stages_for(micro_batches); };
+      run.stages = [this](int64_t micro_batches) {
+        return stages_for(micro_batches, 0, grid_.pipeline);
+      };
     }
     return run;
   }
@@ -119,7 +121,8 @@ class Planner {
     return make_layout(config_, input_.ranks, micro_batches, input_.times);
   }
 
-  std::vector<StageShape> stages_for(int64_t micro_batches) const {
+  /// Of ranks [first, end) of the pipeline.
+  std::vector<StageShape> stages_for(int64_t micro_batches, int first, int end) const {
     const Layout layout = layout_for(micro_batches);
     const std::vector<bool> prunable = prunable_of(network_, config_.pruning);
     const int64_t samples = share_of(config_, layout.grid.data) / micro_batches;
@@ -131,7 +134,7 @@ class Planner {
     const std::optional<Layout> needed =
         layout.asynchronous() ? std::optional(layout) : std::nullopt;
     std::vector<StageShape> stages;
-    for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
+    for (int rank = first; rank < end; ++rank) {
       const std::vector<PartShape> parts = layout.parts(rank);
       const std::vector<size_t> numbers = parameters_of(input_.layers, parts);
       StageShape stage{.rank = rank,
