@@ -42,6 +42,7 @@ template <class F, class In, class Out>
 /// Transposes the band into the result's rows.
 template <class F, class In, class Out>
 void put_band(const Epilogue& e, const float* band, const Place& p) {
+  constexpr int64_t kAhead = 8 * kLanes;
   for (int64_t lane = 0; lane < p.row; lane += kLanes) {
     const int64_t part = lane / kLanes % p.lane_tokens;
     const int64_t* rows = p.rows + lane - part * kLanes;
@@ -52,6 +53,11 @@ void put_band(const Epilogue& e, const float* band, const Place& p) {
         square[i] = i < width ? read_vector(band + (f + i) * p.row + lane) : Vector{};
       }
       transpose(square);
+      // Rows are pages apart: hardware prefetchers do not follow sixteen at once.
+      for (int64_t i = 0; i < kLanes; ++i) {
+        const int64_t row = rows[lane_token(p.lane_tokens, part, i)];
+        __builtin_prefetch(row_of<Out>(e.out, most(0, row)) + p.feature + f + kAhead, 1);
+      }
       for (int64_t i = 0; i < kLanes; ++i) {
         const int64_t row = rows[lane_token(p.lane_tokens, part, i)];
         if (row < 0) {

@@ -14,7 +14,9 @@ struct Sampled {
   int64_t tokens() const { return packed_row() * kernels.lane_tokens; }  ///< of a block
   /// Which of `threads` threads sums a tile: all have about as many elements.
   int64_t thread_of(int64_t tile, int64_t threads) const {
-    return tiles.tiles.first[tile] * threads / tiles.tiles.capacity;
+    const Tiles& all = tiles.tiles;
+    const int64_t end = tile + 1 < all.tiles() ? all.first[tile + 1] : all.capacity;
+    return (all.first[tile] + end) * threads / (2 * all.capacity);
   }
 };
 
