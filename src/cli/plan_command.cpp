@@ -142,6 +142,9 @@ int predict(const PlanArguments& arguments, const Trial& trial = nullptr) {
   } else {
     print(found.text());
   }
+  check(measured || found.best_fits(),
+        "no planned layout fits the devices; the notes of the plan say what a rank needs and what "
+        "would help");
   return 0;
 }
 
@@ -192,9 +195,10 @@ int predict_and_try(PlanArguments arguments) {
 }
 
 int measure(const PlanArguments& arguments) {
+  check(arguments.train.config.empty() && arguments.machine.empty() && !arguments.search,
+        "--calibrate measures this machine: leave the config, --machine and --search out");
   check(arguments.trace.empty(), "--calibrate predicts no step: leave --trace out");
   check(!arguments.output.empty(), "--calibrate needs -o FILE, where the machine is written");
-  check_output(arguments.output, std::array{arguments.train.config});
   return on_ranks(io::Config(), [&](parallel::Communicator& comm, const auto& /*on_failure*/) {
     const planner::Machine machine =
         planner::calibrate(comm, {.threads = arguments.threads,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/cli/console.h"
@@ -146,31 +147,6 @@ Json json_of(std::string name, const std::vector<planner::ScalingPoint>& points)
   return json;
 }
 
-/// `measured`: some layouts of the table are.
-std::vector<std::string> row_of(const PlannedLayout& layout, const StepPrediction& best,
-                                bool measured) {
-  const StepPrediction& found = layout.step;
-  std::vector<std::string> row{fmt::format("{}", found.ranks),
-                               fmt::format("{}", found.plan.layout.grid.pipeline),
-                               schedule_of(found),
-                               fmt::format("{} x {}", found.micro_batches, found.micro_batch),
-                               layout.config.sparse.storage.fallback,
-                               std::string(name_of(found.plan.fit.choice.recompute)),
-                               exchange_of(layout),
-                               milliseconds_text(found.step),
-                               milliseconds_text(found.compute),
-                               milliseconds_text(found.waiting),
-                               milliseconds_text(found.reduction),
-                               milliseconds_text(found.update),
-                               fmt::format("{:.1f}", found.samples_per_s),
-                               bytes_text(static_cast<double>(found.plan.fit.plan.needed())),
-                               planner::beside(best, found)};
-  if (measured) {
-    row.push_back(layout.measured ? milliseconds_text(*layout.measured) : "-");
-  }
-  return row;
-}
-
 /// The operations that take most of the computing time.
 std::string operations_text(const StepPrediction& found) {
   std::vector<std::pair<double, std::string>> all;
@@ -306,16 +282,16 @@ std::vector<std::string> PlanOutput::notes() const {
   if (!assumed_.empty()) {
     notes.push_back("assumed: " + assumed_);
   }
-  const double memory = machine_.memory * run_.tensor.ways;
   for (const PlannedLayout& layout : plans_.found) {
-    const StepPrediction& step = layout.step;
-    if (!planner::fits(step, machine_, run_.tensor)) {
-      notes.push_back(fmt::format(
-          "over {} ranks a rank needs {}, and a device has {}: use more stages "
-          "(parallel.pipeline), train.recompute, pruning before the first step, or --search",
-          step.ranks, bytes_text(static_cast<double>(step.plan.fit.plan.needed())),
-          bytes_text(memory)));
+    if (!planner::fits(layout.step, machine_, run_.tensor)) {
+      notes.push_back(planner::shortage(run_, machine_, layout));
     }
+  }
+  if (const auto faster = planner::faster_storage(run_, machine_, plans_.found[best_])) {
+    notes.push_back(fmt::format(
+        "with sparse.storage = \"{}\" the layers would compute in {} of the time, if the memory "
+        "suffices",
+        faster->storage, percent(faster->share)));
   }
   if (const double host = planner::host_memory(ranks_of_best());
       machine_.host_memory > 0 && host > machine_.host_memory) {
@@ -359,14 +335,56 @@ Json PlanOutput::best_json() const {
   return json;
 }
 
-const StepPrediction& PlanOutput::best_over(int ranks) const {
-  const StepPrediction* best = nullptr;
+const PlannedLayout& PlanOutput::best_over(int ranks) const {
+  const auto order = [this](const PlannedLayout& layout) {
+    return std::tuple(!planner::fits(layout.step, machine_, run_.tensor), !layout.measured,
+                      layout.measured.value_or(layout.step.step));
+  };
+  const PlannedLayout* best = nullptr;
   for (const PlannedLayout& one : plans_.found) {
-    if (one.step.ranks == ranks && (best == nullptr || one.step.step < best->step)) {
-      best = &one.step;
+    if (one.step.ranks == ranks && (best == nullptr || order(one) < order(*best))) {
+      best = &one;
     }
   }
   return *best;
+}
+
+std::string PlanOutput::beside(const PlannedLayout& layout) const {
+  const PlannedLayout& best = best_over(layout.step.ranks);
+  if (!planner::fits(layout.step, machine_, run_.tensor)) {
+    return "does not fit";
+  }
+  if (best.measured) {
+    return layout.measured == best.measured ? "best"
+           : layout.measured
+               ? fmt::format("measured {:+.1f} %", 100 * (*layout.measured / *best.measured - 1))
+               : "not measured";
+  }
+  return planner::beside(best.step, layout.step);
+}
+
+/// `measured`: some layouts of the table are.
+std::vector<std::string> PlanOutput::row_of(const PlannedLayout& layout, bool measured) const {
+  const StepPrediction& found = layout.step;
+  std::vector<std::string> row{fmt::format("{}", found.ranks),
+                               fmt::format("{}", found.plan.layout.grid.pipeline),
+                               schedule_of(found),
+                               fmt::format("{} x {}", found.micro_batches, found.micro_batch),
+                               layout.config.sparse.storage.fallback,
+                               std::string(name_of(found.plan.fit.choice.recompute)),
+                               exchange_of(layout),
+                               milliseconds_text(found.step),
+                               milliseconds_text(found.compute),
+                               milliseconds_text(found.waiting),
+                               milliseconds_text(found.reduction),
+                               milliseconds_text(found.update),
+                               fmt::format("{:.1f}", found.samples_per_s),
+                               bytes_text(static_cast<double>(found.plan.fit.plan.needed())),
+                               beside(layout)};
+  if (measured) {
+    row.push_back(layout.measured ? milliseconds_text(*layout.measured) : "-");
+  }
+  return row;
 }
 
 Json PlanOutput::json() const {
@@ -389,14 +407,23 @@ Json PlanOutput::json() const {
   for (const PlannedLayout& layout : plans_.found) {
     Json& row = json["plans"].emplace_back(
         json_of(layout, planner::fits(layout.step, machine_, run_.tensor)));
-    row["beside_best"] = planner::beside(best_over(layout.step.ranks), layout.step);
+    row["beside_best"] = beside(layout);
   }
   for (const planner::BestOfStages& one : plans_.by_stages) {
     Json& row = json["by_stages"].emplace_back(one.layout ? json_of(*one.layout, true) : Json());
     row["ranks"] = one.ranks;
     row["stages"] = one.stages;
     if (one.layout) {
-      row["beside_best"] = planner::beside(best_over(one.ranks), one.layout->step);
+      row["beside_best"] = beside(*one.layout);
+    } else {
+      row["refused"] = one.refused;
+    }
+  }
+  for (const planner::ScalingPoint& one : plans_.own) {
+    Json& row = json["own"].emplace_back(one.layout ? json_of(*one.layout, true) : Json());
+    row["ranks"] = one.ranks;
+    if (one.layout) {
+      row["beside_best"] = beside(*one.layout);
     } else {
       row["refused"] = one.refused;
     }
@@ -428,17 +455,29 @@ std::string PlanOutput::text() const {
     rows.front().push_back("measured, ms");
   }
   for (const PlannedLayout& layout : plans_.found) {
-    rows.push_back(row_of(layout, best_over(layout.step.ranks), measured));
+    rows.push_back(row_of(layout, measured));
   }
   std::string text = fmt::format("on {}, predicted\n{}", machine_.name, table(rows));
   if (!plans_.by_stages.empty()) {
     rows.erase(rows.begin() + 1, rows.end());
     for (const planner::BestOfStages& one : plans_.by_stages) {
       if (one.layout) {
-        rows.push_back(row_of(*one.layout, best_over(one.ranks), measured));
+        rows.push_back(row_of(*one.layout, measured));
       }
     }
     text += "the fastest with each number of stages\n" + table(rows);
+  }
+  rows.erase(rows.begin() + 1, rows.end());
+  for (const planner::ScalingPoint& own : plans_.own) {
+    if (own.layout) {
+      rows.push_back(row_of(*own.layout, measured));
+    } else {
+      text += fmt::format("the config's own layout over {} ranks is impossible: {}\n", own.ranks,
+                          own.refused);
+    }
+  }
+  if (rows.size() > 1) {
+    text += "the config's own layout\n" + table(rows);
   }
   for (const planner::BestOfStages& one : plans_.by_stages) {
     if (!one.layout) {

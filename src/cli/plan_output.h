@@ -32,6 +32,7 @@ class PlanOutput {
 
   /// The fastest layout that fits; if none fits, the fastest.
   const planner::StepPrediction& best() const { return plans_.found[best_].step; }
+  /// Whether any layout fits the devices.
   bool best_fits() const { return planner::fits(best(), machine_, run_.tensor); }
   nlohmann::ordered_json json() const;
   std::string text() const;
@@ -45,8 +46,12 @@ class PlanOutput {
   std::vector<std::string> notes() const;
   /// The keys in which the best layout differs from the run's config, as "section.key=VALUE".
   std::vector<std::string> settings_of_best() const;
-  /// The layout over so many ranks whose predicted step is shortest.
-  const planner::StepPrediction& best_over(int ranks) const;
+  /// The best layout over so many ranks, of those that fit, if any: the fastest, by measured times if
+  /// there are some.
+  const planner::PlannedLayout& best_over(int ranks) const;
+  /// How a layout compares with the best of its ranks.
+  std::string beside(const planner::PlannedLayout& layout) const;
+  std::vector<std::string> row_of(const planner::PlannedLayout& layout, bool measured) const;
 
   const planner::PlannedRun& run_;
   const planner::Machine& machine_;

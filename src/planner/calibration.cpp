@@ -407,7 +407,10 @@ void measure_codecs(parallel::Communicator& comm, int threads, bool quick, Machi
 
 Machine calibrate(parallel::Communicator& comm, const CalibrationOptions& options) {
   Machine machine{.name = "this machine",
-                  .source = "measured by espalier plan --calibrate",
+                  .source = options.quick
+                                ? "measured by espalier plan --calibrate --quick: too few "
+                                  "measurements for predictions"
+                                : "measured by espalier plan --calibrate",
                   .memory = static_cast<double>(train::host_limit("/").bytes) / comm.size(),
                   .threads = options.threads};
   if (comm.rank() == 0) {  // first: a disk that cannot be written ends the command at once

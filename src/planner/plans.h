@@ -30,10 +30,18 @@ struct BestOfStages {
   std::string refused{};
 };
 
+/// A layout over a number of ranks, or the reason why there is none.
+struct ScalingPoint {
+  int ranks = 1;
+  std::optional<PlannedLayout> layout{};
+  std::string refused{};
+};
+
 struct Plans {
   std::vector<PlannedLayout> found;  ///< by ascending ranks, the fastest first
   std::vector<Refused> refused;
   std::vector<BestOfStages> by_stages;
+  std::vector<ScalingPoint> own;  ///< of a search: the layouts that the config has without one
 };
 
 /// How a layout compares with the best of its ranks: "+3.1 %: waiting +12 ms", with the part of the
@@ -43,8 +51,21 @@ std::string beside(const StepPrediction& best, const StepPrediction& other);
 /// Whether the devices have memory for the rank that needs most.
 bool fits(const StepPrediction& step, const Machine& machine, const TensorSplit& tensor);
 
-/// With `search` the ten fastest layouts over each number of ranks (search.h); else the run's own.
-/// Throws Failure for a number of ranks without a layout.
+/// Of a layout that does not fit: what a rank needs, and the settings that need less.
+std::string shortage(const PlannedRun& run, const Machine& machine, const PlannedLayout& layout);
+
+/// The storage in which the layers compute at least a quarter faster than in the layout's, if it
+/// has one storage for all pruned weights; and the share of the time that they need then.
+struct FasterStorage {
+  std::string storage;
+  double share = 1;
+};
+std::optional<FasterStorage> faster_storage(const PlannedRun& run, const Machine& machine,
+                                            const PlannedLayout& layout);
+
+/// With `search` the ten fastest layouts over each number of ranks (search.h); else the run's own:
+/// "auto" becomes the storage that is fastest for all matrices (a run takes the fastest for each),
+/// and the stages that a run would take. Throws Failure for a number of ranks without a layout.
 Plans plan_layouts(const PlannedRun& run, const Machine& machine, std::span<const int> ranks,
                    const std::optional<SearchOptions>& search);
 
@@ -52,17 +73,11 @@ Plans plan_layouts(const PlannedRun& run, const Machine& machine, std::span<cons
 size_t best_of(std::span<const PlannedLayout> found, const Machine& machine,
                const TensorSplit& tensor);
 
-/// The best layout over a number of ranks, or the reason why there is none.
-struct ScalingPoint {
-  int ranks = 1;
-  std::optional<PlannedLayout> layout{};
-  std::string refused{};
-};
-/// Points of the same run without pruning, in dense storage.
+/// The best layouts of the same run without pruning, in dense storage.
 std::vector<ScalingPoint> dense_scaling(const PlannedRun& run, const Machine& machine,
                                         std::span<const int> ranks,
                                         const std::optional<SearchOptions>& search);
-/// Points of layouts that are planned already.
+/// The best of layouts that are planned already.
 std::vector<ScalingPoint> scaling_of(const Plans& plans, const Machine& machine,
                                      const TensorSplit& tensor, std::span<const int> ranks);
 

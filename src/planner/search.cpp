@@ -11,6 +11,7 @@
 #include "sparse/weight/registry.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
+#include "src/train/memory/budget.h"
 
 namespace espalier::planner {
 namespace {
@@ -346,7 +347,7 @@ class Search {
       StepPrediction step = predictor_.predict(config_);
       const train::MemoryPlan& memory = step.plan.fit.plan;
       if (const auto needed = static_cast<double>(memory.needed()); needed > limit_) {
-        note_size(shape_text(shape), needed);
+        note_size(shape_text(shape), config_, needed);
         const size_t messages = memory.peak.at(static_cast<size_t>(Memory::communication));
         const double staging = std::min(static_cast<double>(messages), kMostStaging);
         if (usual && needed - staging > limit_) {  // too large with each reduction and codec
@@ -375,6 +376,7 @@ class Search {
     found_.best.insert(place, std::move(candidate));
     if (found_.best.size() > kBest) {
       found_.best.pop_back();
+      ++found_.slower;
     }
   }
 
@@ -411,7 +413,7 @@ class Search {
     return known != too_large_.end() && *known <= key;
   }
   std::string too_large() const {
-    return fmt::format("a rank needs more than {:.3g} GB", limit_ * 1e-9);
+    return fmt::format("a rank needs more than {}", train::size_text(static_cast<size_t>(limit_)));
   }
 
   std::string shape_text(const Shape& shape) const {
@@ -421,10 +423,11 @@ class Search {
         config_.parallel.zero);
   }
 
-  void note_size(const std::string& text, double bytes) {
+  void note_size(const std::string& text, const io::Config& config, double bytes) {
     if (found_.least_memory == 0 || bytes < found_.least_memory) {
       found_.least_memory = bytes;
       found_.least_shape = text;
+      found_.least_config = config;
     }
   }
 
@@ -452,7 +455,7 @@ class Search {
       }
       try {
         config::validate(layout.first);
-        note_size(layout.second,
+        note_size(layout.second, layout.first,
                   static_cast<double>(predictor_.predict(layout.first).plan.fit.plan.needed()));
       } catch (const Failure&) {  // impossible for another reason
       }
@@ -494,19 +497,26 @@ class Search {
   SearchResult found_;
 };
 
-/// Changes of the config that need less memory.
-std::vector<std::string> savings(const io::Config& config) {
-  std::vector<std::string> all{"more ranks", "more pruning"};
-  const auto add = [&](bool is_set, const char* setting) {
-    if (!is_set) {
-      all.emplace_back(setting);
+/// Of a search without a layout that fits: what the smallest needs, and what would help.
+std::string smallest_text(const PlannedRun& run, const Machine& machine, int ranks,
+                          const SearchResult& found) {
+  const double device = machine.memory * run.tensor.ways;
+  const auto size = [](double bytes) { return train::size_text(static_cast<size_t>(bytes)); };
+  std::string text =
+      fmt::format("; the smallest needs {} ({})", size(found.least_memory), found.least_shape);
+  const std::string& budget = run.config.train.memory_budget;
+  if (!budget.empty() && static_cast<double>(config::parse_bytes(budget)) < device) {
+    text += fmt::format("; train.memory_budget = \"{}\" allows less than the device's {}", budget,
+                        size(device));
+    if (found.least_memory <= device) {
+      return text + ", which would do: raise or remove it";
     }
-  };
-  add(config.train.dtype != "fp32", "train.dtype = \"bf16\"");
-  add(config.optimizer.state_bits == 8, "optimizer.state_bits = 8");
-  add(config.sparse.storage.fallback == "auto", "sparse.storage = \"auto\"");
-  add(config.train.recompute == "auto", "train.recompute = \"auto\"");
-  return all;
+    text += ", which would not do either";
+  }
+  StepPredictor predictor(run, machine, ranks);
+  const StepPrediction least = predictor.predict(*found.least_config);
+  return text + ". " + predictor.ways_to_fit(*found.least_config, least.plan, device) +
+         "; or more ranks";
 }
 
 }  // namespace
@@ -531,14 +541,9 @@ SearchResult search_layouts(const PlannedRun& run, const Machine& machine, int r
   if (found.best.empty()) {
     const auto most = std::ranges::max_element(found.refused, {},
                                                [](const auto& reason) { return reason.second; });
-    std::string least;
-    if (found.least_memory > 0) {
-      least = fmt::format("; the smallest needs {:.3g} GB ({}). Less memory is needed with {}",
-                          found.least_memory * 1e-9, found.least_shape,
-                          fmt::join(savings(run.config), ", "));
-    }
     fail("none of {} layouts over {} ranks is possible; for {} of them: {}{}", found.tried, ranks,
-         most->second, most->first, least);
+         most->second, most->first,
+         found.least_memory > 0 ? smallest_text(run, machine, ranks, found) : "");
   }
   return found;
 }

@@ -31,7 +31,7 @@ struct SearchResult {
   /// The fastest with each number of stages that has one.
   std::map<int64_t, Candidate> by_stages;
   size_t tried = 0;
-  size_t slower = 0;                      ///< left out by the bound of their time
+  size_t slower = 0;  ///< than the ten, or as fast as one that differs in reduction
   std::map<std::string, size_t> refused;  ///< reasons, with the number of layouts
   /// Of each number of stages without a layout, the most frequent reason.
   std::map<int64_t, std::string> impossible;
@@ -39,6 +39,7 @@ struct SearchResult {
   /// lower bounds, and its choices.
   double least_memory = 0;
   std::string least_shape;
+  std::optional<io::Config> least_config{};
 };
 
 /// With storage "auto" all that hold the run's masks.

@@ -74,12 +74,12 @@ StepPredictor::StepPredictor(const PlannedRun& run, const Machine& machine, int 
 StepPrediction StepPredictor::predict(const io::Config& config) {
   // The micro-batch decides the times, and the times balance the stages.
   train::LayerTimes times = train::estimated_times(config, run_.problem);
-  train::Plan plan = plan_with(config, times);
+  train::Plan plan = train::make_plan(input_of(config, times));
   const NetworkTimes* counted =
       &network(config, choice_of(plan), defers_weights(plan.layout.schedule));
   if (plan.layout.pipelined() && config.parallel.partition.empty()) {
     times.layers = counted->passes;
-    plan = plan_with(config, times);
+    plan = train::make_plan(input_of(config, times));
     counted = &network(config, choice_of(plan), defers_weights(plan.layout.schedule));
   }
   StepPrediction found{.ranks = devices_, .micro_batch = plan.fit.choice.micro_batch};
@@ -94,19 +94,24 @@ StepPrediction StepPredictor::predict(const io::Config& config) {
   return found;
 }
 
-train::Plan StepPredictor::plan_with(const io::Config& config,
-                                     const train::LayerTimes& times) const {
-  return train::make_plan(
-      {.config = config,
-       .problem = run_.problem,
-       .layers = run_.layers,
-       .start = run_.start,
-       .times = times,
-       .ranks = ranks(),
-       .threads = static_cast<int>(machine_.threads),
-       .machine_ranks = machine_ranks_of(machine_, run_.tensor),
-       .place = kernels::planning(config.run.backend),
-       .carrier = train::planned_carrier(config, config.run.backend == "cuda")});
+train::PlanInput StepPredictor::input_of(const io::Config& config,
+                                         const train::LayerTimes& times) const {
+  return {.config = config,
+          .problem = run_.problem,
+          .layers = run_.layers,
+          .start = run_.start,
+          .times = times,
+          .ranks = ranks(),
+          .threads = static_cast<int>(machine_.threads),
+          .machine_ranks = machine_ranks_of(machine_, run_.tensor),
+          .place = kernels::planning(config.run.backend),
+          .carrier = train::planned_carrier(config, config.run.backend == "cuda")};
+}
+
+std::string StepPredictor::ways_to_fit(const io::Config& config, const train::Plan& plan,
+                                       double bytes) const {
+  const train::LayerTimes times = train::estimated_times(config, run_.problem);
+  return train::ways_to_fit(input_of(config, times), plan, static_cast<size_t>(bytes));
 }
 
 double StepPredictor::seconds(const kernels::OperationRow& row) const {

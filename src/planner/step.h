@@ -88,6 +88,9 @@ class StepPredictor {
   /// train.memory_budget.
   StepPrediction predict(const io::Config& config);
 
+  /// Settings with which a rank of this plan of `config` would need less (train::ways_to_fit).
+  std::string ways_to_fit(const io::Config& config, const train::Plan& plan, double bytes) const;
+
   // Its parts, for a search:
 
   int ranks() const { return devices_ / ways_; }
@@ -111,7 +114,7 @@ class StepPredictor {
                       const NetworkTimes& network) const;
 
  private:
-  train::Plan plan_with(const io::Config& config, const train::LayerTimes& times) const;
+  train::PlanInput input_of(const io::Config& config, const train::LayerTimes& times) const;
   double seconds(const kernels::OperationRow& row) const;
   double seconds_of_all(const Operations& operations) const;
   Links links_of(const train::Layout& layout) const;

@@ -56,12 +56,13 @@ function drawTables() {
       one.storage, one.recompute, one.exchange, fixed(one.step_ms),
       ...PARTS.map(([name]) => fixed(one[name + "_ms"])), one.samples_per_s.toFixed(1), bytesText(one.memory) + (one.fits ? "" : " – too much"), one.beside_best, ...(MEASURED ? [one.measured_ms == null ? "–" : fixed(one.measured_ms)] : [])]),
     { rowClass: (i) => i === PLAN.best.plan ? "best" : "", cellClass: (i, column) => column === 13 && !PLAN.plans[i].fits ? "over" : "" });
-  const byStages = PLAN.by_stages || [];
-  byId("by-stages-section").hidden = byStages.length === 0;
-  fillTable(byId("by-stages"), ["ranks", "stages", "schedule", "micro-batch", "storage", "recompute", "exchange", "step, ms", "memory", "beside the best"],
-    byStages.map((one) => one.refused ? [one.ranks, one.stages, ...Array(7).fill("–"), one.refused] :
-      [one.ranks, one.stages, one.schedule, `${one.micro_batches} × ${one.micro_batch}`, one.storage, one.recompute, one.exchange,
-        fixed(one.step_ms), bytesText(one.memory), one.beside_best]));
+  for (const [id, rows] of [["by-stages", PLAN.by_stages || []], ["own", PLAN.own || []]]) {
+    byId(id + "-section").hidden = rows.length === 0;
+    fillTable(byId(id), ["ranks", "stages", "schedule", "micro-batch", "storage", "recompute", "exchange", "step, ms", "memory", "beside the best"],
+      rows.map((one) => one.refused ? [one.ranks, one.stages ?? "–", ...Array(7).fill("–"), one.refused] :
+        [one.ranks, one.stages, one.schedule, `${one.micro_batches} × ${one.micro_batch}`, one.storage, one.recompute, one.exchange,
+          fixed(one.step_ms), bytesText(one.memory), one.beside_best]), { cellClass: (_, column) => column === 9 ? "wrapped" : "" });
+  }
   byId("refused-section").hidden = PLAN.refused.length === 0;
   fillTable(byId("refused"), ["ranks", "layouts", "of", "reason"],
     PLAN.refused.map((one) => [one.ranks, one.layouts, one.tried, one.reason]), { cellClass: (_, column) => column === 3 ? "wrapped" : "" });

@@ -212,6 +212,11 @@ TEST(PlanPage, ErrorsNameTheFixAndWriteNothing) {
     EXPECT_FALSE(here.has("p.html") || here.has("t.json")) << arguments;
   }
   EXPECT_EQ(here.read("c.toml"), Workplace::config());
+  const Ran large = here.run("plan c.toml --machine small.toml");
+  expect_error(large, 1, "no planned layout fits");
+  EXPECT_NE(large.out.find("does not fit"), std::string::npos) << large.out;
+  EXPECT_NE(large.out.find("To fit, with what a rank would then need"), std::string::npos);
+  expect_error(here.run("plan c.toml --calibrate -o p.html"), 1, "leave the config");
   expect_error(here.run("plan --calibrate -o p.html --trace t.json"), 1, "leave --trace out");
   EXPECT_FALSE(here.has("p.html"));
 }

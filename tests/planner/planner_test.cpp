@@ -1,13 +1,15 @@
 // The planner: machine files, times of operations, and steps against what they are sums of.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <fstream>
 #include <numeric>
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "parallel/wire/codec.h"
 #include "src/planner/calibration.h"
-#include "src/planner/search.h"
+#include "src/planner/plans.h"
+#include "src/train/memory/budget.h"
 #include "src/train/stage/layer_times.h"
 #include "tests/support/failure.h"
 #include "tests/support/ranks.h"
@@ -604,6 +606,11 @@ TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
   const SearchResult found = search_layouts(given.run(), machine, 4);
   ASSERT_EQ(found.best.size(), 10U);
   EXPECT_GT(found.slower, 100U) << "the bound leaves layouts out";
+  size_t counted = found.best.size() + found.slower;
+  for (const auto& [reason, layouts] : found.refused) {
+    counted += layouts;
+  }
+  EXPECT_EQ(counted, found.tried);
   EXPECT_TRUE(std::ranges::any_of(found.refused, [](const auto& reason) {
     return reason.first.starts_with("a rank needs more than");
   })) << "the memory does, too";
@@ -628,16 +635,28 @@ TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
   machine.memory = 0.5 * smallest;
   EXPECT_NE(failure_of([&] {
               search_layouts(given.run(), machine, 4);
-            }).find(fmt::format("the smallest needs {:.3g} GB", smallest * 1e-9)),
+            }).find("the smallest needs " + train::size_text(static_cast<size_t>(smallest))),
             std::string::npos);
   machine.memory = 1e6;
   EXPECT_NE(failure_of([&] {
               search_layouts(given.run(), machine, 4);
             }).find("layouts over 4 ranks is possible"),
             std::string::npos);
-  EXPECT_NE(
-      failure_of([&] { search_layouts(given.run(), machine, 4); }).find("; the smallest needs 0."),
-      std::string::npos);
+  const std::string failure = failure_of([&] { search_layouts(given.run(), machine, 4); });
+  EXPECT_NE(failure.find("; the smallest needs "), std::string::npos) << failure;
+  EXPECT_NE(failure.find("To fit, with what a rank would then need: "), std::string::npos)
+      << failure;
+}
+
+TEST(Search, NamesABudgetBelowTheDevice) {
+  const Machine machine = machine_of(kMachine);
+  Given given(gpt());
+  given.config.train.memory_budget = "1MB";
+  const std::string failure = failure_of([&] { search_layouts(given.run(), machine, 1); });
+  EXPECT_NE(failure.find("train.memory_budget = \"1MB\" allows less than the device's"),
+            std::string::npos)
+      << failure;
+  EXPECT_NE(failure.find("which would do: raise or remove it"), std::string::npos) << failure;
 }
 
 /// Convolutions compute long, and the gradients of fully connected layers are large.
@@ -685,6 +704,69 @@ TEST(Search, KeepsAScheduleThatTheConfigNames) {
   const Given free(config);
   EXPECT_NE(failure_of([&] { search_layouts(free.run(), machine, 4); }).find("a common step"),
             std::string::npos);
+}
+
+TEST(Plans, TakeTheStagesThatARunWouldTake) {
+  Machine machine = machine_of(kMachine);
+  for (const double bandwidth : {1e6, 1e12}) {  // of sums of gradients: slow, free
+    machine.levels.back().link.bytes_per_s = machine.levels.front().link.bytes_per_s = bandwidth;
+    Given given(gpt());
+    given.config.train.global_batch = 8;
+    given.config.train.micro_batch = 1;
+    int64_t expected = 1;
+    double shortest = 0;
+    for (const int64_t stages : {1, 2, 4}) {
+      given.config.parallel.pipeline = stages;
+      const double step = predict_step(given.run(), machine, 4).step;
+      if (shortest == 0 || step < 0.95 * shortest) {
+        shortest = step;
+        expected = stages;
+      }
+    }
+    given.config.parallel.pipeline = 0;
+    const Plans plans = plan_layouts(given.run(), machine, std::array{4}, {});
+    ASSERT_EQ(plans.found.size(), 1U);
+    EXPECT_EQ(plans.found.front().step.plan.layout.grid.pipeline, expected) << bandwidth;
+    EXPECT_DOUBLE_EQ(plans.found.front().step.step, shortest);
+    EXPECT_EQ(expected > 1, bandwidth == 1e6);
+  }
+}
+
+TEST(Plans, HaveTheConfigsOwnLayoutBesideASearch) {
+  Machine machine = machine_of(kMachine);
+  Given given(gpt());
+  given.config.parallel.pipeline = 2;
+  const double step = predict_step(given.run(), machine, 4).step;
+  const Plans plans = plan_layouts(given.run(), machine, std::array{4}, SearchOptions{});
+  ASSERT_EQ(plans.own.size(), 1U);
+  ASSERT_TRUE(plans.own.front().layout);
+  EXPECT_DOUBLE_EQ(plans.own.front().layout->step.step, step);
+  EXPECT_LE(plans.found.front().step.step, step);
+
+  machine.memory = 1e6;
+  const Plans large = plan_layouts(given.run(), machine, std::array{4}, {});
+  EXPECT_FALSE(fits(large.found.front().step, machine, {}));
+  const std::string text = shortage(given.run(), machine, large.found.front());
+  EXPECT_NE(
+      text.find("a device of \"test\" has 1.0 MiB. To fit, with what a rank would then need: "),
+      std::string::npos)
+      << text;
+}
+
+TEST(Plans, NameAFasterStorage) {
+  Machine machine = machine_of(kMachine);
+  machine.sparse_share = 1e-3;
+  Given given(gpt(0.9));
+  given.config.sparse.storage.fallback = "sparse";
+  const Plans slow = plan_layouts(given.run(), machine, std::array{1}, {});
+  const auto faster = faster_storage(given.run(), machine, slow.found.front());
+  ASSERT_TRUE(faster);
+  EXPECT_NE(faster->storage, "sparse");
+  EXPECT_LT(faster->share, 0.5);
+  given.config.sparse.storage.fallback = "auto";
+  const Plans fast = plan_layouts(given.run(), machine, std::array{1}, {});
+  EXPECT_LT(fast.found.front().step.step, slow.found.front().step.step);
+  EXPECT_FALSE(faster_storage(given.run(), machine, fast.found.front()));
 }
 
 TEST(Search, TriesCodecsOnlyIfAsked) {

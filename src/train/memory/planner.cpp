@@ -62,6 +62,10 @@ class Planner {
     return plan_stage(config_, run, stages_for(micro_batches, stage, stage + 1).front(), choice);
   }
 
+  std::string ways(const Fit& fit, size_t bytes) const {
+    return ways_to_fit(config_, run_shape(), fit.choice, bytes);
+  }
+
   /// Empty: too large, or batch or layers are not divisible.
   std::optional<Plan> plan_if_it_fits() const {
     try {
@@ -194,7 +198,6 @@ io::Config with_stages(io::Config config, int stages) {
 /// Stages with the shortest step, or the fewest; 0: no number of stages fits.
 int best_stages(const PlanInput& input, const io::Config& config, const InitialMasks& start,
                 bool fewest) {
-  constexpr double kWorthMore = 0.95;
   int best = 0;
   double shortest = 0;
   for (int stages = 1; stages <= input.ranks; ++stages) {
@@ -217,7 +220,7 @@ int best_stages(const PlanInput& input, const io::Config& config, const InitialM
                     .link = input.link,
                     .place = input.place};
     const double step = estimated_step(of, *plan);
-    if (best == 0 || step < kWorthMore * shortest) {
+    if (best == 0 || step < kWorthMoreStages * shortest) {
       best = stages;
       shortest = step;
     }
@@ -264,6 +267,11 @@ Plan make_plan(const PlanInput& input) {
                                   stages, input.ranks, unpruned));
   }
   return plan;
+}
+
+std::string ways_to_fit(const PlanInput& input, const Plan& plan, size_t bytes) {
+  const io::Config config = with_stages(input.config, static_cast<int>(plan.pipeline));
+  return Planner(input, config, input.start).ways(plan.fit, bytes);
 }
 
 double estimated_step(const PlanInput& input, const Plan& plan) {

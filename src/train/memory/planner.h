@@ -43,13 +43,20 @@ struct Plan {
 /// accept larger ones.
 void check_sizes(std::span<const std::unique_ptr<model::Layer>> layers);
 
+/// Of parallel.pipeline = "auto": more stages are taken if their step is shorter than this share.
+inline constexpr double kWorthMoreStages = 0.95;
+
 /// With parallel.pipeline = "auto" chooses among the stages that fit train.memory_budget those with
-/// the shortest step by estimated_step; more stages than necessary only if they save 5 %, because
-/// the times are measured. Asynchronous schedules take the fewest stages. Usually fewer stages are
-/// faster: they have fewer bubbles and messages, so a pruned model gains (Singh and Bhatele, IPDPS
-/// 2023). A note states the number for the unpruned model. Throws Failure, with the fix, if nothing
-/// fits.
+/// the shortest step by estimated_step; more stages than necessary only if they save 5 %
+/// (kWorthMoreStages), because the times are measured. Asynchronous schedules take the fewest
+/// stages. Usually fewer stages are faster: they have fewer bubbles and messages, so a pruned model
+/// gains (Singh and Bhatele, IPDPS 2023). A note states the number for the unpruned model. Throws
+/// Failure, with the fix, if nothing fits.
 Plan make_plan(const PlanInput& input);
+
+/// For a plan of these stages: settings with which a rank would need less, with its bytes, and
+/// whether these are at most `bytes` ("To fit, with what a rank would then need: …").
+std::string ways_to_fit(const PlanInput& input, const Plan& plan, size_t bytes);
 
 /// Seconds of a step of a synchronous plan, from `input.times` and `input.link`: the schedule,
 /// simulated, and the exposed sums of gradients (exchange/replica_times.h).
