@@ -46,8 +46,8 @@ class PlanOutput {
   std::vector<std::string> notes() const;
   /// The keys in which the best layout differs from the run's config, as "section.key=VALUE".
   std::vector<std::string> settings_of_best() const;
-  /// The best layout over so many ranks, of those that fit, if any: the fastest, by measured times if
-  /// there are some.
+  /// The best layout over so many ranks, of those that fit, if any: the fastest, by measured times
+  /// if there are some.
   const planner::PlannedLayout& best_over(int ranks) const;
   /// How a layout compares with the best of its ranks.
   std::string beside(const planner::PlannedLayout& layout) const;
