@@ -24,7 +24,7 @@
 namespace espalier::kernels::ESPALIER_ISA {
 
 /// Whether products of this matrix with `tokens` rows of activations use the unit: in bf16, from a
-/// density of 0.15 on; dW from 0.08 on. If not, the calls below must not be made.
+/// density of 0.15 on. If not, the calls below must not be made.
 bool multiplies_on_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens);
 bool samples_on_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens);
 

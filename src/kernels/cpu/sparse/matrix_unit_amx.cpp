@@ -23,7 +23,7 @@ constexpr int64_t kPassTokens = 512;      ///< tokens that share an expansion
 constexpr int64_t kSampledTokens = 2048;  ///< tokens that are packed at once for dW
 /// Below them, vectors are faster where the processor throttles the unit
 /// (benchmarks/results/amx.md).
-constexpr double kLeastDensity = 0.15, kLeastSampledDensity = 0.08;
+constexpr double kLeastDensity = 0.15;
 
 /// An element of an operand.
 using Half = uint16_t;
@@ -496,7 +496,7 @@ bool multiplies_on_matrix_unit(const SparseMatrix& weight, DType activations, in
 }
 
 bool samples_on_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens) {
-  return uses_unit(weight, activations, tokens, kLeastSampledDensity);
+  return uses_unit(weight, activations, tokens, kLeastDensity);
 }
 
 void matrix_unit_product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tensor& x,
