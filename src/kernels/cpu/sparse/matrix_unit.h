@@ -25,8 +25,7 @@ namespace espalier::kernels::ESPALIER_ISA {
 
 /// Whether products of this matrix with `tokens` rows of activations use the unit: in bf16, from a
 /// density of 0.15 on. If not, the calls below must not be made.
-bool multiplies_on_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens);
-bool samples_on_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens);
+bool uses_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens);
 
 /// y = x Wᵀ (TileUse::product) or dx = dy W (transposed). `x` has tokens, `epilogue.out` columns.
 void matrix_unit_product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tensor& x,

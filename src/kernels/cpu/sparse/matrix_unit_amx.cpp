@@ -196,14 +196,7 @@ struct Pattern {
   }
 };
 
-bool uses_unit(const SparseMatrix& weight, DType activations, int64_t tokens, double density) {
-  const auto kept = static_cast<double>(weight.positions.count);
-  return activations == DType::bf16 && tokens > 0 && kept > 0 &&
-         kept >= density * static_cast<double>(weight.positions.size);
-}
-
-/// `form`: under which it is kept.
-Pattern carve_pattern(Carver& carver, const SparseMatrix& weight, PositionForm form) {
+Pattern carve_pattern(Carver& carver, const SparseMatrix& weight) {
   Pattern pattern{.cols = weight.cols,
                   .panels = divide_up(weight.cols, kPanel),
                   .aligned = weight.cols % kDeep == 0};
@@ -219,7 +212,7 @@ Pattern carve_pattern(Carver& carver, const SparseMatrix& weight, PositionForm f
   } else {
     Carver sizes;
     carve(sizes);
-    const KeptForms::Place place = weight.forms->place(form, sizes.used);
+    const KeptForms::Place place = weight.forms->place(PositionForm::bits, sizes.used);
     Carver kept{place.memory};
     carve(kept);
     pattern.made = *place.made;
@@ -345,7 +338,7 @@ struct ProductMemory {
 
 ProductMemory carve_product(Carver& carver, const SparseMatrix& weight, bool turned, int64_t tokens,
                             int threads) {
-  ProductMemory m{.pattern = carve_pattern(carver, weight, PositionForm::bits)};
+  ProductMemory m{.pattern = carve_pattern(carver, weight)};
   const int64_t features = turned ? weight.cols : weight.rows;
   const int64_t depth = turned ? weight.rows : weight.cols;
   m.strip = strip_of(features, threads);
@@ -408,10 +401,7 @@ struct SampledMemory {
 
 SampledMemory carve_sampled_memory(Carver& carver, const SddmmArgs& args, int threads) {
   const SparseMatrix& weight = args.weight;
-  // The bits that all three products read, or, where only this one is on the unit, its own.
-  const bool shared = uses_unit(weight, args.x.dtype, args.x.rows(), kLeastDensity);
-  SampledMemory m{.pattern = carve_pattern(carver, weight,
-                                           shared ? PositionForm::bits : PositionForm::sampled)};
+  SampledMemory m{.pattern = carve_pattern(carver, weight)};
   const int64_t tokens = args.x.rows();
   m.strip = strip_of(weight.rows, threads);
   const int64_t steps = divide_up(least(tokens, kSampledTokens), kDeep);
@@ -491,12 +481,10 @@ void sample_strip(const SampledMemory& m, const SparseMatrix& weight, int64_t fi
 
 }  // namespace
 
-bool multiplies_on_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens) {
-  return uses_unit(weight, activations, tokens, kLeastDensity);
-}
-
-bool samples_on_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens) {
-  return uses_unit(weight, activations, tokens, kLeastDensity);
+bool uses_matrix_unit(const SparseMatrix& weight, DType activations, int64_t tokens) {
+  const auto kept = static_cast<double>(weight.positions.count);
+  return activations == DType::bf16 && tokens > 0 && kept > 0 &&
+         kept >= kLeastDensity * static_cast<double>(weight.positions.size);
 }
 
 void matrix_unit_product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tensor& x,

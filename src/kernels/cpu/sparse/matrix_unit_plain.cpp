@@ -2,13 +2,7 @@
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-bool multiplies_on_matrix_unit(const SparseMatrix& /*weight*/, DType /*activations*/,
-                               int64_t /*tokens*/) {
-  return false;
-}
-
-bool samples_on_matrix_unit(const SparseMatrix& /*weight*/, DType /*activations*/,
-                            int64_t /*tokens*/) {
+bool uses_matrix_unit(const SparseMatrix& /*weight*/, DType /*activations*/, int64_t /*tokens*/) {
   return false;
 }
 

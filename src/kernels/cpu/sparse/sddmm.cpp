@@ -112,7 +112,8 @@ void sample(const SddmmArgs& args, const Memory& m, int64_t share) {
   const Part blocks = blocks_of(m, row_group, args.weight.positions.count);
   const Part panels{tiles.panels * column_group / m.shares.column_groups,
                     tiles.panels * (column_group + 1) / m.shares.column_groups};
-  const Part rows{blocks.begin * tiles.block_rows, least(tiles.rows, blocks.end * tiles.block_rows)};
+  const Part rows{blocks.begin * tiles.block_rows,
+                  least(tiles.rows, blocks.end * tiles.block_rows)};
   const Part columns{panels.begin * tiles.panel(), least(tiles.cols, panels.end * tiles.panel())};
   float* dy = m.dy + column_group * (tiles.rows + 1) * row;
   float* x = m.x + row_group * tiles.cols * row;
@@ -137,7 +138,7 @@ void sddmm(Stream& stream, const SddmmArgs& args) {
   if (count == 0 || (args.accumulate && args.x.rows() == 0)) {
     return;
   }
-  if (samples_on_matrix_unit(args.weight, args.x.dtype, args.x.rows())) {
+  if (uses_matrix_unit(args.weight, args.x.dtype, args.x.rows())) {
     matrix_unit_sddmm(stream, args);
     return;
   }

@@ -56,7 +56,7 @@ void product(Stream& stream, const SparseMatrix& weight, TileUse use, const Tens
   if (tokens == 0 || epilogue.out.cols() == 0) {
     return;
   }
-  if (multiplies_on_matrix_unit(weight, x.dtype, tokens)) {
+  if (uses_matrix_unit(weight, x.dtype, tokens)) {
     matrix_unit_product(stream, weight, use, x, epilogue);
     return;
   }
