@@ -6,9 +6,11 @@
 #include <regex>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "sparse/weight/registry.h"
+#include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
 #include "src/train/memory/budget.h"
@@ -65,6 +67,7 @@ class Search {
       : run_(run),
         predictor_(run, machine, devices),
         config_(run.config),
+        moves_boundaries_(options.moves_boundaries),
         several_units_(machine.levels.front().ranks > 1 && devices > machine.levels.front().ranks) {
     const std::string& budget = config_.train.memory_budget;
     const double wanted =
@@ -86,6 +89,9 @@ class Search {
     std::ranges::stable_sort(shapes, {}, &Shape::bound);
     for (const Shape& shape : shapes) {
       try_shape(shape);
+    }
+    if (moves_boundaries_) {
+      move_boundaries();
     }
     explain_impossible();
     if (found_.best.empty()) {
@@ -272,14 +278,19 @@ class Search {
     Cuts cuts;
     cuts.by_computing = layout.ends;
     if (shape.stages > 1) {
-      std::vector<double> costs;
-      for (const parallel::StageTimes& layer : network.passes) {
-        costs.push_back(layer.forward + layer.backward());
-      }
-      cuts.by_computing = train::balance_ranks(costs, layout.schedule);
+      cuts.by_computing = train::balance_ranks(computing_times(network), layout.schedule);
+      layout.ends = cuts.by_computing;
     }
+    const std::vector<std::vector<size_t>> with_small_messages =
+        moves_boundaries_ && shape.stages > 1 ? divisions_with_small_messages(layout, network)
+                                              : std::vector<std::vector<size_t>>();
     for (const Variant& variant : all) {
       set(variant);
+      for (const std::vector<size_t>& ends : with_small_messages) {
+        layout.ends = ends;
+        ++found_.tried;
+        try_layout(shape, layout, network, cuts);
+      }
       layout.ends = cuts.by_computing;
       try_layout(shape, layout, network, cuts);
       if (may_gain_by_exchange(shape, cuts)) {
@@ -291,6 +302,55 @@ class Search {
         }
       }
     }
+  }
+
+  static std::vector<double> computing_times(const NetworkTimes& network) {
+    std::vector<double> times;
+    for (const parallel::StageTimes& layer : network.passes) {
+      times.push_back(layer.forward + layer.backward());
+    }
+    return times;
+  }
+
+  /// Divisions by computing time with smaller messages than that of the layout: one for each size
+  /// of a layer's output, cut only behind outputs of at most that size.
+  static std::vector<std::vector<size_t>> divisions_with_small_messages(
+      const train::Layout& layout, const NetworkTimes& network) {
+    const auto bytes_behind = [&](size_t layer) { return network.operations[layer].output_bytes; };
+    std::set<size_t> sizes;
+    for (size_t i = 0; i + 1 < network.operations.size(); ++i) {
+      sizes.insert(bytes_behind(i));
+    }
+    size_t largest = 0;
+    for (size_t i = 0; i + 1 < layout.ends.size(); ++i) {
+      largest = std::max(largest, bytes_behind(layout.ends[i] - 1));
+    }
+    const std::vector<double> times = computing_times(network);
+    std::vector<std::vector<size_t>> all;
+    for (const size_t size : sizes) {
+      if (size >= largest) {
+        break;
+      }
+      std::vector<double> group_times;  // layers between possible cuts
+      std::vector<size_t> group_ends;
+      double sum = 0;
+      for (size_t i = 0; i < times.size(); ++i) {
+        sum += times[i];
+        if (i + 1 == times.size() || bytes_behind(i) <= size) {
+          group_times.push_back(std::exchange(sum, 0));
+          group_ends.push_back(i + 1);
+        }
+      }
+      if (group_ends.size() < layout.ends.size()) {
+        continue;
+      }
+      std::vector<size_t> ends = train::balance_ranks(group_times, layout.schedule);
+      for (size_t& end : ends) {
+        end = group_ends[end - 1];
+      }
+      all.push_back(std::move(ends));
+    }
+    return all;
   }
 
   /// Results that the layouts of one shape share. A cut divides the layers among the stages.
@@ -378,6 +438,85 @@ class Search {
       found_.best.pop_back();
       ++found_.slower;
     }
+  }
+
+  /// Of the ten fastest, and the fastest with each number of stages.
+  void move_boundaries() {
+    std::vector<Candidate> starts = found_.best;
+    for (const auto& [stages, candidate] : found_.by_stages) {
+      if (!is_among_best(candidate.config)) {
+        starts.push_back(candidate);
+      }
+    }
+    for (Candidate& start : starts) {
+      if (start.config.parallel.pipeline > 1) {
+        move_boundaries(start);
+      }
+    }
+  }
+
+  void move_boundaries(const Candidate& start) {
+    const train::Plan& plan = start.prediction.plan;
+    train::Layout layout = plan.layout;
+    config_ = start.config;
+    const NetworkTimes& network =
+        predictor_.network(config_, plan.fit.choice, defers_weights(layout.schedule));
+    double shortest = start.prediction.step;
+    bool any = false;
+    for (bool again = true; again;) {
+      again = false;
+      for (size_t i = 0; i + 1 < layout.ends.size(); ++i) {
+        const size_t first = i == 0 ? 1 : layout.ends[i - 1] + 1;
+        for (size_t end = first; end < layout.ends[i + 1] && moves_left(layout); ++end) {
+          const size_t before = std::exchange(layout.ends[i], end);
+          StepPrediction step;
+          predictor_.add_step(config_, layout, network,
+                              predictor_.pipeline(config_, layout, network), step);
+          constexpr double kWorthMoving = 0.999;
+          if (step.step < kWorthMoving * shortest &&
+              predictor_.least_memory(config_, layout, network) <= limit_) {
+            shortest = step.step;
+            any = again = true;
+          } else {
+            layout.ends[i] = before;
+          }
+        }
+      }
+    }
+    if (any) {
+      ++found_.tried;
+      config_.parallel.partition = layout.partition();
+      replace(start);
+    }
+  }
+
+  /// By the layout of config_, which differs in its partition alone, if it fits.
+  void replace(const Candidate& slower) {
+    StepPrediction step = predictor_.predict(config_);
+    if (static_cast<double>(step.plan.fit.plan.needed()) > limit_) {
+      refuse(config_.parallel.pipeline, 1, too_large());
+      return;
+    }
+    found_.slower += std::erase_if(found_.best, [&](const Candidate& one) {
+      return config::changes(one.config, slower.config).empty();
+    });
+    if (is_among_best(config_)) {  // from another start
+      ++found_.slower;
+      return;
+    }
+    keep(config_.parallel.pipeline, {.config = config_, .prediction = std::move(step)});
+  }
+
+  bool is_among_best(const io::Config& config) const {
+    return std::ranges::any_of(found_.best, [&](const Candidate& one) {
+      return config::changes(one.config, config).empty();
+    });
+  }
+
+  /// Counts the simulation of a layout, of which a search may take about a second.
+  bool moves_left(const train::Layout& layout) {
+    moved_actions_ += int64_t{3} * layout.stages() * layout.micro_batches();
+    return moved_actions_ <= 4'000'000;
   }
 
   /// Whether a layout with this step would be among the results.
@@ -484,9 +623,11 @@ class Search {
 
   const PlannedRun& run_;
   StepPredictor predictor_;
-  io::Config config_;   ///< of the layout that is tried
-  bool several_units_;  ///< the links between ranks differ
-  double limit_ = 0;    ///< bytes of a rank
+  io::Config config_;  ///< of the layout that is tried
+  bool moves_boundaries_;
+  int64_t moved_actions_ = 0;  ///< of layouts that moved boundaries
+  bool several_units_;         ///< the links between ranks differ
+  double limit_ = 0;           ///< bytes of a rank
   std::vector<std::string> storages_, codecs_;
   std::vector<model::Recompute> recomputes_;
   std::map<std::tuple<int, std::string, int64_t, std::string, int64_t>, Made> layouts_;

@@ -2,9 +2,10 @@
 // Searches the layouts of a run over a number of ranks: stages, micro-batches of every divisor
 // of a replica's samples, ZeRO-1, reduction and order of ranks; schedule, recompute and storage
 // of pruned weights where the config has "auto"; on request codecs of gradients, which change a
-// run's results. Layers are divided among stages in two ways: by their computing time, and by
-// the sum of their times of computing, reduction and update. Layouts that do not fit the
-// device's memory are left out and counted.
+// run's results. Layers are divided among stages in three ways: by their computing time; by the
+// sum of their times of computing, reduction and update; and by their computing time with
+// messages below each size. At the end, boundaries between the stages of the fastest move while
+// that shortens their step. Layouts that do not fit the device's memory are left out and counted.
 //
 // Branch and bound: layouts are visited in the order of a lower bound of their step,
 //
@@ -12,7 +13,7 @@
 //
 // and left out where it is above the tenth best, and above the best with as many stages. Before
 // a layout is simulated, a lower bound of its memory must fit; before it counts, its memory is
-// planned as runs plan it. So the results are those of an exhaustive search.
+// planned as runs plan it. So the results are those of an exhaustive search, but for the boundaries.
 #include "src/planner/step.h"
 
 namespace espalier::planner {
@@ -23,7 +24,8 @@ struct Candidate {
 };
 
 struct SearchOptions {
-  bool codecs = false;  ///< also tries gradients in 8 and 4 bits
+  bool codecs = false;           ///< also tries gradients in 8 and 4 bits
+  bool moves_boundaries = true;  ///< between the stages of the fastest layouts
 };
 
 struct SearchResult {

@@ -603,7 +603,7 @@ TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
   std::erase_if(all, [&](const StepPrediction& one) { return bytes_of(one) > machine.memory; });
   std::ranges::sort(all, {}, &StepPrediction::step);
 
-  const SearchResult found = search_layouts(given.run(), machine, 4);
+  const SearchResult found = search_layouts(given.run(), machine, 4, {.moves_boundaries = false});
   ASSERT_EQ(found.best.size(), 10U);
   EXPECT_GT(found.slower, 100U) << "the bound leaves layouts out";
   size_t counted = found.best.size() + found.slower;
@@ -691,6 +691,41 @@ TEST(Search, DividesReductionsAmongStagesOverSlowLinks) {
   EXPECT_GT(predictor.predict(balanced).step, 1.3 * best);
 }
 
+/// The activations of the first layers are large, and a division by times sends them.
+TEST(Search, MovesBoundariesToWhereMessagesAreSmall) {
+  Machine machine = machine_of(kMachine);
+  machine.levels.back().link.bytes_per_s = machine.levels.front().link.bytes_per_s = 1e7;
+  io::Config config;
+  config.model.kind = "vision";
+  config.data.kind = "images";
+  config.model.image = {16, 16, 3};
+  config.model.network = {"conv 32 3", "conv 32 3", "max 2",      "conv 16 3", "conv 16 3",
+                          "max 2",     "conv 8 3",  "linear 256", "linear 256"};
+  config.train.global_batch = 256;
+  config.train.micro_batch = 16;
+  config.parallel.schedule = "1f1b";
+  const Given given(config,
+                    {.classes = 10, .features = 768, .rows = 1, .input_dtype = DType::fp32});
+  const PlannedRun run = given.run();
+  const auto steps_of = [&](bool moves) {
+    return search_layouts(run, machine, 3, {.moves_boundaries = moves})
+        .by_stages.at(3)
+        .prediction.step;
+  };
+  StepPredictor predictor(run, machine, 3);
+  const auto layers = static_cast<int64_t>(given.layers.size());
+  double best = steps_of(false);
+  io::Config one = search_layouts(run, machine, 3).by_stages.at(3).config;
+  for (int64_t first = 1; first < layers - 1; ++first) {
+    for (int64_t second = 1; first + second < layers; ++second) {
+      one.parallel.partition = {first, second, layers - first - second};
+      best = std::min(best, predictor.predict(one).step);
+    }
+  }
+  EXPECT_LE(steps_of(true), 1.01 * best);
+  EXPECT_GT(steps_of(false), 1.05 * best);
+}
+
 TEST(Search, KeepsAScheduleThatTheConfigNames) {
   const Machine machine = machine_of(kMachine);
   io::Config config = gpt(0.9);
@@ -706,7 +741,7 @@ TEST(Search, KeepsAScheduleThatTheConfigNames) {
             std::string::npos);
 }
 
-TEST(Plans, TakeTheStagesThatARunWouldTake) {
+TEST(PlannedLayouts, TakeTheStagesThatARunWouldTake) {
   Machine machine = machine_of(kMachine);
   for (const double bandwidth : {1e6, 1e12}) {  // of sums of gradients: slow, free
     machine.levels.back().link.bytes_per_s = machine.levels.front().link.bytes_per_s = bandwidth;
@@ -732,7 +767,7 @@ TEST(Plans, TakeTheStagesThatARunWouldTake) {
   }
 }
 
-TEST(Plans, HaveTheConfigsOwnLayoutBesideASearch) {
+TEST(PlannedLayouts, HaveTheConfigsOwnLayoutBesideASearch) {
   Machine machine = machine_of(kMachine);
   Given given(gpt());
   given.config.parallel.pipeline = 2;
@@ -753,7 +788,7 @@ TEST(Plans, HaveTheConfigsOwnLayoutBesideASearch) {
       << text;
 }
 
-TEST(Plans, NameAFasterStorage) {
+TEST(PlannedLayouts, NameAFasterStorage) {
   Machine machine = machine_of(kMachine);
   machine.sparse_share = 1e-3;
   Given given(gpt(0.9));
