@@ -13,7 +13,8 @@
 //
 // and left out where it is above the tenth best, and above the best with as many stages. Before
 // a layout is simulated, a lower bound of its memory must fit; before it counts, its memory is
-// planned as runs plan it. So the results are those of an exhaustive search, but for the boundaries.
+// planned as runs plan it. So the results are those of an exhaustive search, but for the
+// boundaries.
 #include "src/planner/step.h"
 
 namespace espalier::planner {
