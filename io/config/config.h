@@ -33,6 +33,8 @@ struct ModelConfig {
   int64_t head_width = 0;  ///< features of a head; 0: width / heads
   int64_t mlp_width = 0;   ///< hidden width of a block's MLP; 0: mlp_ratio * width
   std::string activation = "auto";
+  std::string residual = "auto";  ///< "sequential", or "parallel": both branches read one stream
+  std::string biases = "auto";    ///< of the family's: "mlp": only those of MLPs; "none"
   double norm_epsilon = 0;
   int64_t window = 0;      ///< tokens that a token attends to, itself included; 0: all before it
   int64_t full_every = 0;  ///< n: blocks n, 2 n, … have no window; 0: all have it

@@ -11,6 +11,7 @@
 #include "io/files/mapped_file.h"
 #include "io/files/raw_file.h"
 #include "io/run/parse_json.h"
+#include "io/tokenizer/tokenizer.h"
 #include "src/core/error.h"
 #include "src/core/rng.h"
 
@@ -32,10 +33,12 @@ struct Layout {
   int width = 1;
 };
 
+std::string note_of(const std::string& path) { return path + ".json"; }
+
 /// Bytes of a token by the note FILE.json of `espalier data tokenize`; 2 if there is none.
 int width_by_note(const std::filesystem::path& path) {
   constexpr size_t kMaxNote = size_t{1} << 20;
-  const std::filesystem::path note = path.string() + ".json";
+  const std::filesystem::path note = note_of(path.string());
   if (!path_exists(note)) {
     return 2;
   }
@@ -80,12 +83,23 @@ void copy_numbers(const uint8_t* from, std::span<int32_t> out) {
   }
 }
 
-/// Files of unsigned little-endian numbers of 1, 2 or 4 bytes, one after the other, as one
-/// sequence; the dataset cuts it into splits and gives it a vocabulary.
+[[noreturn]] void refuse_text(const std::string& path) {
+  const std::filesystem::path tokens = std::filesystem::path(path).replace_extension(".bin");
+  fail(
+      "{} is a text (a token file is named *.bin or has a note {}), and data of kind \"tokens\" "
+      "are token files; make one with `espalier data tokenize {} --tokenizer TOKENIZER -o {}`, or "
+      "rename the file to *.bin if it holds tokens",
+      path, note_of(path), path, tokens.string());
+}
+
+/// Files of unsigned little-endian numbers of 1, 2 or 4 bytes, and encoded texts, one after the
+/// other, as one sequence; the dataset cuts it into splits and gives it a vocabulary.
 class TokenFiles {
  public:
-  /// `data.kind` and `data.token_type` say what the files hold.
-  TokenFiles(const DataConfig& data, std::span<const std::string> paths);
+  /// `data.kind` and `data.token_type` say what the files hold. `tokenizer`: as of
+  /// TokenDataset::Options.
+  TokenFiles(const DataConfig& data, std::span<const std::string> paths,
+             const Tokenizer* tokenizer);
 
   int64_t size() const { return size_; }
   /// A number above 2^31 - 1 comes out negative.
@@ -99,9 +113,10 @@ class TokenFiles {
  private:
   struct Segment {
     MappedFile file;
-    size_t header = 0;  ///< bytes before the first token
-    int width = 1;      ///< bytes a token
-    int64_t begin = 0;  ///< of the sequence
+    std::vector<int32_t> encoded{};  ///< of a text
+    size_t header = 0;               ///< bytes before the first token
+    int width = 1;                   ///< bytes a token
+    int64_t begin = 0;               ///< of the sequence
     int64_t end = 0;
   };
   const Segment& segment_at(int64_t offset) const;
@@ -109,11 +124,22 @@ class TokenFiles {
   int64_t size_ = 0;
 };
 
-TokenFiles::TokenFiles(const DataConfig& data, std::span<const std::string> paths) {
+TokenFiles::TokenFiles(const DataConfig& data, std::span<const std::string> paths,
+                       const Tokenizer* tokenizer) {
   for (const std::string& path : paths) {
     Segment segment{.file = MappedFile(path)};
-    const Layout layout = layout_of(segment.file, data);
-    const size_t bytes = segment.file.bytes().size() - layout.header;
+    const std::span<const uint8_t> content = segment.file.bytes();
+    const bool is_text = data.kind == "tokens" && !is_token_file(path);
+    if (is_text && tokenizer == nullptr) {
+      refuse_text(path);
+    }
+    if (is_text) {
+      segment.encoded =
+          tokenizer->encode({reinterpret_cast<const char*>(content.data()), content.size()});
+    }
+    const Layout layout = is_text ? Layout{.width = 4} : layout_of(segment.file, data);
+    const size_t bytes =
+        is_text ? segment.encoded.size() * sizeof(int32_t) : content.size() - layout.header;
     check(bytes % static_cast<size_t>(layout.width) == 0,
           "data file {} has {} bytes, no multiple of the {} bytes of a token; is data.token_type "
           "right?",
@@ -137,9 +163,11 @@ void TokenFiles::read(int64_t offset, std::span<int32_t> out) const {
     const Segment& segment = segment_at(offset);
     const auto part =
         static_cast<size_t>(std::min(segment.end - offset, static_cast<int64_t>(out.size())));
+    const uint8_t* all = segment.encoded.empty()
+                             ? segment.file.bytes().data() + segment.header
+                             : reinterpret_cast<const uint8_t*>(segment.encoded.data());
     const uint8_t* from =
-        segment.file.bytes().data() + segment.header +
-        static_cast<size_t>(offset - segment.begin) * static_cast<size_t>(segment.width);
+        all + static_cast<size_t>(offset - segment.begin) * static_cast<size_t>(segment.width);
     if (segment.width == 1) {
       copy_numbers<uint8_t>(from, out.first(part));
     } else if (segment.width == 2) {
@@ -250,6 +278,10 @@ std::string Vocabulary::decode(std::span<const int32_t> tokens) const {
   return out;
 }
 
+bool is_token_file(const std::string& path) {
+  return path.ends_with(".bin") || path_exists(note_of(path));
+}
+
 std::string_view name_of(Split split) { return split == Split::train ? "train" : "validation"; }
 
 int64_t sample_index(int64_t seed, int64_t step, int64_t index_in_global_batch, int64_t bound) {
@@ -276,8 +308,8 @@ namespace {
 
 Vocabulary characters_of(const DataConfig& data) {
   std::array<bool, 256> seen{};
-  TokenFiles(data, data.train).mark_bytes(seen);
-  TokenFiles(data, data.validation).mark_bytes(seen);
+  TokenFiles(data, data.train, nullptr).mark_bytes(seen);
+  TokenFiles(data, data.validation, nullptr).mark_bytes(seen);
   std::string bytes;
   for (size_t b = 0; b < seen.size(); ++b) {
     if (seen[b]) {
@@ -322,7 +354,8 @@ TokenDataset TokenDataset::open(const DataConfig& data, Split split, const Optio
   const bool own_files = !data.validation.empty();
   const bool validation = split == Split::validation;
   auto state = std::make_shared<State>(
-      State{.files = TokenFiles(data, validation && own_files ? data.validation : data.train),
+      State{.files = TokenFiles(data, validation && own_files ? data.validation : data.train,
+                                options.tokenizer),
             .characters = {}});
   const int64_t all = state->files.size();
   const auto tail =
@@ -333,10 +366,11 @@ TokenDataset TokenDataset::open(const DataConfig& data, Split split, const Optio
   state->end = validation ? all : all - tail;
 
   if (data.kind == "tokens") {
-    state->vocabulary = options.vocabulary > 0
-                            ? options.vocabulary
-                            : 1 + std::max(TokenFiles(data, data.train).largest(),
-                                           TokenFiles(data, data.validation).largest());
+    state->vocabulary =
+        options.vocabulary > 0
+            ? options.vocabulary
+            : 1 + std::max(TokenFiles(data, data.train, options.tokenizer).largest(),
+                           TokenFiles(data, data.validation, options.tokenizer).largest());
     constexpr int64_t kMax = 1 << 24;  // that of model.vocabulary
     check(
         state->vocabulary <= kMax,

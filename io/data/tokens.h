@@ -6,7 +6,7 @@
 //   chars    any                                               the bytes that occur in all the data
 //   tokens   little-endian uint16 or uint32 (nanoGPT), or      given, or the largest token + 1
 //            with the 256-int32 header of llm.c (found by
-//            its magic number)
+//            its magic number); texts, with a tokenizer
 //
 // Validation = its own files, or the last part of the training data; the two never overlap. The
 // training order is a pure function of (seed, step, index in the global batch), so resume and a
@@ -22,8 +22,14 @@
 
 namespace espalier::io {
 
+class Tokenizer;
+
 enum class Split : uint8_t { train, validation };
 std::string_view name_of(Split split);
+
+/// The rule for files of kind "tokens": one holds tokens if it is named *.bin or has the note
+/// FILE.json of `espalier data tokenize`; any other file is a text.
+bool is_token_file(const std::string& path);
 
 /// The bytes that tokens of kind "chars" stand for: token t is byte bytes()[t].
 class Vocabulary {
@@ -66,6 +72,8 @@ class TokenDataset {
     int64_t vocabulary = 0;  ///< of kind "tokens": upper bound of all tokens; 0: look at them all
     const Vocabulary* characters =
         nullptr;  ///< of kind "chars": use this one instead of the data's
+    /// Of kind "tokens": encodes texts, with its begin and end tokens; null: texts are errors.
+    const Tokenizer* tokenizer = nullptr;
   };
   /// Throws Failure for missing, empty or unreadable files, and text shorter than context + 1.
   static TokenDataset open(const DataConfig& data, Split split, const Options& options);

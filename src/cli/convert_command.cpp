@@ -107,9 +107,9 @@ int export_hub(const ConvertArguments& arguments) {
   const uint64_t bytes = (arguments.sparse_only ? 0 : report.dense_bytes) +
                          (arguments.sparse || arguments.sparse_only ? report.sparse_bytes : 0);
   Progress(true, 0, false)
-      .note(fmt::format("wrote {}: {}, {} tensors in {} files, {}{}", arguments.out,
+      .note(fmt::format("wrote {}: {}, {} tensors in {} file{}, {}{}", arguments.out,
                         report.architecture, report.tensors, report.files,
-                        rate_text(bytes, now_seconds() - started),
+                        report.files == 1 ? "" : "s", rate_text(bytes, now_seconds() - started),
                         report.tokenizer ? "" : "; the checkpoint holds no tokenizer"));
   return 0;
 }
@@ -119,6 +119,9 @@ int import_arrays(const ConvertArguments& arguments) {
     return import_hub(arguments);
   }
   if (arguments.config.file.empty()) {
+    check(io::path_exists(arguments.in),
+          "{} does not exist; name the directory of a Hugging Face model or an HDF5 file of arrays",
+          arguments.in);
     throw Usage(
         fmt::format("--config is missing: a TOML file that describes the network of {} (a folder "
                     "of a Hugging Face model needs none)",
@@ -239,7 +242,10 @@ void register_convert(CLI::App& app, Action& chosen) {
   exported->add_option("file", out->in, "checkpoint")->transform(newest_for_last)->required();
   exported->add_option("-o,--out", out->out, "the directory, or the plain HDF5 file")->required();
   add_dtype(exported, *out);
-  exported->add_option("--shard-size", out->shard_size, "of a safetensors file, at most")
+  exported
+      ->add_option("--shard-size", out->shard_size,
+                   "of a safetensors file, at most; KB, MB, GB: powers of 1000, KiB, MiB, GiB: of "
+                   "1024")
       ->capture_default_str();
   exported->add_flag("--sparse", out->sparse,
                      "also write sparse.safetensors: kept values and positions");

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <optional>
 
-#include "io/files/folders.h"
-#include "io/files/mapped_file.h"
 #include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
@@ -86,49 +84,21 @@ nlohmann::ordered_json json_of(const Evaluation& result, const WeightsFile& file
 }
 
 /// The tokens of --data.
-class TextTokens {
- public:
-  TextTokens(const EvalArguments& arguments, const WeightsFile& file) {
-    const std::string& kind = file.config.data.kind;
-    check(kind != "images", "{} classifies images: --data is for networks that predict tokens",
-          file.path.string());
-    const TextCodec codec(file, arguments.tokenizer);
-    if (codec.tokenizer() && !is_token_file(arguments.data)) {
-      read_text(arguments.data, *codec.tokenizer());
-      return;
-    }
-    io::DataConfig data = file.config.data;
-    data.train = {arguments.data};
-    data.validation.clear();
-    data.validation_fraction = 0;
-    data_ = io::TokenDataset::open(
-        data, io::Split::train,
-        {.context = 1, .vocabulary = file.problem.classes, .characters = &file.characters});
-  }
-
-  int64_t size() const { return data_ ? data_->size() : static_cast<int64_t>(tokens_.size()); }
-  void read(int64_t first, std::span<int32_t> out) const {
-    if (data_) {
-      data_->read(first, out);
-    } else {
-      std::copy_n(tokens_.begin() + first, out.size(), out.begin());
-    }
-  }
-
- private:
-  /// As `espalier data tokenize` writes it, or by its name.
-  static bool is_token_file(const std::string& path) {
-    return path.ends_with(".bin") || io::path_exists(path + ".json");
-  }
-  void read_text(const std::string& path, const io::Tokenizer& tokenizer) {
-    const io::MappedFile file(path, "text file");
-    tokens_ =
-        tokenizer.encode({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
-  }
-
-  std::optional<io::TokenDataset> data_;
-  std::vector<int32_t> tokens_;
-};
+io::TokenDataset open_text(const EvalArguments& arguments, const WeightsFile& file) {
+  check(file.config.data.kind != "images",
+        "{} classifies images: --data is for networks that predict tokens", file.path.string());
+  const TextCodec codec(file, arguments.tokenizer);
+  io::DataConfig data = file.config.data;
+  data.kind = codec.tokenizer() ? "tokens" : data.kind;
+  data.train = {arguments.data};
+  data.validation.clear();
+  data.validation_fraction = 0;
+  return io::TokenDataset::open(data, io::Split::train,
+                                {.context = 0,
+                                 .vocabulary = file.problem.classes,
+                                 .characters = &file.characters,
+                                 .tokenizer = codec.tokenizer() ? &*codec.tokenizer() : nullptr});
+}
 
 /// Samples of a micro-batch.
 int64_t micro_batch_of(const io::Config& config) {
@@ -136,7 +106,7 @@ int64_t micro_batch_of(const io::Config& config) {
 }
 
 int eval_text(const EvalArguments& arguments, const WeightsFile& file) {
-  const TextTokens text(arguments, file);
+  const io::TokenDataset text = open_text(arguments, file);
   const int64_t context = file.problem.features;
   const int64_t stride = arguments.stride > 0 ? arguments.stride : context;
   check(stride <= context,
@@ -189,6 +159,10 @@ int eval(const EvalArguments& arguments) {
   if (arguments.stride > 0 || !arguments.tokenizer.empty()) {
     throw Usage("--stride and --tokenizer belong to --data FILE");
   }
+  check(!file.config.data.train.empty(),
+        "{} names no data to evaluate: add --data FILE (a text or a token file), or the data of "
+        "training with --set 'data.train=[\"FILE\"]'",
+        file.path.string());
   const auto source =
       train::open_source(file.config, file.characters.size() > 0 ? &file.characters : nullptr);
   const int64_t micro_batch = micro_batch_of(file.config);

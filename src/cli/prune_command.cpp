@@ -16,6 +16,7 @@
 #include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/text_codec.h"
 #include "src/cli/weights_file.h"
 #include "src/config/dump.h"
 #include "src/train/masks/pruner.h"
@@ -39,6 +40,7 @@ struct PruneArguments {
   int64_t samples = 128;
 };
 
+/// The methods that this command can do.
 std::string methods_without_training() {
   std::vector<std::string_view> names;
   for (const pruning::Method* method : pruning::methods()) {
@@ -63,6 +65,8 @@ void check_settings(const io::PruningConfig& pruning) {
 /// Applies --sparsity and the other options to the config's [pruning].
 io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConfig config) {
   config.method = arguments.method;
+  check(find_or_null(pruning::methods(), config.method) != nullptr,
+        "unknown pruning method \"{}\": use one of {}", config.method, methods_without_training());
   const pruning::Method& method = pruning::method_of(config);
   check(method.without_training(),
         "pruning method \"{}\" needs training; use it in a config, or one of {} here", method.name,
@@ -132,6 +136,7 @@ struct Loaded {
   io::Vocabulary characters;
   train::ProblemShape problem;
   std::map<std::string, std::string> texts;  ///< io::texts_of_model
+  std::optional<io::Tokenizer> tokenizer;    ///< of texts of --calibration
 };
 
 Loaded load(const PruneArguments& arguments) {
@@ -149,6 +154,9 @@ Loaded load(const PruneArguments& arguments) {
     loaded.characters = file.characters;
     loaded.problem = file.problem;
     loaded.texts = io::texts_of_model(file.meta);
+    if (!std::ranges::all_of(arguments.calibration, io::is_token_file)) {
+      loaded.tokenizer = tokenizer_for(file);
+    }
   }
   return loaded;
 }
@@ -185,7 +193,8 @@ pruning::Result masks_for(const PruneArguments& arguments, const Loaded& loaded,
         "{} does not describe its network, and method \"{}\" runs it; add --config CONFIG.toml",
         arguments.in, settings.method);
   const train::Calibration data = train::open_calibration(
-      loaded.config, loaded.problem, loaded.characters, arguments.calibration, arguments.samples);
+      loaded.config, loaded.problem, loaded.characters,
+      loaded.tokenizer ? &*loaded.tokenizer : nullptr, arguments.calibration, arguments.samples);
   if (data.samples < arguments.samples) {
     notes.note(fmt::format("the calibration data hold {} samples; all are used", data.samples));
   }
@@ -258,7 +267,8 @@ void register_prune(CLI::App& app, Action& chosen) {
       ->check(CLI::NonNegativeNumber);
   command
       ->add_option("--calibration", arguments->calibration,
-                   "of methods wanda, sparsegpt: a file like the training data; may be repeated")
+                   "of methods wanda, sparsegpt: a file like the training data, or a text; may be "
+                   "repeated")
       ->allow_extra_args(false);
   command
       ->add_option("--samples", arguments->samples, "contexts or images drawn from --calibration")

@@ -14,6 +14,7 @@
 #include "src/cli/text_codec.h"
 #include "src/cli/weights_file.h"
 #include "src/core/trace.h"
+#include "src/hub/end_tokens.h"
 #include "src/train/generation/generator.h"
 #include "src/train/generation/sampler.h"
 
@@ -89,7 +90,10 @@ std::vector<std::string> prompts_of(const SampleArguments& arguments) {
 class Sampler {
  public:
   Sampler(const SampleArguments& arguments, const WeightsFile& file)
-      : arguments_(arguments), file_(file), codec_(file, arguments.tokenizer) {
+      : arguments_(arguments),
+        file_(file),
+        codec_(file, arguments.tokenizer),
+        end_tokens_(end_tokens_of(file)) {
     std::map<std::vector<int32_t>, int64_t> seen;
     for (const std::string& prompt : prompts_of(arguments)) {
       std::vector<int32_t> tokens = codec_.encode(prompt, "--prompt");
@@ -134,6 +138,17 @@ class Sampler {
   }
 
  private:
+  static std::vector<int32_t> end_tokens_of(const WeightsFile& file) {
+    std::vector<std::string> notes;  // `import` has printed them
+    return hub::end_tokens(file.meta.extra, file.problem.classes, file.path.string(), notes);
+  }
+  /// The reason why `token` ends a text; empty: it does not.
+  std::string end_by(int32_t token) const {
+    if (end_tokens_.empty()) {
+      return codec_.is_special(token) ? "special token" : "";
+    }
+    return std::ranges::find(end_tokens_, token) != end_tokens_.end() ? "end token" : "";
+  }
   bool streams() const { return written_.size() == 1 && !arguments_.json; }
 
   /// Draws token `number` of each sequence; returns whether any sequence goes on.
@@ -152,8 +167,9 @@ class Sampler {
       const int32_t token = train::draw(logits.first(codec_.known(logits.size())),
                                         arguments_.sampling, one.random.uniform(number));
       one.tokens.push_back(token);
-      if (codec_.ends_text(token)) {
-        one.finish = "special token";
+      one.finish = end_by(token);
+      if (!one.finish.empty()) {
+        // The text ends before this token.
       } else if (one.text.add(one.decoder.add(token))) {
         one.finish = "stop";
       } else {
@@ -188,10 +204,19 @@ class Sampler {
     for (const Written& one : written_) {
       prompt_tokens += static_cast<int64_t>(one.prompt_tokens);
     }
+    // The prompts' time includes the first token of each text.
     Progress(true, 0, false)
         .note(fmt::format("read {} tokens at {:.1f} tokens/s, wrote {} at {:.1f} tokens/s",
                           grouped(prompt_tokens), rate(prompt_tokens, read_seconds_),
-                          grouped(decoded_), rate(decoded_, decode_seconds_)));
+                          grouped(written_tokens()), rate(decoded_, decode_seconds_)));
+  }
+
+  int64_t written_tokens() const {
+    int64_t tokens = 0;
+    for (const Written& one : written_) {
+      tokens += static_cast<int64_t>(one.tokens.size());
+    }
+    return tokens;
   }
 
   static double rate(int64_t tokens, double seconds) {
@@ -200,19 +225,17 @@ class Sampler {
 
   nlohmann::ordered_json json() const {
     nlohmann::ordered_json texts = nlohmann::ordered_json::array();
-    int64_t tokens = 0;
     for (const Written& one : written_) {
       texts.push_back({{"prompt", one.prompt},
                        {"prompt_tokens", one.prompt_tokens},
                        {"text", one.text.text()},
                        {"tokens", one.tokens},
                        {"finish", one.finish}});
-      tokens += static_cast<int64_t>(one.tokens.size());
     }
     return {{"file", file_.path.string()},
             {"seed", arguments_.seed},
             {"texts", texts},
-            {"tokens", tokens},
+            {"tokens", written_tokens()},
             {"read_seconds", read_seconds_},
             {"write_seconds", decode_seconds_},
             {"tokens_per_second", rate(decoded_, decode_seconds_)}};
@@ -221,6 +244,7 @@ class Sampler {
   const SampleArguments& arguments_;
   const WeightsFile& file_;
   TextCodec codec_;
+  std::vector<int32_t> end_tokens_;  ///< empty: special tokens end a text
   std::vector<std::vector<int32_t>> prompts_;
   std::vector<Written> written_;
   std::vector<int32_t> next_;

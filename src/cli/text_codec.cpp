@@ -9,21 +9,27 @@
 
 namespace espalier::cli {
 
+std::optional<io::Tokenizer> tokenizer_for(const WeightsFile& file, const std::string& named) {
+  std::optional<io::Tokenizer> tokenizer;
+  if (!named.empty()) {
+    tokenizer = open_tokenizer(named);
+  } else if (file.config.data.kind == "tokens") {
+    tokenizer = io::tokenizer_of(file.meta.extra, file.path.string());
+  }
+  check(!tokenizer || tokenizer->vocabulary() <= file.problem.classes,
+        "the tokenizer has tokens up to {}, but the network of {} knows {}; use the tokenizer "
+        "that it was trained with",
+        tokenizer ? tokenizer->vocabulary() - 1 : 0, file.path.string(), file.problem.classes);
+  return tokenizer;
+}
+
 TextCodec::TextCodec(const WeightsFile& file, const std::string& tokenizer)
     : file_(file.path.string()), classes_(file.problem.classes) {
   const std::string& kind = file.config.data.kind;
   check(kind != "images", "{} classifies images and cannot write text; use a checkpoint of a GPT",
         file_);
-  if (!tokenizer.empty()) {
-    tokenizer_ = open_tokenizer(tokenizer);
-  } else if (kind == "tokens") {
-    tokenizer_ = io::tokenizer_of(file.meta.extra, file_);
-  }
+  tokenizer_ = tokenizer_for(file, tokenizer);
   if (tokenizer_) {
-    check(tokenizer_->vocabulary() <= classes_,
-          "the tokenizer has tokens up to {}, but the network of {} knows {}; use the tokenizer "
-          "that it was trained with",
-          tokenizer_->vocabulary() - 1, file_, classes_);
     return;
   }
   check(kind != "chars" || file.characters.size() > 0,

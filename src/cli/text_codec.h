@@ -13,6 +13,10 @@
 
 namespace espalier::cli {
 
+/// The tokenizer of the file `named` (open_tokenizer); if it is empty, for data of kind "tokens"
+/// that of the checkpoint, if it has one. Throws Failure if it has more tokens than the network.
+std::optional<io::Tokenizer> tokenizer_for(const WeightsFile& file, const std::string& named = "");
+
 class TextCodec {
  public:
   /// `tokenizer`: a file (open_tokenizer) instead of the one in the checkpoint; empty: that one.
@@ -31,8 +35,7 @@ class TextCodec {
   size_t known(size_t classes) const {
     return tokenizer_ ? std::min(classes, static_cast<size_t>(tokenizer_->vocabulary())) : classes;
   }
-  /// A special token of the tokenizer, which ends a text.
-  bool ends_text(int32_t token) const { return tokenizer_ && tokenizer_->is_special(token); }
+  bool is_special(int32_t token) const { return tokenizer_ && tokenizer_->is_special(token); }
 
   /// The text of a sequence, token by token.
   class Decoder {

@@ -174,15 +174,16 @@ struct Unit {
   std::string_view name;
   double bytes;
 };
-constexpr std::array<Unit, 9> kUnits{{{"", 1},
-                                      {"B", 1},
-                                      {"kB", 1e3},
-                                      {"MB", 1e6},
-                                      {"GB", 1e9},
-                                      {"TB", 1e12},
-                                      {"KiB", 0x1p10},
-                                      {"MiB", 0x1p20},
-                                      {"GiB", 0x1p30}}};
+constexpr std::array<Unit, 10> kUnits{{{"", 1},
+                                       {"B", 1},
+                                       {"kB", 1e3},
+                                       {"KB", 1e3},
+                                       {"MB", 1e6},
+                                       {"GB", 1e9},
+                                       {"TB", 1e12},
+                                       {"KiB", 0x1p10},
+                                       {"MiB", 0x1p20},
+                                       {"GiB", 0x1p30}}};
 
 }  // namespace
 
@@ -274,8 +275,8 @@ int64_t parse_bytes(std::string_view text) {
     }
   }
   fail(
-      "\"{}\" is not a size; write a positive number and B, kB, MB, GB, TB, KiB, MiB or GiB, e.g. "
-      "\"16GiB\"",
+      "\"{}\" is not a size; write a positive number and B, kB or KB, MB, GB, TB (powers of 1000), "
+      "KiB, MiB or GiB (of 1024), e.g. \"16GiB\"",
       text);
 }
 

@@ -86,6 +86,14 @@ void add_decoder(Rows<io::ModelConfig>& rows) {
            "of decoder: hidden width of a block's MLP; 0: mlp_ratio * width");
   rows.add("activation", &M::activation, one_of(kAuto + choices(model::activations())),
            "of decoder: in the MLP; gated ones multiply it by another product");
+  rows.add("residual", &M::residual,
+           one_of(kAuto + Choices{{.name = "sequential", .help = "the MLP reads x + attention(x)"},
+                                  {.name = "parallel", .help = "attention and MLP read x"}}),
+           "of decoder: what the MLP of a block reads");
+  rows.add("biases", &M::biases,
+           one_of(kAuto + Choices{{.name = "mlp", .help = "only those of MLPs"},
+                                  {.name = "none", .help = "no linear layer has any"}}),
+           "of decoder: which of the family's biases linear layers have; auto: all");
   rows.add("norm_epsilon", &M::norm_epsilon, range(0, 1),
            "of decoder: added to mean squares in norms; 0: the family's");
   rows.add("window", &M::window, range(0, 1 << 24),

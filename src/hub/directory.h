@@ -4,7 +4,8 @@
 //
 // A checkpoint holds them as texts (io::texts_of_model): "tokenizer" is tokenizer.json,
 // "hub.config.json" config.json, "hub.NAME" another file (the tokenizer.model in base64:
-// io/checkpoint/stored_tokenizer.h), and "hub.layout" the FileFacts below.
+// io/checkpoint/stored_tokenizer.h), and "hub.layout" the FileFacts below. The tokens that end a
+// text are in generation_config.json and config.json (end_tokens.h).
 #include <filesystem>
 #include <map>
 #include <string>

@@ -15,6 +15,7 @@
 #include "src/config/parse.h"
 #include "src/core/arena.h"
 #include "src/hub/directory.h"
+#include "src/hub/end_tokens.h"
 #include "src/hub/layout.h"
 #include "src/hub/piece_writer.h"
 #include "src/hub/tensor_source.h"
@@ -378,6 +379,7 @@ ImportReport import_model(const ImportOptions& options) {
     io::remove_tokenizer(texts);
   }
   report.tokens = check_tokenizer(texts, folder, json, config.model.vocabulary, report.notes);
+  end_tokens(texts, config.model.vocabulary, folder.empty() ? "." : folder.string(), report.notes);
   texts[std::string(kLayoutText)] = text_of(facts_of(source, layout, options));
 
   config.train.dtype = name_of(tensor_dtype(source, layout, options, 0));

@@ -41,6 +41,8 @@ Settings settings_of(const io::ModelConfig& config) {
   settings.emplace_back("attention_scale", fmt::format("{:.6g}", all.attention_scale));
   add("mlp_width", all.mlp_width);
   add("activation", all.activation);
+  add("residual", all.residual);
+  add("biases", all.biases);
   add("rotary_base", all.rotary_base);
   add("local_rotary_base", all.local_rotary_base);
   add("rotary_share", all.rotary_share);
@@ -71,6 +73,8 @@ io::ModelConfig complete(const io::ModelConfig& config) {
   all.head_width = attention.head_width;
   all.mlp_width = made.block.mlp.hidden;
   all.activation = model::name_of(made.block.mlp.activation);
+  all.residual = made.residual();
+  all.biases = made.biases();
   all.norm_epsilon = made.block.norm_epsilon;
   all.attention_scale = attention.score_scale();
   all.full_every = config.full_every <= config.layers ? config.full_every : 0;

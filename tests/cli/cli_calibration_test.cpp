@@ -147,7 +147,10 @@ TEST(CliCalibration, CharactersAndTokensAreThoseOfTheCheckpoint) {
   const Ran ran = here.run(tokens + "--calibration t.bin --samples 100000");
   expect_code(ran, 0);
   EXPECT_NE(ran.err.find("all are used"), std::string::npos) << ran.err;
-  expect_error(here.run(tokens + "--calibration text.txt"), 1, "outside the vocabulary");
+  std::filesystem::remove(here / "p.h5");
+  expect_error(here.run(tokens + "--calibration text.txt"), 1,
+               "text.txt is a text (a token file is named *.bin or has a note text.txt.json)");
+  EXPECT_FALSE(std::filesystem::exists(here / "p.h5"));
 }
 
 TEST(CliCalibration, OptionsThatDoNotFitAreNamed) {
@@ -157,6 +160,10 @@ TEST(CliCalibration, OptionsThatDoNotFitAreNamed) {
   const std::string prune = "prune " + in + " -o p.h5 --sparsity 0.5 --method ";
   expect_error(here.run(prune + "wanda"), 2, "--calibration is missing");
   expect_error(here.run(prune + "sparsegpt"), 2, "--calibration is missing");
+  const Ran unknown = here.run(prune + "wand");
+  expect_error(unknown, 1, "unknown pruning method \"wand\": use one of ");
+  EXPECT_NE(unknown.err.find("sparsegpt"), std::string::npos) << unknown.err;
+  EXPECT_EQ(unknown.err.find("gradual"), std::string::npos) << unknown.err;
   expect_error(here.run(prune + "magnitude --calibration text.txt"), 2, "leave it out");
   expect_error(here.run(prune + "wanda --calibration text.txt --samples 0"), 2, "--samples");
   expect_code(here.run("export " + in + " -o plain.h5"), 0);

@@ -29,7 +29,7 @@ TEST(CliErrors, WrongUsageIsTwo) {
            {"train c.toml --out= --dry-run", "--out: the value is empty"},
            {"report", "runs"},
            {"eval", "file"},
-           {"import a.h5 -o b.h5", "--config"}}) {
+           {"import text.txt -o b.h5", "--config"}}) {
     expect_error(here.run(arguments), 2, words);
   }
 }

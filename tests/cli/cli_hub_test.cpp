@@ -10,6 +10,7 @@
 namespace espalier::cli_hub_test {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 namespace fs = std::filesystem;
@@ -145,6 +146,85 @@ TEST(CliHub, SampledWordsKeepTheirBlanks) {
   EXPECT_GT(blanks_first, 0);
 }
 
+/// Texts, which the checkpoint's tokenizer encodes, and their token file give the same numbers.
+TEST(CliHub, TextsAreEncodedOrRefused) {
+  const Workplace here;
+  write_hub_model(here, "LlamaForCausalLM");
+  expect_code(here.run("import hub -o dense.h5 --context 16"), 0);
+  expect_code(here.run("import hub -o without.h5 --context 16 --no-tokenizer"), 0);
+  expect_code(here.run("data tokenize words.txt --tokenizer dense.h5 -o words.bin"), 0);
+  const std::string how = " --method wanda --sparsity 0.5 --samples 8 --calibration words.";
+  for (const std::string kind : {"txt", "bin"}) {
+    expect_code(here.run(fmt::format("prune dense.h5 -o {0}.h5{1}{0}", kind, how)), 0);
+    expect_code(here.run(fmt::format("export {0}.h5 -o out-{0}", kind)), 0);
+  }
+  EXPECT_EQ(here.read("out-txt/model.safetensors"), here.read("out-bin/model.safetensors"));
+  const auto loss = [&](const std::string& data) {
+    return here.run("eval dense.h5 --json --data " + data).json()["loss"];
+  };
+  EXPECT_EQ(loss("words.txt"), loss("words.bin"));
+
+  const std::string refused = "words.txt is a text";
+  expect_error(here.run("prune without.h5 -o x.h5" + how + "txt"), 1, refused);
+  expect_error(here.run("eval without.h5 --data words.txt"), 1, refused);
+  expect_code(here.run("eval without.h5 --data words.txt --tokenizer dense.h5"), 0);
+  expect_error(here.run("eval dense.h5 --set 'data.train=[\"words.txt\"]'"), 1, refused);
+  expect_error(here.run("eval dense.h5"), 1, "dense.h5 names no data to evaluate: add --data FILE");
+  expect_error(here.run("data inspect words.txt --kind tokens"), 1, refused);
+  here.write("text.toml",
+             "[data]\nkind = \"tokens\"\ntrain = [\"words.txt\"]\n[train]\nsteps = 3\n");
+  expect_error(here.run("train text.toml --init dense.h5"), 1, refused);
+  EXPECT_FALSE(fs::exists(here / "x.h5") || fs::exists(here / "runs/run/config.toml"));
+}
+
+/// As transformers' generate(): at the ids of generation_config.json or config.json, at no others.
+/// Without such ids every special token ends a text.
+TEST(CliHub, TextsEndAtTheTokensThatTheModelNames) {
+  const Workplace here;
+  write_hub_model(here, "LlamaForCausalLM");
+  auto tokenizer = nlohmann::ordered_json::parse(byte_tokenizer());
+  tokenizer["added_tokens"] = {{{"id", 28},
+                                {"content", "<x>"},
+                                {"single_word", false},
+                                {"lstrip", false},
+                                {"rstrip", false},
+                                {"normalized", false},
+                                {"special", true}}};
+  here.write("hub/tokenizer.json", tokenizer.dump());
+  const auto sampled = [&](const std::string& generation) {
+    if (!generation.empty()) {
+      here.write("hub/generation_config.json", R"({"eos_token_id": )" + generation + "}");
+    }
+    expect_code(here.run("import hub -o dense.h5"), 0);
+    expect_code(here.run("prune dense.h5 -o pruned.h5 --method magnitude --sparsity 0"), 0);
+    expect_code(here.run(fmt::format("export pruned.h5 -o 'out{}'", generation)), 0);
+    const Ran ran =
+        here.run("sample pruned.h5 --json --prompt the --tokens 300 --temperature 9 --seed 2");
+    expect_code(ran, 0);
+    return ran.json()["texts"][0];
+  };
+  constexpr int kSpecial = 28;
+  const nlohmann::json special = sampled("");
+  EXPECT_EQ(special["finish"], "special token");
+  EXPECT_EQ(special["tokens"].back(), kSpecial);
+  const nlohmann::json all = sampled("39");  // a row without a token: never drawn
+  EXPECT_EQ(all["finish"], "length");
+  const std::vector<int> tokens = all["tokens"];
+  ASSERT_EQ(tokens.size(), 300U);
+  const auto first_special = std::ranges::find(tokens, kSpecial);
+  ASSERT_NE(first_special, tokens.end());
+  const auto end = std::ranges::find_if(first_special, tokens.end(), [&](int token) {
+    return std::find(tokens.begin(), first_special + 1, token) == first_special + 1;
+  });
+  ASSERT_NE(end, tokens.end());
+  const std::vector<int> wanted(tokens.begin(), end + 1);
+  const nlohmann::json ended = sampled(fmt::format("[39,{}]", *end));
+  EXPECT_EQ(ended["finish"], "end token");
+  EXPECT_EQ(ended["tokens"], wanted);
+  EXPECT_EQ(here.read(fmt::format("out[39,{}]/generation_config.json", *end)),
+            here.read("hub/generation_config.json"));
+}
+
 /// A network that was trained from the start has its settings in config.json, or is not exported.
 TEST(CliHub, OnlyNetworksThatConfigJsonDescribesAreExported) {
   const auto trained = [](const Workplace& here, const std::string& family,
@@ -252,9 +332,16 @@ TEST(CliHub, WrongUsage) {
   expect_error(here.run("import hub/model.safetensors -o hub/model.safetensors"), 1,
                "would be replaced");
   expect_error(here.run("import none -o x.h5 --config c.toml"), 1, "none");
+  expect_error(here.run("import none -o x.h5"), 1, "none does not exist; name the directory");
   EXPECT_FALSE(fs::exists(here / "x.h5"));
   expect_error(here.run("export dense.h5 -o x.h5 --sparse"), 2, "--sparse");
   expect_error(here.run("export dense.h5 -o out --shard-size 5KG"), 1, "\"5KG\" is not a size");
+  const Ran shards = here.run("export dense.h5 -o shards --shard-size 8KB");
+  expect_code(shards, 0);
+  EXPECT_THAT(shards.err, ContainsRegex("in [2-9] files,"));
+  const Ran whole = here.run("export dense.h5 -o whole");
+  expect_code(whole, 0);
+  EXPECT_THAT(whole.err, HasSubstr("in 1 file,"));
   expect_error(here.run("export dense.h5 -o hub"), 1, "hub is not empty");
   expect_error(here.run("export none.h5 -o out"), 1, "none.h5");
   EXPECT_FALSE(fs::exists(here / "out"));

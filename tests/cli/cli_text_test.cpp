@@ -152,10 +152,26 @@ TEST(CliText, TokenizedBytesTrainLikeBytes) {
                 0);  // data.token_type = "auto" reads the note
     EXPECT_EQ(here.curve("tokens", "loss"), here.curve("run", "loss"));
   }
+  // A run that failed before its first step leaves nothing that stops the next one.
+  const std::string again =
+      "train c.toml --out again --set data.kind=tokens --set 'data.train=[\"t.bin\"]' ";
+  expect_error(here.run(again + "--set model.vocabulary=5"), 1, "outside the vocabulary of 5");
+  EXPECT_EQ(here.read("again/metrics.jsonl"), "");
+  expect_code(here.run(again + "--steps 1 --set model.vocabulary=256"), 0);
+  expect_error(here.run(again + "--set model.vocabulary=256"), 1, "holds a run already");
+  // A text is no token file.
+  const Ran text =
+      here.run("train c.toml --out text --set data.kind=tokens --set 'data.train=[\"text.txt\"]'");
+  expect_error(text, 1, "text.txt is a text");
+  EXPECT_NE(text.err.find("`espalier data tokenize text.txt --tokenizer TOKENIZER -o text.bin`"),
+            std::string::npos)
+      << text.err;
+  EXPECT_FALSE(std::filesystem::exists(here / "text/metrics.jsonl"));
   // Input and output tokens are numbers.
   const std::string file = "tokens/checkpoints/step-000020.h5";
   const Ran numbers = here.run("sample " + file + " --prompt '97 32 116' --tokens 3");
   expect_code(numbers, 0);
+  EXPECT_NE(numbers.err.find("wrote 3 at"), std::string::npos) << numbers.err;
   std::istringstream words(numbers.out);
   int count = 0;
   for (int token = 0; words >> token; ++count) {

@@ -232,8 +232,46 @@ TEST(ConfigFlags, ThatAreNullAreFalse) {
                         "config.json");
   family_of(json).read(json, model);
   EXPECT_FALSE(model.tie_embeddings);
-  expect_config_refused(config_with("GPTNeoXForCausalLM", "use_parallel_residual", "null"),
-                        "\"use_parallel_residual\": null is not supported");
+  expect_config_refused(config_with("OPTForCausalLM", "do_layer_norm_before", "null"),
+                        "\"do_layer_norm_before\": null is not supported");
+  const ConfigJson serial(config_with("GPTNeoXForCausalLM", "use_parallel_residual", "null"),
+                          "config.json");
+  family_of(serial).read(serial, model);
+  EXPECT_EQ(model.residual, "sequential");
+}
+
+/// Values that transformers cannot use are errors; numbers of no token are ignored with a note.
+TEST(BadModels, TokensThatEndATextAreChecked) {
+  const auto imported = [](const std::string& value, const std::string& generation) {
+    const TempDir dir;
+    const std::string config = config_with(kGpt2, "eos_token_id", value);
+    write_model(dir / "hub", config, make_tensors(config, Type::f32));
+    if (!generation.empty()) {
+      std::ofstream(dir / "hub/generation_config.json")
+          << R"({"eos_token_id": )" << generation << "}";
+    }
+    std::string notes;
+    const std::string failure = failure_of([&] {
+      for (const std::string& note :
+           import_model({.from = dir / "hub", .to = dir / "x.h5", .tokenizer = false}).notes) {
+        notes += note + "\n";
+      }
+    });
+    EXPECT_EQ(fs::exists(dir / "x.h5"), failure.empty());
+    return failure + notes;
+  };
+  for (const std::string bad : {R"("3")", R"([3, "4"])", R"({"a": 3})", "[[3]]", "[null]"}) {
+    EXPECT_THAT(imported(bad, ""), HasSubstr("\"eos_token_id\" of config.json is ")) << bad;
+    EXPECT_THAT(imported("3", bad), HasSubstr("correct generation_config.json")) << bad;
+  }
+  for (const std::string ignored : {"-1", "40", "4000000000", "2.5", "true", "[3, -7]"}) {
+    EXPECT_THAT(imported(ignored, ""), HasSubstr("none of the 40 tokens of the network"))
+        << ignored;
+    EXPECT_THAT(imported("3", ignored), HasSubstr("none of the 40 tokens of the network"));
+  }
+  for (const std::string good : {"3", "[3, 39]", "null", "[]"}) {
+    EXPECT_EQ(imported(good, good).find("eos_token_id"), std::string::npos) << good;
+  }
 }
 
 TEST(BadModels, FilesThatAreMissingOrBroken) {

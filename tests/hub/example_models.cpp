@@ -87,7 +87,27 @@ const std::vector<ExampleModel>& example_models() {
         "activation_function": "relu", "do_layer_norm_before": true, "ffn_dim": 96,
         "hidden_size": 24, "max_position_embeddings": 16, "num_attention_heads": 3,
         "num_hidden_layers": 2, "torch_dtype": "float32", "vocab_size": 40,
-        "word_embed_proj_dim": 24})"}};
+        "word_embed_proj_dim": 24})"},
+      {"GPTNeoXForCausalLM", R"({"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox",
+        "attention_bias": true, "hidden_act": "gelu", "hidden_size": 24, "intermediate_size": 96,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 64, "num_attention_heads": 3,
+        "num_hidden_layers": 2, "rotary_emb_base": 10000, "rotary_pct": 1.0,
+        "tie_word_embeddings": false, "torch_dtype": "float32", "use_parallel_residual": false,
+        "vocab_size": 40})",
+       "Sequential"},
+      {"GPTNeoXForCausalLM", R"({"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox",
+        "attention_bias": false, "hidden_act": "gelu", "hidden_size": 24, "intermediate_size": 96,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 64, "num_attention_heads": 3,
+        "num_hidden_layers": 2, "rotary_emb_base": 10000, "rotary_pct": 0.25,
+        "tie_word_embeddings": false, "torch_dtype": "float32", "use_parallel_residual": true,
+        "vocab_size": 40})",
+       "WithoutAttentionBiases"},
+      {"OPTForCausalLM", R"({"architectures": ["OPTForCausalLM"], "model_type": "opt",
+        "activation_function": "relu", "do_layer_norm_before": true, "enable_bias": false,
+        "ffn_dim": 96, "hidden_size": 24, "max_position_embeddings": 16, "num_attention_heads": 3,
+        "num_hidden_layers": 2, "torch_dtype": "float32", "vocab_size": 40,
+        "word_embed_proj_dim": 24})",
+       "WithoutBiases"}};
   return all;
 }
 

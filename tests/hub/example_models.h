@@ -9,12 +9,14 @@
 
 namespace espalier::hub {
 
-/// A row for each registered family.
+/// A row for each registered family, and for the variants of its network.
 struct ExampleModel {
   std::string architecture;
   std::string config;  ///< config.json
+  std::string variant{};
 };
 const std::vector<ExampleModel>& example_models();
+/// The first row.
 const ExampleModel& example_model(const std::string& architecture);
 /// The example of an architecture, with `key` set to the JSON text `value`; "" removes it.
 std::string config_with(const std::string& architecture, const std::string& key,

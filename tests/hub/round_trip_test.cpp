@@ -10,6 +10,7 @@
 #include "io/files/raw_file.h"
 #include "io/safetensors/sharded.h"
 #include "src/config/dump.h"
+#include "src/hub/end_tokens.h"
 #include "src/hub/export.h"
 #include "src/hub/import.h"
 #include "src/hub/layout.h"
@@ -167,7 +168,9 @@ TEST_P(FamilyTest, TypesAreConverted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamilyTest, ::testing::ValuesIn(example_models()),
-                         [](const auto& row) { return row.param.architecture; });
+                         [](const auto& row) {
+                           return row.param.architecture + row.param.variant;
+                         });
 
 TEST(HubRoundTrip, GptTwoIsTransposed) {
   const TempDir dir;
@@ -207,6 +210,31 @@ TEST(HubRoundTrip, ASmallerContextCutsPositions) {
   EXPECT_EQ(json.number("n_embd"), 24);
 }
 
+/// generation_config.json counts, then config.json, as in transformers.
+TEST(HubRoundTrip, TokensThatEndAText) {
+  struct Row {
+    std::string generation, config;
+    std::vector<int32_t> tokens;
+  };
+  for (const auto& [generation, config, tokens] :
+       std::vector<Row>{{"", "", {}},
+                        {"{}", "{}", {}},
+                        {"", R"({"eos_token_id": 7})", {7}},
+                        {"", R"({"eos_token_id": [7, 2]})", {7, 2}},
+                        {R"({"eos_token_id": 3})", R"({"eos_token_id": 7})", {3}},
+                        {R"({"eos_token_id": [3, 4, 99]})", R"({"eos_token_id": 7})", {3, 4}},
+                        {R"({"eos_token_id": null})", R"({"eos_token_id": 7})", {7}},
+                        {"{damaged", R"({"eos_token_id": 7})", {7}},
+                        {R"({"eos_token_id": -1})", R"({"eos_token_id": 41})", {}}}) {
+    std::map<std::string, std::string> texts{{"hub.config.json", config}};
+    if (!generation.empty()) {
+      texts["hub.generation_config.json"] = generation;
+    }
+    std::vector<std::string> notes;
+    EXPECT_EQ(end_tokens(texts, 40, "x.h5", notes), tokens) << generation << config;
+  }
+}
+
 TEST(HubRoundTrip, TextsTravel) {
   const TempDir dir;
   const std::string config = example_model("GPT2LMHeadModel").config;
@@ -231,7 +259,10 @@ TEST(HubRoundTrip, TextsTravel) {
     EXPECT_EQ(io::read_text(dir / "back" / name, "text"), text) << name;
   }
   import_model({.from = dir / "hub", .to = dir / "without.h5", .tokenizer = false});
-  EXPECT_FALSE(io::CheckpointReader(dir / "without.h5").meta().extra.contains("tokenizer"));
+  const auto texts = io::CheckpointReader(dir / "without.h5").meta().extra;
+  EXPECT_FALSE(texts.contains("tokenizer"));
+  std::vector<std::string> notes;
+  EXPECT_EQ(end_tokens(texts, 40, "without.h5", notes), std::vector<int32_t>{3});
 }
 
 }  // namespace

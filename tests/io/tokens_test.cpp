@@ -12,7 +12,9 @@
 #include <set>
 
 #include "io/data/images.h"
+#include "io/tokenizer/tokenizer.h"
 #include "src/core/error.h"
+#include "tests/io/tokenizer_examples.h"
 #include "tests/support/failure.h"
 
 namespace espalier::io::tokens_test {
@@ -106,13 +108,13 @@ TEST_F(TokensTest, AnImposedVocabularyRefusesUnknownCharacters) {
 
 TEST_F(TokensTest, NumbersOfTwoAndFourBytes) {
   DataConfig data{.kind = "tokens",
-                  .train = {numbers<uint16_t>("a", {1, 50256, 3, 4, 5, 65535})},
+                  .train = {numbers<uint16_t>("a.bin", {1, 50256, 3, 4, 5, 65535})},
                   .validation = {},
                   .validation_fraction = 0.34};
   EXPECT_EQ(all(TokenDataset::open(data, Split::train, {})),
             (std::vector<int32_t>{1, 50256, 3, 4}));
   EXPECT_EQ(TokenDataset::open(data, Split::train, {}).vocabulary(), 65536);
-  data.train = {numbers<uint32_t>("b", {1, 128'000, 3, 4'000'000'000})};
+  data.train = {numbers<uint32_t>("b.bin", {1, 128'000, 3, 4'000'000'000})};
   // Type "auto" is that of the note; a note without a type counts as none.
   data.validation_fraction = 0;
   for (const auto& [note, count] :
@@ -121,11 +123,11 @@ TEST_F(TokensTest, NumbersOfTwoAndFourBytes) {
                                       {R"({"token_type": "uint16"})", 8},
                                       {R"({"token_type": "uint32"})", 4},
                                       {R"({"token_type": 32})", 8}}) {
-    file("b.json", note);
+    file("b.bin.json", note);
     EXPECT_EQ(TokenDataset::open(data, Split::train, {.vocabulary = 130'000}).size(), count)
         << note;
   }
-  file("b.json", R"({"token_type": "uint16"})");
+  file("b.bin.json", R"({"token_type": "uint16"})");
   data.token_type = "uint32";
   data.validation_fraction = 0;
   const auto wide = TokenDataset::open(data, Split::train, {.vocabulary = 130'000});
@@ -146,14 +148,43 @@ TEST_F(TokensTest, HeadersOfLlmC) {
   std::memcpy(bytes.data(), start.data(), sizeof(start));
   const std::string tokens("\x01\x00\x02\x00\x03\x00\x04\x01", 8);
   DataConfig data{.kind = "tokens",
-                  .train = {file("a", bytes + tokens)},
+                  .train = {file("a.bin", bytes + tokens)},
                   .validation = {},
                   .token_type = "uint32"};
   data.validation_fraction = 0;
   EXPECT_EQ(all(TokenDataset::open(data, Split::train, {})), (std::vector<int32_t>{1, 2, 3, 260}));
-  data.train = {file("b", bytes + tokens.substr(2))};
+  data.train = {file("b.bin", bytes + tokens.substr(2))};
   const auto open = [&] { TokenDataset::open(data, Split::train, {}); };
   EXPECT_NE(failure_of(open).find("its header"), std::string::npos) << failure_of(open);
+}
+
+/// A token file is named *.bin or has its note; other files are texts, for data of kind "tokens".
+TEST_F(TokensTest, TextsNeedATokenizer) {
+  const std::string text = file("text.txt", "low the");
+  const std::string noted = numbers<uint16_t>("noted", {1, 2, 3});
+  file("noted.json", "{}");
+  EXPECT_TRUE(is_token_file(noted) && is_token_file("none.bin"));
+  EXPECT_FALSE(is_token_file(text) || is_token_file("bin"));
+  DataConfig data{.kind = "tokens", .train = {noted}, .validation_fraction = 0};
+  EXPECT_EQ(all(TokenDataset::open(data, Split::train, {})), (std::vector<int32_t>{1, 2, 3}));
+  for (const bool validation : {false, true}) {
+    (validation ? data.validation : data.train) = {text};
+    data.train = validation ? std::vector{noted} : data.train;
+    const std::string message = failure_of(
+        [&] { TokenDataset::open(data, validation ? Split::validation : Split::train, {}); });
+    EXPECT_NE(message.find(text + " is a text (a token file is named *.bin or has a note"),
+              std::string::npos)
+        << message;
+    EXPECT_NE(message.find("data tokenize " + text + " --tokenizer TOKENIZER -o " +
+                           (folder_ / "text.bin").string()),
+              std::string::npos)
+        << message;
+  }
+  data.train = {text, noted};
+  data.validation.clear();
+  const Tokenizer tokenizer = Tokenizer::from_text(byte_level_tokenizer().dump());
+  EXPECT_EQ(all(TokenDataset::open(data, Split::train, {.tokenizer = &tokenizer})),
+            (std::vector<int32_t>{257, 262, 1, 2, 3}));
 }
 
 TEST_F(TokensTest, BadFilesAreNamed) {
@@ -172,7 +203,7 @@ TEST_F(TokensTest, BadFilesAreNamed) {
   data.train = {file("long", std::string(700, 'x'))};
   data.validation = {folder_.string() + "/../" + folder_.filename().string() + "/long"};
   EXPECT_NE(failure_of(open).find("data.train and in data.validation"), std::string::npos);
-  data = {.kind = "tokens", .train = {file("odd", "123")}, .validation = {}};
+  data = {.kind = "tokens", .train = {file("odd.bin", "123")}, .validation = {}};
   EXPECT_NE(failure_of(open).find("3 bytes"), std::string::npos) << failure_of(open);
 }
 

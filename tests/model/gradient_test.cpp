@@ -220,6 +220,37 @@ TEST_P(Gradients, OfEveryFamilyOfDecoders) {
   }
 }
 
+TEST_P(Gradients, OfSequentialBranchesAndFewerBiases) {
+  struct Row {
+    std::string family, residual, biases;
+  };
+  for (const auto& [family, residual, biases] : std::vector<Row>{{"neox", "sequential", "auto"},
+                                                                 {"neox", "auto", "mlp"},
+                                                                 {"llama", "parallel", "auto"},
+                                                                 {"opt", "auto", "none"}}) {
+    SCOPED_TRACE(family);
+    const io::ModelConfig config{.kind = "decoder",
+                                 .layers = 2,
+                                 .heads = 3,
+                                 .width = 24,
+                                 .context = 10,
+                                 .tie_embeddings = GetParam().tied,
+                                 .family = family,
+                                 .mlp_width = 20,
+                                 .activation = "gelu",  // without kinks
+                                 .residual = residual,
+                                 .biases = biases};
+    Problem problem(model::make_layers(config, {.classes = 11}), true, GetParam().dropout);
+    if (GetParam().pruned) {
+      prune_half(problem.store());
+    }
+    if (GetParam().taught) {
+      problem.teach(11);
+    }
+    check_all_parameters(problem, 5e-3);
+  }
+}
+
 TEST_P(Gradients, OfNetworksForImages) {
   const std::vector<std::string> convolutions{
       "conv 4 3", "lrn 3", "max 2 stride 1", "conv 6 3 groups 2", "mean 2 stride 1", "linear 9"};

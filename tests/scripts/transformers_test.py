@@ -2,7 +2,7 @@
 
 For each family: transformers saves a small model with random weights, `espalier import` reads it, and `espalier eval`
 gives the loss of transformers on the same tokens, within 1e-4. `espalier export` writes it, and transformers loads
-the same bits. Also: shards, bf16, pruned weights, a checkpoint of a training run.
+the same bits. Also: shards, bf16, pruned weights, ends of texts, a checkpoint of a training run.
 
 Needs torch and transformers: of the Python that TRANSFORMERS_PYTHON names, or of the virtual environment VENV, which is
 made by pip when it is missing. Exit code 77 (skipped) if it cannot be made."""
@@ -45,12 +45,16 @@ def configs():
     yield "gemma3", t.Gemma3TextConfig(**gemma3, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
     yield "gemma3 scaled", t.Gemma3TextConfig(
         **gemma3, query_pre_attn_scalar=20, rope_local_base_freq=500.0, rope_scaling={"rope_type": "linear", "factor": 8.0})
-    yield "neox", t.GPTNeoXConfig(vocab_size=VOCABULARY, hidden_size=48, intermediate_size=128, num_hidden_layers=3,
-                                  num_attention_heads=3, max_position_embeddings=CONTEXT, attention_dropout=0,
-                                  hidden_dropout=0, rotary_pct=0.5)
-    yield "opt", t.OPTConfig(vocab_size=VOCABULARY, hidden_size=48, ffn_dim=112, num_hidden_layers=3,
-                             num_attention_heads=4, max_position_embeddings=CONTEXT, word_embed_proj_dim=48,
-                             dropout=0, attention_dropout=0)
+    neox = dict(vocab_size=VOCABULARY, hidden_size=48, intermediate_size=128, num_hidden_layers=3,
+                num_attention_heads=3, max_position_embeddings=CONTEXT, attention_dropout=0, hidden_dropout=0,
+                rotary_pct=0.5)
+    yield "neox", t.GPTNeoXConfig(**neox)
+    yield "neox sequential", t.GPTNeoXConfig(**neox, use_parallel_residual=False)
+    yield "neox without biases", t.GPTNeoXConfig(**neox, attention_bias=False)
+    opt = dict(vocab_size=VOCABULARY, hidden_size=48, ffn_dim=112, num_hidden_layers=3, num_attention_heads=4,
+               max_position_embeddings=CONTEXT, word_embed_proj_dim=48, dropout=0, attention_dropout=0)
+    yield "opt", t.OPTConfig(**opt)
+    yield "opt without biases", t.OPTConfig(**opt, enable_bias=False)
     yield "gpt2 wide", t.GPT2Config(vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, n_positions=CONTEXT,
                                     n_inner=100, activation_function="relu", layer_norm_epsilon=1e-3,
                                     tie_word_embeddings=False, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
@@ -228,6 +232,38 @@ class Transformers(unittest.TestCase):
                 facts = [json.loads(run(self.dir, "inspect", folder / file, "--json").stdout)["kept_parameters"]
                          for file in ("pruned.h5", "again.h5")]
                 self.assertEqual(*facts)
+
+    def test_texts_end_as_those_of_generate(self):
+        import torch
+        config = dict(configs())["llama"]
+        config.eos_token_id = None
+        model = model_of(config)
+        prompt = [5, 17, 23]
+        for case in range(5):
+            with self.subTest(case=case):
+                folder = self.dir / f"end-{case}"
+                model.save_pretrained(folder)
+                (folder / "generation_config.json").unlink()
+                loaded = self.loaded(folder)
+                greedy = loaded.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)[0].tolist()[3:]
+                ends = {"config.json": [None, greedy[7], [greedy[9], greedy[4]], greedy[5], 3 * VOCABULARY][case],
+                        "generation_config.json": [None, None, None, [greedy[11], greedy[2]], None][case]}
+                facts = json.loads((folder / "config.json").read_text())
+                (folder / "config.json").write_text(json.dumps({**facts, "eos_token_id": ends["config.json"]}))
+                if ends["generation_config.json"]:
+                    (folder / "generation_config.json").write_text(
+                        json.dumps({"eos_token_id": ends["generation_config.json"]}))
+                run(self.dir, "import", folder, "-o", "dense.h5")
+                run(self.dir, "prune", "dense.h5", "-o", "same.h5", "--method", "magnitude", "--sparsity", "0")
+                run(self.dir, "export", "same.h5", "-o", folder / "back")
+                for of in (folder, folder / "back"):
+                    theirs = self.loaded(of).generate(torch.tensor([prompt]), max_new_tokens=20,
+                                                      do_sample=False)[0].tolist()[3:]
+                    mine = json.loads(run(self.dir, "sample", "same.h5", "--prompt", " ".join(map(str, prompt)),
+                                          "--temperature", "0", "--tokens", "20", "--json").stdout)["texts"][0]
+                    self.assertEqual(mine["tokens"], theirs)
+                    self.assertEqual(mine["finish"], "length" if len(theirs) == 20 else "end token")
+                self.assertEqual(len(theirs) == 20, case in (0, 4))
 
     def test_a_run_goes_back(self):
         name, config = next(configs())

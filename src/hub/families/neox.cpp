@@ -9,6 +9,8 @@ namespace {
 constexpr double kNeoxEpsilon = 1e-5;
 constexpr double kNeoxShare = 0.25;
 
+bool has_attention_biases(const io::ModelConfig& model) { return model.biases == "auto"; }
+
 void read_neox(const ConfigJson& json, io::ModelConfig& model) {
   model.kind = "decoder";
   model.family = "neox";
@@ -24,15 +26,14 @@ void read_neox(const ConfigJson& json, io::ModelConfig& model) {
       fmt::format("the share of rotary_pct is {}; remove one of the two", model.rotary_share);
   json.only("partial_rotary_factor", model.rotary_share, why);
   json.part("rope_parameters").only("partial_rotary_factor", model.rotary_share, why);
-  json.only("use_parallel_residual", true,
-            "attention and MLP of a block read the same residual stream");
-  json.only("attention_bias", true, "attention has biases");
+  model.residual = json.flag("use_parallel_residual", true) ? "auto" : "sequential";
+  model.biases = json.flag("attention_bias", true) ? "auto" : "mlp";
 }
 
 Json write_neox(const io::ModelConfig& model) {
   Json json{{"architectures", {"GPTNeoXForCausalLM"}},
             {"model_type", "gpt_neox"},
-            {"attention_bias", true},
+            {"attention_bias", has_attention_biases(model)},
             {"attention_dropout", 0.0},
             {"hidden_act", activation_name(model.activation)},
             {"hidden_dropout", 0.0},
@@ -44,7 +45,7 @@ Json write_neox(const io::ModelConfig& model) {
             {"num_hidden_layers", model.layers},
             {"rotary_pct", model.rotary_share},
             {"tie_word_embeddings", model.tie_embeddings},
-            {"use_parallel_residual", true},
+            {"use_parallel_residual", model.residual != "sequential"},
             {"vocab_size", model.vocabulary}};
   write_rotary(model, json, "rotary_emb_base");
   return json;
@@ -52,27 +53,31 @@ Json write_neox(const io::ModelConfig& model) {
 
 std::vector<TensorRule> neox_tensors(const io::ModelConfig& model) {
   std::vector<TensorRule> all{{.tensor = "embed_in.weight", .parameter = "embedding.token"}};
-  const auto add = [&](const std::string& tensor, const std::string& parameter) {
-    for (const char* kind : {".weight", ".bias"}) {
+  const std::vector<std::string> both{".weight", ".bias"};
+  const std::vector<std::string> attention(both.begin(),
+                                           both.end() - (has_attention_biases(model) ? 0 : 1));
+  const auto add = [&](const std::string& tensor, const std::string& parameter,
+                       const std::vector<std::string>& kinds) {
+    for (const std::string& kind : kinds) {
       all.push_back(
           {.tensor = "layers.{}." + tensor + kind, .parameter = "blocks.{}." + parameter + kind});
     }
   };
-  add("input_layernorm", "norm1");
-  for (const char* kind : {".weight", ".bias"}) {
+  add("input_layernorm", "norm1", both);
+  for (const std::string& kind : attention) {
     int64_t part = 0;
     for (const char* parameter : {"query", "key", "value"}) {
-      all.push_back({.tensor = std::string("layers.{}.attention.query_key_value") + kind,
+      all.push_back({.tensor = "layers.{}.attention.query_key_value" + kind,
                      .parameter = std::string("blocks.{}.attention.") + parameter + kind,
                      .form = Form::fused,
                      .heads = model.heads,
                      .part = part++});
     }
   }
-  add("attention.dense", "attention.projection");
-  add("post_attention_layernorm", "norm2");
-  add("mlp.dense_h_to_4h", "mlp.expand");
-  add("mlp.dense_4h_to_h", "mlp.contract");
+  add("attention.dense", "attention.projection", attention);
+  add("post_attention_layernorm", "norm2", both);
+  add("mlp.dense_h_to_4h", "mlp.expand", both);
+  add("mlp.dense_4h_to_h", "mlp.contract", both);
   all.push_back({.tensor = "final_layer_norm.weight", .parameter = "norm.weight"});
   all.push_back({.tensor = "final_layer_norm.bias", .parameter = "norm.bias"});
   if (!model.tie_embeddings) {

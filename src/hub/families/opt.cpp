@@ -21,7 +21,7 @@ void read_opt(const ConfigJson& json, io::ModelConfig& model) {
   json.only("word_embed_proj_dim", model.width, "embeddings have the width of the blocks");
   json.only("do_layer_norm_before", true, "norms stand before attention and MLP");
   json.only("_remove_final_layer_norm", false, "a norm stands before the head");
-  json.only("enable_bias", true, "linear layers have biases");
+  model.biases = json.flag("enable_bias", true) ? "auto" : "none";
   json.only("layer_norm_elementwise_affine", true, "norms have weights");
 }
 
@@ -36,6 +36,7 @@ Json write_opt(const io::ModelConfig& model) {
           {"attention_dropout", 0.0},
           {"do_layer_norm_before", true},
           {"dropout", model.dropout},
+          {"enable_bias", model.biases == "auto"},
           {"ffn_dim", model.mlp_width},
           {"hidden_size", model.width},
           {"max_position_embeddings", model.context},
@@ -52,20 +53,24 @@ std::vector<TensorRule> opt_tensors(const io::ModelConfig& model) {
                                .parameter = "embedding.position",
                                .skipped = kPaddingRows,
                                .positions = true}};
-  const auto add = [&](const std::string& tensor, const std::string& parameter) {
-    for (const char* kind : {".weight", ".bias"}) {
+  const std::vector<std::string> both{".weight", ".bias"};
+  const std::vector<std::string> linear(both.begin(),
+                                        both.end() - (model.biases == "auto" ? 0 : 1));
+  const auto add = [&](const std::string& tensor, const std::string& parameter,
+                       const std::vector<std::string>& kinds) {
+    for (const std::string& kind : kinds) {
       all.push_back(
           {.tensor = "layers.{}." + tensor + kind, .parameter = "blocks.{}." + parameter + kind});
     }
   };
-  add("self_attn_layer_norm", "norm1");
-  add("self_attn.q_proj", "attention.query");
-  add("self_attn.k_proj", "attention.key");
-  add("self_attn.v_proj", "attention.value");
-  add("self_attn.out_proj", "attention.projection");
-  add("final_layer_norm", "norm2");
-  add("fc1", "mlp.expand");
-  add("fc2", "mlp.contract");
+  add("self_attn_layer_norm", "norm1", both);
+  add("self_attn.q_proj", "attention.query", linear);
+  add("self_attn.k_proj", "attention.key", linear);
+  add("self_attn.v_proj", "attention.value", linear);
+  add("self_attn.out_proj", "attention.projection", linear);
+  add("final_layer_norm", "norm2", both);
+  add("fc1", "mlp.expand", linear);
+  add("fc2", "mlp.contract", linear);
   all.push_back({.tensor = "final_layer_norm.weight", .parameter = "norm.weight"});
   all.push_back({.tensor = "final_layer_norm.bias", .parameter = "norm.bias"});
   if (!model.tie_embeddings) {

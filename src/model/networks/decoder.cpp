@@ -76,6 +76,8 @@ Settings decoder_identity(const io::ModelConfig& config) {
           {"width", number(config.width)},
           {"tie_embeddings", number(config.tie_embeddings)},
           {"activation", std::string(name_of(decoder.block.mlp.activation))},
+          {"residual", decoder.residual()},
+          {"biases", decoder.biases()},
           {"norm_epsilon", number(decoder.block.norm_epsilon)},
           {"window", number(attention.window)},
           {"full_every", number(decoder.full_every)},
@@ -113,6 +115,8 @@ void check_gpt(const io::ModelConfig& config) {
   unused(config.head_width == defaults.head_width, "head_width");
   unused(config.mlp_width == defaults.mlp_width, "mlp_width");
   unused(config.activation == defaults.activation, "activation");
+  unused(config.residual == defaults.residual, "residual");
+  unused(config.biases == defaults.biases, "biases");
   unused(config.norm_epsilon == defaults.norm_epsilon, "norm_epsilon");
   unused(config.window == defaults.window, "window");
   unused(config.full_every == defaults.full_every, "full_every");

@@ -128,6 +128,15 @@ void check_windows(const io::ModelConfig& config, const Family& family) {
         "and a family with rotary positions, or remove the key");
 }
 
+bool is_parallel(const io::ModelConfig& config, const Family& family) {
+  const bool parallel = config.residual == "auto" ? family.parallel : config.residual == "parallel";
+  check(!parallel || !family.post_norm,
+        "model.residual = \"parallel\": the branches of model.family = \"{}\" have norms after "
+        "them, which need sequential branches; remove the key",
+        family.name);
+  return parallel;
+}
+
 RotaryOptions rotary_of(const io::ModelConfig& config, const Family& family, int64_t head) {
   if (family.rotary_base == 0) {
     return {};
@@ -163,6 +172,7 @@ Decoder decoder_of(const io::ModelConfig& config, int64_t vocabulary, const Fami
   const int64_t head = config.head_width > 0 ? config.head_width : config.width / config.heads;
   const std::string_view activation =
       config.activation == "auto" ? family.activation : std::string_view(config.activation);
+  const bool attention_biases = config.biases == "auto";
   const Embedding::Options embedding{
       .vocabulary = vocabulary,
       .context = config.context,
@@ -175,7 +185,7 @@ Decoder decoder_of(const io::ModelConfig& config, int64_t vocabulary, const Fami
   return {.embedding = embedding,
           .block = {.norm = std::string(norm),
                     .norm_epsilon = epsilon,
-                    .parallel = family.parallel,
+                    .parallel = is_parallel(config, family),
                     .post_norm = family.post_norm,
                     .attention = {.tokens = config.context,
                                   .width = config.width,
@@ -186,8 +196,8 @@ Decoder decoder_of(const io::ModelConfig& config, int64_t vocabulary, const Fami
                                   .window = config.window,
                                   .scale = config.attention_scale,
                                   .fused = family.fused,
-                                  .bias = family.bias,
-                                  .output_bias = family.output_bias,
+                                  .bias = family.bias && attention_biases,
+                                  .output_bias = family.output_bias && attention_biases,
                                   .rotary = rotary_of(config, family, head),
                                   .head_norm = family.head_norm,
                                   .norm_epsilon = epsilon},
@@ -198,7 +208,7 @@ Decoder decoder_of(const io::ModelConfig& config, int64_t vocabulary, const Fami
                             .blocks = config.layers,
                             .activation = activation_by_name(activation),
                             .gated = family.gated,
-                            .bias = family.mlp_bias}},
+                            .bias = family.mlp_bias && config.biases != "none"}},
           .head = {.embedding = embedding, .norm = std::string(norm), .norm_epsilon = epsilon},
           .full_every = config.full_every,
           .local_rotary_base =

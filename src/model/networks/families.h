@@ -40,6 +40,12 @@ struct Decoder {
   double local_rotary_base = 0;
 
   TransformerBlock::Options block_at(int64_t number) const;
+  /// model.residual and model.biases with "auto" resolved; biases: "auto" if the attention has any.
+  std::string residual() const { return block.parallel ? "parallel" : "sequential"; }
+  std::string biases() const {
+    const bool attention = block.attention.bias || block.attention.output_bias;
+    return attention ? "auto" : block.mlp.bias ? "mlp" : "none";
+  }
 };
 /// Throws Failure, with the fix, if keys contradict each other.
 Decoder decoder_of(const io::ModelConfig& config, int64_t vocabulary);

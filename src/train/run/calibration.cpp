@@ -16,12 +16,14 @@ int64_t count_of(int64_t wanted, int64_t held) { return std::min(wanted, held); 
 int64_t place(int64_t i, int64_t n, int64_t held) { return i * held / n; }
 
 Calibration open_text(const io::DataConfig& data, const ProblemShape& problem,
-                      const io::Vocabulary& characters, int64_t samples) {
+                      const io::Vocabulary& characters, const io::Tokenizer* tokenizer,
+                      int64_t samples) {
   const auto tokens = std::make_shared<const io::TokenDataset>(
       io::TokenDataset::open(data, io::Split::train,
                              {.context = 0,
                               .vocabulary = problem.classes,
-                              .characters = characters.size() > 0 ? &characters : nullptr}));
+                              .characters = characters.size() > 0 ? &characters : nullptr,
+                              .tokenizer = tokenizer}));
   const int64_t context = problem.features;
   const int64_t windows = tokens->size() / context;
   check(windows > 0,
@@ -186,14 +188,14 @@ void clear_pruned(std::span<float> values, const sparse::Mask& before, const spa
 }  // namespace
 
 Calibration open_calibration(const io::Config& config, const ProblemShape& problem,
-                             const io::Vocabulary& characters, std::vector<std::string> files,
-                             int64_t samples) {
+                             const io::Vocabulary& characters, const io::Tokenizer* tokenizer,
+                             std::vector<std::string> files, int64_t samples) {
   io::DataConfig data = config.data;
   data.train = std::move(files);
   data.validation.clear();
   data.validation_fraction = 0;
   return data.kind == "images" ? open_images(data, problem, samples)
-                               : open_text(data, problem, characters, samples);
+                               : open_text(data, problem, characters, tokenizer, samples);
 }
 
 pruning::Result prune_by_inputs(const io::Config& config, const ProblemShape& problem,

@@ -29,11 +29,12 @@ struct Calibration {
 };
 
 /// Draws up to `samples` samples evenly from files of the kind of config.data: contexts of text,
-/// which do not overlap, or images. `characters`: the vocabulary of kind "chars". Throws Failure
-/// if the files hold less than one sample, and, when read, for tokens outside the vocabulary.
+/// which do not overlap, or images. `characters`: the vocabulary of kind "chars"; `tokenizer`: of
+/// texts for kind "tokens", or null. Throws Failure if the files hold less than one sample, and,
+/// when read, for tokens outside the vocabulary.
 Calibration open_calibration(const io::Config& config, const ProblemShape& problem,
-                             const io::Vocabulary& characters, std::vector<std::string> files,
-                             int64_t samples);
+                             const io::Vocabulary& characters, const io::Tokenizer* tokenizer,
+                             std::vector<std::string> files, int64_t samples);
 
 /// Masks of all parameters, in forward order. Values of pruned elements in `store`, which has fp32
 /// values of the whole network, become zero, and the method's updates of the others are done; its

@@ -136,7 +136,9 @@ bool RunDirectory::holds_results() const {
 }
 
 bool RunDirectory::holds_run() const {
-  return io::path_exists(root_ / "metrics.jsonl") || holds_results();
+  const fs::path metrics = root_ / "metrics.jsonl";
+  std::error_code unknown;  // then the size is -1, and counts as steps
+  return (io::path_exists(metrics) && fs::file_size(metrics, unknown) > 0) || holds_results();
 }
 
 /// Checkpoints first, and off the disk before anything else is: a crash leaves the earlier run, or

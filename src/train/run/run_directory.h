@@ -76,6 +76,8 @@ class RunDirectory {
   void decide(const std::string& resume);
   void resume_newest(parallel::Communicator& comm);
   void resume_from(const std::filesystem::path& file);
+  /// A step in metrics.jsonl, or results. A run that failed before its first step has neither: a
+  /// fresh run overwrites its files.
   bool holds_run() const;
   bool holds_results() const;  ///< a checkpoint, or the summary of a run without any
   void remove_existing() const;
