@@ -50,7 +50,7 @@ class OwnLayout {
   }
 
  private:
-  /// As train::make_plan chooses its stages.
+  /// With pipeline "auto": the stages that train::make_plan would take.
   std::optional<PlannedLayout> with_storage(const std::string& storage) {
     std::optional<PlannedLayout> best;
     for (const int stages : stages_of(run_, ranks_)) {

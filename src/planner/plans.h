@@ -18,7 +18,7 @@ struct Refused {
 
 struct PlannedLayout {
   StepPrediction step;
-  io::Config config;  ///< that it was predicted for: the run's, perhaps with a search's choices
+  io::Config config;                 ///< of the prediction: the run's, with the choices of a search
   std::optional<double> measured{};  ///< seconds of a step (trial.h)
 };
 
@@ -54,18 +54,19 @@ bool fits(const StepPrediction& step, const Machine& machine, const TensorSplit&
 /// Of a layout that does not fit: what a rank needs, and the settings that need less.
 std::string shortage(const PlannedRun& run, const Machine& machine, const PlannedLayout& layout);
 
-/// The storage in which the layers compute at least a quarter faster than in the layout's, if it
-/// has one storage for all pruned weights; and the share of the time that they need then.
+/// The storage in which the layers compute in less than 0.8 of the time of the layout's storage, if
+/// that is one for all pruned weights.
 struct FasterStorage {
   std::string storage;
-  double share = 1;
+  double share = 1;  ///< of the time
 };
 std::optional<FasterStorage> faster_storage(const PlannedRun& run, const Machine& machine,
                                             const PlannedLayout& layout);
 
-/// With `search` the ten fastest layouts over each number of ranks (search.h); else the run's own:
-/// "auto" becomes the storage that is fastest for all matrices (a run takes the fastest for each),
-/// and the stages that a run would take. Throws Failure for a number of ranks without a layout.
+/// With `search` the ten fastest layouts over each number of ranks (search.h); without, the
+/// config's own. There storage "auto" becomes the one that is fastest for all matrices (a run takes
+/// the fastest for each), and pipeline "auto" the stages that a run would take. Throws Failure for
+/// a number of ranks without a layout.
 Plans plan_layouts(const PlannedRun& run, const Machine& machine, std::span<const int> ranks,
                    const std::optional<SearchOptions>& search);
 

@@ -67,7 +67,7 @@ class Search {
       : run_(run),
         predictor_(run, machine, devices),
         config_(run.config),
-        moves_boundaries_(options.moves_boundaries),
+        divided_by_messages_(options.divided_by_messages),
         several_units_(machine.levels.front().ranks > 1 && devices > machine.levels.front().ranks) {
     const std::string& budget = config_.train.memory_budget;
     const double wanted =
@@ -90,8 +90,8 @@ class Search {
     for (const Shape& shape : shapes) {
       try_shape(shape);
     }
-    if (moves_boundaries_) {
-      move_boundaries();
+    if (divided_by_messages_) {
+      move_all_boundaries();
     }
     explain_impossible();
     if (found_.best.empty()) {
@@ -282,8 +282,8 @@ class Search {
       layout.ends = cuts.by_computing;
     }
     const std::vector<std::vector<size_t>> with_small_messages =
-        moves_boundaries_ && shape.stages > 1 ? divisions_with_small_messages(layout, network)
-                                              : std::vector<std::vector<size_t>>();
+        divided_by_messages_ && shape.stages > 1 ? divisions_with_small_messages(layout, network)
+                                                 : std::vector<std::vector<size_t>>();
     for (const Variant& variant : all) {
       set(variant);
       for (const std::vector<size_t>& ends : with_small_messages) {
@@ -440,8 +440,8 @@ class Search {
     }
   }
 
-  /// Of the ten fastest, and the fastest with each number of stages.
-  void move_boundaries() {
+  /// Improves the ten fastest layouts, and the fastest with each number of stages.
+  void move_all_boundaries() {
     std::vector<Candidate> starts = found_.best;
     for (const auto& [stages, candidate] : found_.by_stages) {
       if (!is_among_best(candidate.config)) {
@@ -467,7 +467,7 @@ class Search {
       again = false;
       for (size_t i = 0; i + 1 < layout.ends.size(); ++i) {
         const size_t first = i == 0 ? 1 : layout.ends[i - 1] + 1;
-        for (size_t end = first; end < layout.ends[i + 1] && moves_left(layout); ++end) {
+        for (size_t end = first; end < layout.ends[i + 1] && may_simulate(layout); ++end) {
           const size_t before = std::exchange(layout.ends[i], end);
           StepPrediction step;
           predictor_.add_step(config_, layout, network,
@@ -490,7 +490,7 @@ class Search {
     }
   }
 
-  /// By the layout of config_, which differs in its partition alone, if it fits.
+  /// Replaces `slower` by the layout of config_, which differs in its partition, if that fits.
   void replace(const Candidate& slower) {
     StepPrediction step = predictor_.predict(config_);
     if (static_cast<double>(step.plan.fit.plan.needed()) > limit_) {
@@ -513,8 +513,9 @@ class Search {
     });
   }
 
-  /// Counts the simulation of a layout, of which a search may take about a second.
-  bool moves_left(const train::Layout& layout) {
+  /// Adds the actions of one more simulation. False once a search has simulated as many as take
+  /// about a second.
+  bool may_simulate(const train::Layout& layout) {
     moved_actions_ += int64_t{3} * layout.stages() * layout.micro_batches();
     return moved_actions_ <= 4'000'000;
   }
@@ -624,7 +625,7 @@ class Search {
   const PlannedRun& run_;
   StepPredictor predictor_;
   io::Config config_;  ///< of the layout that is tried
-  bool moves_boundaries_;
+  bool divided_by_messages_;
   int64_t moved_actions_ = 0;  ///< of layouts that moved boundaries
   bool several_units_;         ///< the links between ranks differ
   double limit_ = 0;           ///< bytes of a rank
@@ -641,23 +642,22 @@ class Search {
 /// Of a search without a layout that fits: what the smallest needs, and what would help.
 std::string smallest_text(const PlannedRun& run, const Machine& machine, int ranks,
                           const SearchResult& found) {
-  const double device = machine.memory * run.tensor.ways;
   const auto size = [](double bytes) { return train::size_text(static_cast<size_t>(bytes)); };
+  const double device = machine.memory * run.tensor.ways;
   std::string text =
-      fmt::format("; the smallest needs {} ({})", size(found.least_memory), found.least_shape);
+      fmt::format("The smallest needs {} ({})", size(found.least_memory), found.least_shape);
   const std::string& budget = run.config.train.memory_budget;
   if (!budget.empty() && static_cast<double>(config::parse_bytes(budget)) < device) {
-    text += fmt::format("; train.memory_budget = \"{}\" allows less than the device's {}", budget,
-                        size(device));
     if (found.least_memory <= device) {
-      return text + ", which would do: raise or remove it";
+      return text + fmt::format(": raise or remove train.memory_budget = \"{}\", a device has {}",
+                                budget, size(device));
     }
-    text += ", which would not do either";
+    text += fmt::format(", more than a device's {}", size(device));
   }
   StepPredictor predictor(run, machine, ranks);
   const StepPrediction least = predictor.predict(*found.least_config);
   return text + ". " + predictor.ways_to_fit(*found.least_config, least.plan, device) +
-         "; or more ranks";
+         "; more ranks";
 }
 
 }  // namespace
@@ -684,7 +684,7 @@ SearchResult search_layouts(const PlannedRun& run, const Machine& machine, int r
                                                [](const auto& reason) { return reason.second; });
     fail("none of {} layouts over {} ranks is possible; for {} of them: {}{}", found.tried, ranks,
          most->second, most->first,
-         found.least_memory > 0 ? smallest_text(run, machine, ranks, found) : "");
+         found.least_memory > 0 ? ". " + smallest_text(run, machine, ranks, found) : "");
   }
   return found;
 }

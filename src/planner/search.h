@@ -11,10 +11,10 @@
 //
 //   micro-batches × max(time of all layers / ranks of the pipeline, slowest layer)
 //
-// and left out where it is above the tenth best, and above the best with as many stages. Before
+// and left out where it reaches the tenth best step and the best with as many stages. Before
 // a layout is simulated, a lower bound of its memory must fit; before it counts, its memory is
-// planned as runs plan it. So the results are those of an exhaustive search, but for the
-// boundaries.
+// planned as runs plan it. Without divided_by_messages the results are those of an exhaustive
+// search.
 #include "src/planner/step.h"
 
 namespace espalier::planner {
@@ -25,8 +25,9 @@ struct Candidate {
 };
 
 struct SearchOptions {
-  bool codecs = false;           ///< also tries gradients in 8 and 4 bits
-  bool moves_boundaries = true;  ///< between the stages of the fastest layouts
+  bool codecs = false;  ///< also tries gradients in 8 and 4 bits
+  /// Also tries divisions with small messages, and moves the boundaries of the fastest layouts.
+  bool divided_by_messages = true;
 };
 
 struct SearchResult {
@@ -38,8 +39,8 @@ struct SearchResult {
   std::map<std::string, size_t> refused;  ///< reasons, with the number of layouts
   /// Of each number of stages without a layout, the most frequent reason.
   std::map<int64_t, std::string> impossible;
-  /// If all layouts are too large: bytes of a rank of the smallest, of the 64 with the smallest
-  /// lower bounds, and its choices.
+  /// If no layout fits: the least bytes of a rank, among the 64 layouts with the smallest bounds,
+  /// and that layout's choices.
   double least_memory = 0;
   std::string least_shape;
   std::optional<io::Config> least_config{};

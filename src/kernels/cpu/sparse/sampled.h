@@ -12,7 +12,8 @@ struct Sampled {
 
   int64_t packed_row() const { return kernels.dot_vectors * kLanes; }    ///< floats
   int64_t tokens() const { return packed_row() * kernels.lane_tokens; }  ///< of a block
-  /// Which of `threads` threads sums a tile: all have about as many elements.
+  /// Of a convolution: which of `threads` threads sums a tile; all have about as many elements.
+  /// (sddmm.cpp divides tiles by itself.)
   int64_t thread_of(int64_t tile, int64_t threads) const {
     const Tiles& all = tiles.tiles;
     const int64_t end = tile + 1 < all.tiles() ? all.first[tile + 1] : all.capacity;

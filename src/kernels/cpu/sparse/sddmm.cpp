@@ -13,17 +13,19 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-/// Shares of the tiles: groups of blocks times groups of panels. Two shares pack some activations
-/// twice. Packed once for all, half of what a core reads would come from another core's cache: two
-/// threads were then no faster than one.
+/// A grid of shares, one for each thread: groups of blocks of rows times groups of panels of
+/// columns. Each share packs the dy and x of its own tiles, so shares of one group pack the same
+/// ones. That costs less than to read what another core has packed (benchmarks/results/amx.md).
 struct Shares {
   int64_t row_groups = 1, column_groups = 1;
 
   int64_t count() const { return row_groups * column_groups; }
 };
 
+/// The grid of `team` shares with the least work of a share and token: kept elements + kPackOne ×
+/// (rows + columns).
 Shares shares_of(const Tiles& tiles, int64_t kept, int64_t team) {
-  constexpr double kPackOne = 9;  // products in the time of packing a value
+  constexpr double kPackOne = 9;  // multiply-adds in the time of packing one value
   Shares best;
   double least_cost = 0;
   for (int64_t groups = 1; groups <= team; ++groups) {
