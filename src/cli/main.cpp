@@ -92,6 +92,9 @@ int run(int argc, char** argv) {
   CLI::App app("Trains pruned neural networks in parallel.", "espalier");
   app.require_subcommand(0, 1);  // a missing one is reported below, a mistyped one by CLI11
   app.failure_message(CLI::FailureMessage::help);
+  app.set_version_flag(
+      "--version", fmt::format("espalier {} ({})", ESPALIER_VERSION, cli::build_git()),
+      "print the version (`espalier info`: the build, its backends and libraries)");
   cli::Action chosen;
   for (const cli::Register add : kSubcommands) {
     add(app, chosen);
@@ -102,7 +105,7 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
-      return app.exit(error);  // --help
+      return app.exit(error);  // --help, --version
     }
     cli::print_error(fmt::format("{} (see espalier --help)", error.what()));
     return cli::kUsage;

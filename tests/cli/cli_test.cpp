@@ -364,6 +364,10 @@ TEST(Cli, InfoAndHelp) {
     EXPECT_TRUE(info.json().contains(key)) << key;
   }
   EXPECT_NE(here.run("info").out.find(info.json()["mpi"].get<std::string>()), std::string::npos);
+  const Ran version = here.run("--version");
+  expect_code(version, 0);
+  EXPECT_TRUE(version.out.starts_with("espalier " + info.json()["version"].get<std::string>()))
+      << version.out;
   EXPECT_EQ(here.run("info --config-help").out, config::help());
   // docs/config.md equals this text.
   const Ran page = here.shell("cat '" ESPALIER_SOURCE_DIR "/docs/config.md'");
