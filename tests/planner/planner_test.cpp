@@ -659,21 +659,25 @@ TEST(Search, NamesABudgetBelowTheDevice) {
       << failure;
 }
 
-/// Convolutions compute long, and the gradients of fully connected layers are large.
-TEST(Search, DividesReductionsAmongStagesOverSlowLinks) {
-  Machine machine = machine_of(kMachine);
-  machine.levels.back().link.bytes_per_s = machine.levels.front().link.bytes_per_s = 1e6;
+/// A network for images, in 16 micro-batches of 16 by 1F1B if one rank has all.
+Given vision(const std::vector<std::string>& network) {
   io::Config config;
   config.model.kind = "vision";
   config.data.kind = "images";
   config.model.image = {16, 16, 3};
-  config.model.network = {"conv 32 3", "conv 32 3",  "conv 32 3",  "conv 32 3",
-                          "max 4",     "linear 512", "linear 512", "linear 512"};
+  config.model.network = network;
   config.train.global_batch = 256;
   config.train.micro_batch = 16;
   config.parallel.schedule = "1f1b";
-  const Given given(config,
-                    {.classes = 10, .features = 768, .rows = 1, .input_dtype = DType::fp32});
+  return Given(config, {.classes = 10, .features = 768, .rows = 1, .input_dtype = DType::fp32});
+}
+
+/// Convolutions compute long, and the gradients of fully connected layers are large.
+TEST(Search, DividesReductionsAmongStagesOverSlowLinks) {
+  Machine machine = machine_of(kMachine);
+  machine.levels.back().link.bytes_per_s = machine.levels.front().link.bytes_per_s = 1e6;
+  const Given given = vision({"conv 32 3", "conv 32 3", "conv 32 3", "conv 32 3", "max 4",
+                              "linear 512", "linear 512", "linear 512"});
   const PlannedRun run = given.run();
   const Candidate found = search_layouts(run, machine, 4).by_stages.at(2);
 
@@ -695,17 +699,8 @@ TEST(Search, DividesReductionsAmongStagesOverSlowLinks) {
 TEST(Search, MovesBoundariesToWhereMessagesAreSmall) {
   Machine machine = machine_of(kMachine);
   machine.levels.back().link.bytes_per_s = machine.levels.front().link.bytes_per_s = 1e7;
-  io::Config config;
-  config.model.kind = "vision";
-  config.data.kind = "images";
-  config.model.image = {16, 16, 3};
-  config.model.network = {"conv 32 3", "conv 32 3", "max 2",      "conv 16 3", "conv 16 3",
-                          "max 2",     "conv 8 3",  "linear 256", "linear 256"};
-  config.train.global_batch = 256;
-  config.train.micro_batch = 16;
-  config.parallel.schedule = "1f1b";
-  const Given given(config,
-                    {.classes = 10, .features = 768, .rows = 1, .input_dtype = DType::fp32});
+  const Given given = vision({"conv 32 3", "conv 32 3", "max 2", "conv 16 3", "conv 16 3", "max 2",
+                              "conv 8 3", "linear 256", "linear 256"});
   const PlannedRun run = given.run();
   const auto steps_of = [&](bool moves) {
     return search_layouts(run, machine, 3, {.divided_by_messages = moves})

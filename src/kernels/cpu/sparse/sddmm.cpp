@@ -66,7 +66,7 @@ Memory carve(Carver& carver, const SddmmArgs& args, int threads, int team) {
   return m;
 }
 
-/// One of a share's blocks of rows, or panels of columns: [begin, end).
+/// Blocks, panels, rows or columns [begin, end) of a share.
 struct Part {
   int64_t begin, end;
 };
