@@ -8,6 +8,7 @@
 #   sanitizers  address, undefined behaviour and threads over all fast tests
 #   clang       clang 16 has no warning in any source, each alone
 #   fuzz        libFuzzer on every target, a minute each (scripts/fuzz.sh)
+#   systems     quickstart.sh and test.sh on other systems, in bare folders (scripts/systems.sh; needs root)
 #   coverage    lines that fast tests run, by folder: docs/coverage.md
 #
 # STEPS="random coverage" selects steps. Takes hours on two cores. The last line is "N passed, N failed"
@@ -15,7 +16,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-steps=${STEPS:-tests random simulation faults sanitizers clang fuzz coverage}
+steps=${STEPS:-tests random simulation faults sanitizers clang fuzz systems coverage}
 passed=0 failed=0 broken=""
 
 # The seeds depend on the date. The printed command repeats a failure.
@@ -63,8 +64,9 @@ for step in $steps; do
     sanitizers) { scripts/sanitize.sh all && scripts/sanitize.sh threads; } || code=$? ;;
     clang) scripts/clang_check.py build . || code=$? ;;
     fuzz) scripts/fuzz.sh || code=$? ;;
+    systems) scripts/systems.sh || code=$? ;;
     coverage) coverage || code=$? ;;
-    *) echo "$0: no step $step: tests, random, simulation, faults, sanitizers, clang, fuzz, coverage" >&2; exit 2 ;;
+    *) echo "$0: no step $step: tests, random, simulation, faults, sanitizers, clang, fuzz, systems, coverage" >&2; exit 2 ;;
   esac
   if [ $code = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) broken="$broken $step"; fi
 done

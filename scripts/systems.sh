@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# scripts/systems.sh [SYSTEM…]: tries this checkout's last commit on other systems (default: all).
+#
+#   debian12   quickstart.sh and test.sh, as a new user runs them
+#   debian13   the same
+#
+# Each system is a folder below build-systems/ that debootstrap fills with a minimal installation, and in
+# which commands run as root with an empty environment. The folder is made anew in each call; ESPALIER_KEEP=1
+# keeps it afterwards, with the build. A system that cannot be made counts as failed. A system takes half an
+# hour on two cores; its log is build-systems/SYSTEM.log.
+#
+# Needs root, debootstrap and a network. Packages come from $ESPALIER_MIRROR, else from the mirror of this
+# machine. The last line is "N passed, N failed", and above it are the rows for the table of docs/running.md.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+all_systems=(debian12 debian13)
+work=$PWD/build-systems
+self=scripts/systems.sh
+
+fail() {
+  echo "$self: $*" >&2
+  exit 1
+}
+
+# in_folder FOLDER COMMAND: runs a shell command in the folder's system, in its checkout if there is one. When
+# the command ends, all processes that it started end too.
+in_folder() {
+  unshare --mount --pid --fork --kill-child sh -euc '
+    mount -t proc proc "$1/proc"
+    mount --rbind --make-rslave /sys "$1/sys"
+    mount --bind /dev "$1/dev"
+    mount -t tmpfs -o mode=1777 shm "$1/dev/shm"
+    cd /
+    exec env -i HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+      chroot "$1" /bin/bash -euo pipefail -c "cd /root/espalier 2>/dev/null || cd /root; $2"' sh "$1" "$2"
+}
+
+# The mirror of Debian that this machine uses.
+mirror_here() {
+  cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
+    grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1 | tr -d ' '
+}
+
+# make_debian FOLDER SUITE: a minimal Debian with its updates, the apt settings and certificates of this
+# machine, and a clone of the checkout in /root/espalier.
+make_debian() {
+  local folder=$1 suite=$2 mirror
+  mirror=${ESPALIER_MIRROR:-$(mirror_here)}
+  mirror=${mirror:-http://deb.debian.org/debian}
+  rm -rf --one-file-system "$folder"
+  mkdir -p "$work"
+  debootstrap --variant=minbase "$suite" "$folder" "$mirror"
+  echo "deb $mirror $suite main
+deb $mirror $suite-updates main
+deb ${mirror%/}-security $suite-security main" >"$folder/etc/apt/sources.list"
+  apt-config dump | grep -E '^Acquire::(http|https|Check|Retries)' >"$folder/etc/apt/apt.conf.d/90host" || true
+  cp /etc/resolv.conf /etc/hosts "$folder/etc/"
+  mkdir -p "$folder/etc/ssl/certs"
+  [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp /etc/ssl/certs/ca-certificates.crt "$folder/etc/ssl/certs/"
+  git clone -q . "$folder/root/espalier"
+}
+
+# row SYSTEM PROGRAM: the row of docs/running.md, with the versions that the program reports.
+row() {
+  in_folder "$work/$1" "$2 info --json" | python3 -c '
+import datetime, json, sys
+info = json.load(sys.stdin)
+print("|", " | ".join([sys.argv[1], "GCC " + info["compiler"], info["gemm"], info["mpi"], info["hdf5"],
+                       info["git"], str(datetime.date.today()), "passed"]), "|")' "$1" >"$work/$1.row"
+}
+
+# The README's two commands on a bare Debian.
+readme_on() { # SYSTEM SUITE
+  local folder=$work/$1
+  make_debian "$folder" "$2"
+  in_folder "$folder" './quickstart.sh'
+  in_folder "$folder" './test.sh'
+  row "$1" build/src/cli/espalier
+}
+
+debian12() { readme_on debian12 bookworm; }
+debian13() { readme_on debian13 trixie; }
+
+if [ "${1-}" = --one ]; then # a process of its own, so that the first command that fails ends the system
+  "$2"
+  exit
+fi
+
+systems=("$@")
+[ $# -gt 0 ] || systems=("${all_systems[@]}")
+for system in "${systems[@]}"; do
+  [[ " ${all_systems[*]} " == *" $system "* ]] || fail "no system $system: ${all_systems[*]}"
+done
+[ "$(id -u)" = 0 ] || fail "needs root, to make the folders of other systems"
+command -v debootstrap >/dev/null || fail "debootstrap is missing; on Debian: apt-get install debootstrap"
+
+mkdir -p "$work"
+passed=0 failed=0
+for system in "${systems[@]}"; do
+  printf '== %s (%d:%02d), log: %s\n' "$system" $((SECONDS / 3600)) $((SECONDS / 60 % 60)) "build-systems/$system.log"
+  rm -f "$work/$system.row"
+  if "$self" --one "$system" >"$work/$system.log" 2>&1 </dev/null; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    tail -n 30 "$work/$system.log" >&2
+    echo "Failed: $system" >&2
+  fi
+  [ -n "${ESPALIER_KEEP-}" ] || rm -rf --one-file-system "${work:?}/$system"
+done
+for system in "${systems[@]}"; do
+  cat "$work/$system.row" 2>/dev/null || true
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
