@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# quickstart.sh: from a bare Debian 12 to two trained networks, side by side. Installs missing packages,
+# quickstart.sh: from a bare Debian or Ubuntu to two trained networks, side by side. Installs missing packages,
 # builds, makes a text, trains a small GPT dense and the same one 90 % sparse on two ranks, for equal
 # time, compares them, and samples text from the sparse one. About 7 minutes on two cores; a second
 # call reuses the results of the first.
@@ -21,7 +21,7 @@ fi
 say() { printf '\n== %s (%d:%02d)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
 # Silences Open MPI's warnings about hardware that a container hides and about unused transports.
-export OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_btl_vader_single_copy_mechanism=none
+export OMPI_MCA_btl_base_warn_component_unused=0
 export HWLOC_HIDE_ERRORS=2 PMIX_MCA_psec=native PMIX_MCA_gds=hash
 # A rank's standard error is a pipe to mpirun. This variable tells the rank that a terminal shows it.
 if [ -t 2 ]; then

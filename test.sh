@@ -25,7 +25,7 @@ scripts/install-packages.sh $packages
 # one architecture (H100) shows that it compiles, in a third of the time.
 nvidia-smi -L >/dev/null 2>&1 || export CUDAARCHS=${CUDAARCHS:-90a-real}
 cmake --preset release -DESPALIER_TESTS=ON -DESPALIER_CUDA=AUTO -DESPALIER_CPU_TABLES=all \
-  "-DESPALIER_BENCHMARKS=${ESPALIER_BENCHMARKS:-OFF}"
+  "-DESPALIER_BENCHMARKS=${ESPALIER_BENCHMARKS:-OFF}" "-DESPALIER_WERROR=${ESPALIER_WERROR:-OFF}"
 cmake --build $build
 
 results=$PWD/$build/test-results.xml

@@ -17,8 +17,10 @@ fi
 # takes it may keep it for milliseconds.
 if [ "$ranks" -gt "$(nproc)" ]; then yield=1; else yield=0; fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Messages go through shared memory. Reading the memory of another process directly (CMA) is forbidden
-# in many containers, and slower on virtual machines (docs/collectives.md).
+# Messages go through shared memory alone. Reading the memory of another process directly (CMA) is
+# forbidden in many containers, and slower on virtual machines (docs/collectives.md): the first variable
+# ends it in Open MPI 4, the second in Open MPI 5.
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_smsc=^cma "OMPI_MCA_btl=${OMPI_MCA_btl-^tcp}"
 # shellcheck disable=SC2086  # the flags are several words
 exec mpirun -n "$ranks" --oversubscribe --bind-to none --mca mpi_yield_when_idle $yield \
-  --mca btl_vader_single_copy_mechanism none ${ESPALIER_MPIRUN_FLAGS:-} "$@"
+  ${ESPALIER_MPIRUN_FLAGS:-} "$@"

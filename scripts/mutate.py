@@ -6,7 +6,7 @@
 
 Changes sources of this checkout in place, one mutant at a time, and restores them: run it in a
 clone of its own, and leave that clone alone meanwhile. BUILD is a build folder of it, configured
-with -DESPALIER_TESTS=ON -DESPALIER_WERROR=OFF (else mutants with an unused variable do not compile).
+with -DESPALIER_TESTS=ON and without ESPALIER_WERROR (mutants may have unused variables).
 
 Each mutant runs through the programs and suites of STAGES, the fastest first, until a test fails or
 a stage exceeds five times the time that it took without a mutant. Verdicts:

@@ -57,7 +57,7 @@ for step in $steps; do
   printf '\n== %s (%d:%02d)\n' "$step" $((SECONDS / 3600)) $((SECONDS / 60 % 60))
   code=0
   case $step in
-    tests) ESPALIER_BENCHMARKS=ON ./test.sh --slow || code=$? ;;
+    tests) ESPALIER_BENCHMARKS=ON ESPALIER_WERROR=ON ./test.sh --slow || code=$? ;;
     random) (random_tests) || code=$? ;;
     simulation) simulation || code=$? ;;
     faults) (faults) || code=$? ;;

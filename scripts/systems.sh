@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# scripts/systems.sh [SYSTEM…]: tries this checkout's last commit on other systems (default: all).
+# scripts/systems.sh [SYSTEM…]: tries this checkout's last commit on other systems (default: all but ubuntu2404,
+# whose keyring Debian 12 does not have).
 #
-#   debian12   quickstart.sh and test.sh, as a new user runs them
-#   debian13   the same
+#   debian12, debian13, ubuntu2404   quickstart.sh and test.sh, as a new user runs them
 #
 # Each system is a folder below build-systems/ that debootstrap fills with a minimal installation, and in
 # which commands run as root with an empty environment. The folder is made anew in each call; ESPALIER_KEEP=1
 # keeps it afterwards, with the build. A system that cannot be made counts as failed. A system takes half an
 # hour on two cores; its log is build-systems/SYSTEM.log.
 #
-# Needs root, debootstrap and a network. Packages come from $ESPALIER_MIRROR, else from the mirror of this
-# machine. The last line is "N passed, N failed", and above it are the rows for the table of docs/running.md.
+# Needs root, debootstrap and a network. Debian's packages come from $ESPALIER_MIRROR, else from
+# the mirror of this machine. The last line is "N passed, N failed", and above it are the rows for
+# the table of docs/running.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_systems=(debian12 debian13)
+default_systems=(debian12 debian13)
+all_systems=("${default_systems[@]}" ubuntu2404)
 work=$PWD/build-systems
 self=scripts/systems.sh
 
@@ -26,6 +28,7 @@ fail() {
 # in_folder FOLDER COMMAND: runs a shell command in the folder's system, in its checkout if there is one. When
 # the command ends, all processes that it started end too.
 in_folder() {
+  # shellcheck disable=SC2016  # the inner shell expands
   unshare --mount --pid --fork --kill-child sh -euc '
     mount -t proc proc "$1/proc"
     mount --rbind --make-rslave /sys "$1/sys"
@@ -42,18 +45,32 @@ mirror_here() {
     grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1 | tr -d ' '
 }
 
-# make_debian FOLDER SUITE: a minimal Debian with its updates, the apt settings and certificates of this
-# machine, and a clone of the checkout in /root/espalier.
+# make_debian FOLDER SUITE: a minimal Debian with its updates.
 make_debian() {
-  local folder=$1 suite=$2 mirror
-  mirror=${ESPALIER_MIRROR:-$(mirror_here)}
+  local mirror=${ESPALIER_MIRROR:-$(mirror_here)}
   mirror=${mirror:-http://deb.debian.org/debian}
+  make_system "$1" "$2" "$mirror" "$2"
+  echo "deb $mirror $2 main
+deb $mirror $2-updates main
+deb ${mirror%/}-security $2-security main" >"$1/etc/apt/sources.list"
+}
+
+# make_ubuntu FOLDER SUITE. Debian's debootstrap knows only old suites of Ubuntu: gutsy's steps fit later ones.
+make_ubuntu() {
+  local mirror=http://archive.ubuntu.com/ubuntu keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg
+  [ -e $keyring ] || fail "$keyring is missing; Debian 13 has it in ubuntu-archive-keyring, Ubuntu in ubuntu-keyring"
+  make_system "$1" "$2" $mirror gutsy --keyring=$keyring
+  echo "deb $mirror $2 main universe
+deb $mirror $2-updates main universe
+deb $mirror $2-security main universe" >"$1/etc/apt/sources.list"
+}
+
+# make_system FOLDER SUITE MIRROR STEPS [OPTION…]: fills FOLDER by debootstrap. It gets the apt settings and the
+# certificates of this machine, and a clone of the checkout in /root/espalier.
+make_system() {
+  local folder=$1
   rm -rf --one-file-system "$folder"
-  mkdir -p "$work"
-  debootstrap --variant=minbase "$suite" "$folder" "$mirror"
-  echo "deb $mirror $suite main
-deb $mirror $suite-updates main
-deb ${mirror%/}-security $suite-security main" >"$folder/etc/apt/sources.list"
+  debootstrap --variant=minbase "${@:5}" "$2" "$folder" "$3" "$4"
   apt-config dump | grep -E '^Acquire::(http|https|Check|Retries)' >"$folder/etc/apt/apt.conf.d/90host" || true
   cp /etc/resolv.conf /etc/hosts "$folder/etc/"
   mkdir -p "$folder/etc/ssl/certs"
@@ -70,17 +87,25 @@ print("|", " | ".join([sys.argv[1], "GCC " + info["compiler"], info["gemm"], inf
                        info["git"], str(datetime.date.today()), "passed"]), "|")' "$1" >"$work/$1.row"
 }
 
-# The README's two commands on a bare Debian.
-readme_on() { # SYSTEM SUITE
-  local folder=$work/$1
-  make_debian "$folder" "$2"
-  in_folder "$folder" './quickstart.sh'
-  in_folder "$folder" './test.sh'
+# The README's two commands.
+readme_on() { # SYSTEM
+  in_folder "$work/$1" './quickstart.sh'
+  in_folder "$work/$1" './test.sh'
   row "$1" build/src/cli/espalier
 }
 
-debian12() { readme_on debian12 bookworm; }
-debian13() { readme_on debian13 trixie; }
+debian12() {
+  make_debian "$work/debian12" bookworm
+  readme_on debian12
+}
+debian13() {
+  make_debian "$work/debian13" trixie
+  readme_on debian13
+}
+ubuntu2404() {
+  make_ubuntu "$work/ubuntu2404" noble
+  readme_on ubuntu2404
+}
 
 if [ "${1-}" = --one ]; then # a process of its own, so that the first command that fails ends the system
   "$2"
@@ -88,7 +113,7 @@ if [ "${1-}" = --one ]; then # a process of its own, so that the first command t
 fi
 
 systems=("$@")
-[ $# -gt 0 ] || systems=("${all_systems[@]}")
+[ $# -gt 0 ] || systems=("${default_systems[@]}")
 for system in "${systems[@]}"; do
   [[ " ${all_systems[*]} " == *" $system "* ]] || fail "no system $system: ${all_systems[*]}"
 done

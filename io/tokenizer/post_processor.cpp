@@ -34,7 +34,7 @@ void PostProcessor::add_template(const JsonField& field) {
       seen = true;
       continue;
     }
-    const std::string& name = piece.at("SpecialToken").at("id").text();
+    const std::string name = piece.at("SpecialToken").at("id").text();
     for (const JsonField& id : field.at("special_tokens").at(name).at("ids").elements()) {
       (seen ? own.after : own.before).push_back(static_cast<int32_t>(id.number(int64_t{1} << 24)));
     }

@@ -16,15 +16,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Prefixes of the names of this user's files: vader_segment.HOST.UID.JOB.RANK, espalier-UID-JOB.
+/// Prefixes of the names of this user's files: vader_segment.HOST.UID.JOB.RANK (Open MPI 4),
+/// sm_segment.HOST.UID.JOB.RANK (Open MPI 5), espalier-UID-JOB.
 std::vector<std::string> name_prefixes() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   const std::string whole = host.data();
   const std::string first = whole.substr(0, whole.find('.'));
   const auto user = ::getuid();
-  return {fmt::format("vader_segment.{}.{}.", whole, user),
-          fmt::format("vader_segment.{}.{}.", first, user), fmt::format("espalier-{}-", user)};
+  std::vector<std::string> prefixes{fmt::format("espalier-{}-", user)};
+  for (const char* transport : {"vader", "sm"}) {
+    for (const std::string& host : {whole, first}) {
+      prefixes.push_back(fmt::format("{}_segment.{}.{}.", transport, host, user));
+    }
+  }
+  return prefixes;
 }
 
 std::vector<fs::path> old_files(const fs::path& folder, std::chrono::seconds age) {

@@ -25,10 +25,10 @@ class LeftoverSegments : public ::testing::Test {
     fs::last_write_time(path, fs::file_time_type::clock::now() - age);
     return path;
   }
-  static std::string segment(int job) {
+  static std::string segment(int job, const char* transport = "vader") {
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
-    return fmt::format("vader_segment.{}.{}.{:x}.0", host.data(), ::getuid(), job);
+    return fmt::format("{}_segment.{}.{}.{:x}.0", transport, host.data(), ::getuid(), job);
   }
   int remove() const {
     return remove_leftover_segments(fs::canonical(dir_ / "."), std::chrono::minutes(1));
@@ -39,9 +39,11 @@ class LeftoverSegments : public ::testing::Test {
 
 TEST_F(LeftoverSegments, AreRemovedOnceTheyAreOldAndUnmapped) {
   const fs::path old = make(segment(0x1a2b0001), std::chrono::minutes(2));
+  const fs::path newer = make(segment(0x1a2b0003, "sm"), std::chrono::minutes(2));
   const fs::path roll = make(fmt::format("espalier-{}-4711", ::getuid()), std::chrono::hours(3));
-  EXPECT_EQ(remove(), 2);
+  EXPECT_EQ(remove(), 3);
   EXPECT_FALSE(fs::exists(old));
+  EXPECT_FALSE(fs::exists(newer));
   EXPECT_FALSE(fs::exists(roll));
   EXPECT_EQ(remove(), 0);
 }

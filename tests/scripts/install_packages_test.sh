@@ -54,12 +54,17 @@ expect "root: updates first" [ "$(head -n 1 "$scratch/apt-calls")" = "-q update"
 expect "root: installs" contains "$(cat "$scratch/apt-calls")" "-q install -y --no-install-recommends g++ cmake"
 expect "root: test packages too" contains "$(cat "$scratch/apt-calls")" "libgtest-dev"
 expect "root: no packages of slow tests" lacks "$(cat "$scratch/apt-calls")" "slurmd"
+expect "root: no formatter and no second compiler" lacks "$(cat "$scratch/apt-calls")" "clang"
 expect "root: no sudo" lacks "$(cat "$scratch/apt-calls")" "sudo"
 
 reset 0 "all-but-some\n"
 run "$script" --slow
 expect "slow tests: test packages" contains "$(cat "$scratch/apt-calls")" "libgtest-dev"
 expect "slow tests: Slurm" contains "$(cat "$scratch/apt-calls")" "slurmctld slurmd slurm-client"
+
+reset 0 "all-but-some\n"
+run "$script" --ci
+expect "continuous integration: formatter" contains "$(cat "$scratch/apt-calls")" "clang-format-14"
 
 reset 0 "g++\n"
 run "$script" --package

@@ -76,9 +76,10 @@ def test_recipe():
         assert name in SPACK_NAMES, f"{name}: add its package to the recipe, and its name to this test"
         assert SPACK_NAMES[name] is None or SPACK_NAMES[name] in needed, f"the recipe lacks {SPACK_NAMES[name]}"
     assert needed["googletest"][1] == {"type": "test"} and needed["cuda"][1] == {"when": "+cuda"}
-    for name, found in {"cmake": r"cmake_minimum_required\(VERSION ([\d.]+)", "cuda": r"CUDAToolkit ([\d.]+) REQUIRED"}.items():
+    for name, found in {"cmake": r"cmake_minimum_required\(VERSION ([\d.]+)", "cuda": r"CUDAToolkit ([\d.]+) REQUIRED",
+                        "onednn": r"oneDNN ([\d.]+) REQUIRED"}.items():
         version = re.search(found, text("CMakeLists.txt") + cmake).group(1)
-        assert f"{name}@{version}:" == needed[name][0], (needed[name][0], version)
+        assert f"{name}@{version}:" == needed[name][0].split()[0], (needed[name][0], version)
 
     package = recipe()
     package.spec = Spec()

@@ -1,16 +1,18 @@
 #!/bin/sh
-# test.sh with a fake build and ctest: its counts and its exit code.
+# test.sh with a fake build and ctest: its counts, its exit code, and that only .ci/run makes warnings errors.
 set -eu
 # shellcheck source=tests/scripts/common.sh
 . "$(dirname "$0")/common.sh"
 copy=$scratch/checkout
-mkdir -p "$copy/scripts" "$copy/build/Testing/Temporary"
+mkdir -p "$copy/scripts" "$copy/build/Testing/Temporary" "$copy/.ci"
 cp "$root/test.sh" "$copy/"
+cp "$root/.ci/run" "$copy/.ci/"
 export SCRATCH="$scratch"
 printf '#!/bin/sh\n' >"$copy/scripts/install-packages.sh"
 chmod +x "$copy/scripts/install-packages.sh"
 : >"$copy/build/Testing/Temporary/LastTest.log"
 fake cmake <<'EOS'
+echo "$*" >>"$SCRATCH/cmake-calls"
 exit "$(cat "$SCRATCH/cmake-code")"
 EOS
 fake ctest <<'EOS'
@@ -36,6 +38,14 @@ EOS
 expect "all pass: count" [ "$last" = "2 passed, 0 failed" ]
 expect "all pass: exit code" [ "$code" = 0 ]
 expect "slow tests are left out" contains "$(cat "$scratch/ctest-call")" "-LE slow"
+
+expect "warnings are no errors" contains "$(cat "$scratch/cmake-calls")" "-DESPALIER_WERROR=OFF"
+
+rm "$scratch/cmake-calls"
+run env STEPS=tests "$copy/.ci/run"
+expect ".ci/run: success" [ "$code" = 0 ]
+expect ".ci/run: its counts" [ "$(echo "$output" | tail -n 1)" = "2 passed, 0 failed" ]
+expect ".ci/run: warnings are errors" contains "$(cat "$scratch/cmake-calls")" "-DESPALIER_WERROR=ON"
 
 start 0 --slow <<EOS
 $good

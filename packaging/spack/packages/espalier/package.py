@@ -34,7 +34,7 @@ class Espalier(CMakePackage, CudaPackage):
 
     depends_on("mpi")
     depends_on("hdf5@1.10: +mpi")
-    depends_on("onednn@2.6:2 cpu_runtime=omp")
+    depends_on("onednn@2.6: cpu_runtime=omp")
     depends_on("fmt@9:")
     depends_on("nlohmann-json@3.11:")
     depends_on("cli11@2.1:")
@@ -55,7 +55,6 @@ class Espalier(CMakePackage, CudaPackage):
             self.define("ESPALIER_TESTS", self.run_tests),
             self.define("ESPALIER_BENCHMARKS", False),
             self.define("ESPALIER_UNITY", True),
-            self.define("ESPALIER_WERROR", False),
             self.define("ESPALIER_CPU_TABLES", "all"),
             self.define_from_variant("ESPALIER_CUDA", "cuda"),
         ]

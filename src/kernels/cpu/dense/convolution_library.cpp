@@ -2,10 +2,10 @@
 
 #include <omp.h>
 
-#include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 
 #include "src/core/rng.h"
+#include "src/kernels/cpu/dense/onednn.h"
 #include "src/kernels/cpu/dense/product.h"
 #include "src/kernels/cpu/support.h"
 
@@ -61,11 +61,6 @@ struct Primitive {
   size_t weight_bytes = 0, scratch_bytes = 0;
 };
 
-const dnnl::engine& engine() {
-  static const dnnl::engine the_engine(dnnl::engine::kind::cpu, 0);
-  return the_engine;
-}
-
 dnnl::reorder reorder(const memory& from, const memory& to, bool add) {
   dnnl::primitive_attr attributes;
   if (add) {
@@ -73,8 +68,8 @@ dnnl::reorder reorder(const memory& from, const memory& to, bool add) {
     sum.append_sum(1.0F);
     attributes.set_post_ops(sum);
   }
-  return dnnl::reorder(dnnl::reorder::primitive_desc(engine(), from.get_desc(), engine(),
-                                                     to.get_desc(), attributes));
+  return dnnl::reorder(dnnl::reorder::primitive_desc(onednn::engine(), from.get_desc(),
+                                                     onednn::engine(), to.get_desc(), attributes));
 }
 
 /// Sets the parts of `made` that have the layouts that `found`, a description by the library, has
@@ -82,10 +77,9 @@ dnnl::reorder reorder(const memory& from, const memory& to, bool add) {
 template <class Description>
 void take(Primitive& made, const Description& found, const memory::desc& weight,
           const memory::desc& plain) {
-  const auto view = [](const memory::desc& shape) { return memory(shape, engine(), nullptr); };
-  made.weight = view(weight);
-  made.plain_weight = view(plain);
-  made.scratch = view(found.scratchpad_desc());
+  made.weight = onednn::view(weight);
+  made.plain_weight = onednn::view(plain);
+  made.scratch = onednn::view(found.scratchpad_desc());
   made.weight_bytes = weight.get_size();
   made.scratch_bytes = found.scratchpad_desc().get_size();
 }
@@ -106,31 +100,26 @@ Primitive create(const Key& key) {
   const memory::dims strides{w.stride, w.stride};
   const memory::dims padding{w.padding, w.padding};
   constexpr auto kDirect = dnnl::algorithm::convolution_direct;
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const auto kind = dnnl::prop_kind::forward_training;
-  const auto forward = key.bias
-                           ? dnnl::convolution_forward::desc(kind, kDirect, x, of_forward, bias, y,
-                                                             strides, padding, padding)
-                           : dnnl::convolution_forward::desc(kind, kDirect, x, of_forward, y,
-                                                             strides, padding, padding);
-  const dnnl::convolution_forward::primitive_desc hint(forward, attributes, engine());
-  Primitive made{.x = memory(x, engine(), nullptr),
-                 .y = memory(y, engine(), nullptr),
-                 .bias = key.bias ? memory(bias, engine(), nullptr) : memory()};
+  const auto attributes = onednn::attributes();
+  constexpr auto kKind = dnnl::prop_kind::forward_training;
+  using Forward = dnnl::convolution_forward;
+  const auto hint = key.bias ? onednn::describe<Forward>(attributes, kKind, kDirect, x, of_forward,
+                                                         bias, y, strides, padding, padding)
+                             : onednn::describe<Forward>(attributes, kKind, kDirect, x, of_forward,
+                                                         y, strides, padding, padding);
+  Primitive made{
+      .x = onednn::view(x), .y = onednn::view(y), .bias = key.bias ? onednn::view(bias) : memory()};
   if (key.direction == Direction::forward) {
-    made.primitive = dnnl::convolution_forward(hint);
+    made.primitive = Forward(hint);
     take(made, hint, hint.weights_desc(), plain);
   } else if (key.direction == Direction::input) {
-    const dnnl::convolution_backward_data::primitive_desc found(
-        dnnl::convolution_backward_data::desc(kDirect, x, any, y, strides, padding, padding),
-        attributes, engine(), hint);
+    const auto found = onednn::describe_backward<dnnl::convolution_backward_data>(
+        hint, attributes, kDirect, x, any, y, strides, padding, padding);
     made.primitive = dnnl::convolution_backward_data(found);
     take(made, found, found.weights_desc(), plain);
   } else {
-    const dnnl::convolution_backward_weights::primitive_desc found(
-        dnnl::convolution_backward_weights::desc(kDirect, x, any, y, strides, padding, padding),
-        attributes, engine(), hint);
+    const auto found = onednn::describe_backward<dnnl::convolution_backward_weights>(
+        hint, attributes, kDirect, x, any, y, strides, padding, padding);
     made.primitive = dnnl::convolution_backward_weights(found);
     take(made, found, found.diff_weights_desc(), plain);
   }
@@ -171,7 +160,7 @@ int64_t images_together(const Call& call, int64_t images, bool widens) {
 }
 
 dnnl::stream& queue() {
-  thread_local dnnl::stream the_queue(engine());
+  thread_local dnnl::stream the_queue(onednn::engine());
   return the_queue;
 }
 

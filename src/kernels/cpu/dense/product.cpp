@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 
 #include "src/core/rng.h"
+#include "src/kernels/cpu/dense/onednn.h"
 #include "src/kernels/cpu/tables.h"
 
 namespace espalier::kernels::cpu {
@@ -44,11 +44,6 @@ struct Product {
   size_t scratch_bytes = 0;
 };
 
-const dnnl::engine& engine() {
-  static const dnnl::engine the_engine(dnnl::engine::kind::cpu, 0);
-  return the_engine;
-}
-
 memory::data_type type_of(DType dtype) {
   require(multiplies(dtype), "products of this type are widened", name_of(dtype));
   return dtype == DType::fp32 ? memory::data_type::f32 : memory::data_type::bf16;
@@ -65,23 +60,15 @@ Product create(const Key& key) {
   const auto b = matrix(key.k, key.n, key.input, key.b_stride, key.transpose_b);
   const auto c = matrix(key.m, key.n, key.output, key.c_stride, false);
   const auto bias = key.bias ? matrix(1, key.n, DType::fp32, key.n, false) : memory::desc();
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (key.accumulate) {
-    dnnl::post_ops add_to_c;
-    add_to_c.append_sum(1.0F);
-    attributes.set_post_ops(add_to_c);
-  }
-  const auto description =
-      key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
-  const dnnl::matmul::primitive_desc primitive(description, attributes, engine());
-  auto view = [](const memory::desc& shape) { return memory(shape, engine(), nullptr); };
+  const auto attributes = onednn::attributes(key.accumulate);
+  const auto primitive = key.bias ? onednn::describe<dnnl::matmul>(attributes, a, b, bias, c)
+                                  : onednn::describe<dnnl::matmul>(attributes, a, b, c);
   return {.primitive = dnnl::matmul(primitive),
-          .a = view(a),
-          .b = view(b),
-          .c = view(c),
-          .bias = key.bias ? view(bias) : memory(),
-          .scratch = view(primitive.scratchpad_desc()),
+          .a = onednn::view(a),
+          .b = onednn::view(b),
+          .c = onednn::view(c),
+          .bias = key.bias ? onednn::view(bias) : memory(),
+          .scratch = onednn::view(primitive.scratchpad_desc()),
           .scratch_bytes = primitive.scratchpad_desc().get_size()};
 }
 
@@ -140,8 +127,7 @@ class OneThread {
 /// their number. There a product is divided into parts of c that depend on its shape alone; each is
 /// computed by one thread.
 bool library_divides_sums() {
-  static const bool divides =
-      (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) != dnnl_cpu_isa_avx512_core;
+  static const bool divides = !onednn::uses(dnnl_cpu_isa_avx512_core);
   return divides;
 }
 
@@ -230,7 +216,7 @@ void execute(const Key& key, const Addresses& at, std::byte* scratch) {
     arguments[4] = {DNNL_ARG_BIAS, made.bias.get()};
     count = 5;
   }
-  thread_local dnnl::stream queue(engine());
+  thread_local dnnl::stream queue(onednn::engine());
   const auto status =
       dnnl_primitive_execute(made.primitive.get(), queue.get(), count, arguments.data());
   require(status == dnnl_success, "oneDNN runs the product", static_cast<int>(status));
@@ -241,11 +227,8 @@ void execute(const Key& key, const Addresses& at, std::byte* scratch) {
 /// instructions one at a fifth of the speed of fp32, and on Intel's CPUs without AMX, which start
 /// one bf16 dot product in two cycles, one at half the speed.
 bool bf16_is_fast() {
-  const auto has = [](dnnl_cpu_isa_t wanted) {
-    return (dnnl_get_effective_cpu_isa() & wanted) == wanted;
-  };
-  return has(dnnl_cpu_isa_avx512_core_amx) ||
-         (has(dnnl_cpu_isa_avx512_core_bf16) && !has_slow_bf16_pairs());
+  return onednn::uses(dnnl_cpu_isa_avx512_core_amx) ||
+         (onednn::uses(dnnl_cpu_isa_avx512_core_bf16) && !has_slow_bf16_pairs());
 }
 
 }  // namespace
