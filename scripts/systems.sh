@@ -30,6 +30,7 @@ fail() {
 in_folder() {
   # shellcheck disable=SC2016  # the inner shell expands
   unshare --mount --pid --fork --kill-child sh -euc '
+    mount --rbind "$1" "$1" # a mount point, as the root of a system is: programs may make namespaces
     mount -t proc proc "$1/proc"
     mount --rbind --make-rslave /sys "$1/sys"
     mount --bind /dev "$1/dev"
@@ -58,7 +59,7 @@ deb ${mirror%/}-security $2-security main" >"$1/etc/apt/sources.list"
 # make_ubuntu FOLDER SUITE. Debian's debootstrap knows only old suites of Ubuntu: gutsy's steps fit later ones.
 make_ubuntu() {
   local mirror=http://archive.ubuntu.com/ubuntu keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg
-  [ -e $keyring ] || fail "$keyring is missing; Debian 13 has it in ubuntu-archive-keyring, Ubuntu in ubuntu-keyring"
+  [ -e $keyring ] || fail "$keyring is missing; Debian 13 and Ubuntu have it in ubuntu-keyring"
   make_system "$1" "$2" $mirror gutsy --keyring=$keyring
   echo "deb $mirror $2 main universe
 deb $mirror $2-updates main universe

@@ -97,16 +97,17 @@ threads=$((half / per_host > 1 ? half / per_host : 1))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
 
 run_mpirun() {
-  # mpirun starts its helper on the other host by "agent HOST COMMAND LINE".
+  # mpirun starts its helper on the other host by "agent HOST COMMAND LINE". Hosts have names, not addresses,
+  # which Open MPI 5.0.7 takes for other hosts than those that report.
   cat >/dev/shm/agent <<AGENT
 #!/bin/sh
 shift
 exec taskset -c $cores_b nsenter --target $other --net --uts sh -c "\$*"
 AGENT
   chmod +x /dev/shm/agent
-  local flags=(-H "$net.1:$per_host,$net.2:$per_host" --map-by slot --bind-to none --oversubscribe
+  local flags=(-H "$(hostname):$per_host,host-b:$per_host" --map-by slot --bind-to none --oversubscribe
     --mca plm_rsh_agent /dev/shm/agent --mca orte_tmpdir_base /dev/shm --mca pml ob1
-    --mca btl "tcp,self,vader" --mca btl_vader_single_copy_mechanism none
+    --mca btl "tcp,self,vader" --mca btl_vader_single_copy_mechanism none --mca smsc ^cma
     --mca btl_tcp_if_include "$net.0/24" --mca oob_tcp_if_include "$net.0/24")
   # Waiting ranks yield their core only if there are more ranks than cores.
   [ "$per_host" -le "$half" ] || flags+=(--mca mpi_yield_when_idle 1)
