@@ -26,8 +26,8 @@ std::vector<std::string> name_prefixes() {
   const auto user = ::getuid();
   std::vector<std::string> prefixes{fmt::format("espalier-{}-", user)};
   for (const char* transport : {"vader", "sm"}) {
-    for (const std::string& host : {whole, first}) {
-      prefixes.push_back(fmt::format("{}_segment.{}.{}.", transport, host, user));
+    for (const std::string& name : {whole, first}) {
+      prefixes.push_back(fmt::format("{}_segment.{}.{}.", transport, name, user));
     }
   }
   return prefixes;
