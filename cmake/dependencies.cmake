@@ -1,10 +1,10 @@
 # Everything comes from the system by find_package; configuring needs no network.
 # On Debian and Ubuntu: scripts/install-packages.sh
-set(HDF5_PREFER_PARALLEL ON)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(Threads REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
 find_package(HDF5 REQUIRED COMPONENTS C)
+include(one_mpi)
 find_package(oneDNN 2.6 REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)

@@ -27,6 +27,7 @@ configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/espalier-config.cmake.in
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/espalier-config-version.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/espalier-config.cmake ${CMAKE_BINARY_DIR}/espalier-config-version.cmake
-  ${CMAKE_SOURCE_DIR}/cmake/dependencies.cmake ${CMAKE_SOURCE_DIR}/cmake/FindoneDNN.cmake
+  ${CMAKE_SOURCE_DIR}/cmake/dependencies.cmake ${CMAKE_SOURCE_DIR}/cmake/one_mpi.cmake
+  ${CMAKE_SOURCE_DIR}/cmake/FindoneDNN.cmake
   ${CMAKE_SOURCE_DIR}/cmake/Findsentencepiece.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/espalier COMPONENT development)

@@ -4,10 +4,19 @@
 # to run; exit code 1. --package adds those with which cpack makes packages, --tests those of the tests,
 # --slow also those of slow tests (Slurm, cpack), --ci those of the tests, of cpack and of .ci/run (Debian 12
 # and Ubuntu 24.04 have its compiler and formatter). For Debian 12 and later, and Ubuntu 24.04 and later.
+# ESPALIER_MPI=mpich takes MPICH instead of Open MPI.
 set -eu
 
-program="g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin
-  libhdf5-openmpi-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev
+case ${ESPALIER_MPI:-openmpi} in
+openmpi) mpi="libopenmpi-dev openmpi-bin libhdf5-openmpi-dev" ;;
+mpich) mpi="libmpich-dev mpich libhdf5-mpich-dev" ;;
+*)
+  echo "$0: ESPALIER_MPI=$ESPALIER_MPI: set it to openmpi or mpich" >&2
+  exit 2
+  ;;
+esac
+program="g++ cmake ninja-build pkg-config libdnnl-dev $mpi
+  libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev perl-doc git ca-certificates"
 tests="libgtest-dev libgmock-dev libbenchmark-dev python3-h5py iproute2"
 slow="slurmctld slurmd slurm-client"

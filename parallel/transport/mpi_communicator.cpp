@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +20,7 @@
 
 #include "parallel/reduction/reduction.h"
 #include "parallel/transport/collectives.h"
+#include "parallel/transport/launcher.h"
 #include "parallel/transport/leftover_segments.h"
 #include "parallel/transport/start_watch.h"
 #include "parallel/transport/watchdog.h"
@@ -503,11 +505,6 @@ Membership world_membership() {
   return members;
 }
 
-int environment_number(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? 0 : std::atoi(text);
-}
-
 /// Bytes of shared memory in which a rank's parts lie until their receiver has copied them. Open
 /// MPI's 4 MiB hold eight parts of 64 KiB: a longer message then waits for the next call of both
 /// ends, which took a fifth of a step of a pipeline (docs/schedules.md). Pages count once they are
@@ -520,19 +517,11 @@ size_t shared_segment_bytes(const char* folder) {
     return kLeast;
   }
   const size_t free = about.f_bavail * about.f_frsize;
-  const auto ranks =
-      static_cast<size_t>(std::max(1, environment_number("OMPI_COMM_WORLD_LOCAL_SIZE")));
+  const auto ranks = static_cast<size_t>(std::max(1, find_launch().value_or(Launch()).local_ranks));
   return std::clamp(free / (2 * ranks), kLeast, kMost);
 }
 
 }  // namespace
-
-bool launched_by_mpi() {
-  constexpr std::array kMarks{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"};
-  return std::ranges::any_of(kMarks,
-                             [](const char* name) { return std::getenv(name) != nullptr; }) ||
-         environment_number("SLURM_STEP_NUM_TASKS") > 1;
-}
 
 /// Called before MPI reads these variables; it does not override a user's setting. Other MPI
 /// libraries have such limits by default.
@@ -571,12 +560,7 @@ MpiScope::MpiScope(const MpiOptions& options) : exceptions_(std::uncaught_except
   if (world->local_rank() == 0) {
     remove_leftover_segments();
   }
-  const int tasks = environment_number("SLURM_STEP_NUM_TASKS");
-  check(world->size() > 1 || tasks <= 1,
-        "srun started {} tasks but each is alone in its MPI world: start with srun --mpi=pmix, or "
-        "with "
-        "mpirun",
-        tasks);
+  check_joined(world->size(), mpi_library());
   world_ = std::move(world);
 }
 
@@ -595,7 +579,15 @@ std::string mpi_library() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
   MPI_Get_library_version(text.data(), &length);
-  return {text.data(), std::min(static_cast<size_t>(length), std::strcspn(text.data(), ","))};
+  const std::string whole(text.data(), static_cast<size_t>(length));
+  std::string name;  // "Open MPI v4.1.4, package: …", "MPICH Version:      4.0.2\nMPICH Release …"
+  for (const char c : whole.substr(0, whole.find_first_of(",\n"))) {
+    const bool space = std::isspace(static_cast<unsigned char>(c)) != 0;
+    if (!space || (!name.empty() && name.back() != ' ')) {
+      name += space ? ' ' : c;
+    }
+  }
+  return name;
 }
 
 std::string mpi_cuda_support() {

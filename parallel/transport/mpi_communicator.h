@@ -9,12 +9,9 @@
 #include <memory>
 
 #include "parallel/transport/communicator.h"
+#include "parallel/transport/launcher.h"
 
 namespace espalier::parallel {
-
-/// Whether a launcher started this process as one of its ranks (Open MPI, PMI, PMIx, Slurm step). A
-/// program started alone does not need to initialise MPI.
-bool launched_by_mpi();
 
 struct MpiOptions {
   double timeout = 120;                  ///< seconds

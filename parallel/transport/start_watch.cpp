@@ -7,26 +7,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 #include <vector>
 
+#include "parallel/transport/launcher.h"
 #include "src/core/trace.h"
 
 namespace espalier::parallel {
 namespace {
-
-/// The first of these variables that is set; "" if none is.
-std::string first_of(std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (const char* text = std::getenv(name); text != nullptr) {
-      return text;
-    }
-  }
-  return "";
-}
-
-int number_of(const std::string& text) { return std::atoi(text.c_str()); }
 
 int64_t now_ms() { return static_cast<int64_t>(now_seconds() * 1e3); }
 
@@ -55,10 +43,11 @@ StartWatch::~StartWatch() {
 }
 
 void StartWatch::open_roll() {
-  std::string job = first_of({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"});
-  const int ranks = number_of(first_of({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}));
-  rank_ = number_of(first_of({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}));
-  one_machine_ = number_of(first_of({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"})) == ranks;
+  const Launch launch = find_launch().value_or(Launch());
+  std::string job = launch.job;
+  const int ranks = launch.ranks;
+  rank_ = launch.rank;
+  one_machine_ = launch.local_ranks == ranks;
   if (job.empty() || ranks < 2 || rank_ < 0 || rank_ >= ranks) {
     return;
   }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "parallel/transport/launcher.h"
 #include "src/core/error.h"
 #include "src/core/trace.h"
 #include "src/train/run/reporter.h"
@@ -18,16 +19,6 @@ namespace {
 
 constexpr double kTerminalInterval = 0.2;  // seconds between redraws
 constexpr double kPlainInterval = 5.0;
-
-/// Reads the variables of known launchers: MPI may not have started, or may have failed to.
-const char* launcher_rank_text() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    if (const char* text = std::getenv(name); text != nullptr) {
-      return text;
-    }
-  }
-  return nullptr;
-}
 
 /// "1 min 05 s", "3 h 12 min".
 std::string duration_text(double seconds) {
@@ -128,14 +119,11 @@ bool on_terminal() {
   return set != nullptr ? std::string_view(set) == "1" : isatty(STDERR_FILENO) != 0;
 }
 
-int launched_rank() {
-  const char* text = launcher_rank_text();
-  return text == nullptr ? 0 : std::atoi(text);
-}
+int launched_rank() { return parallel::find_launch().value_or(parallel::Launch()).rank; }
 
 void print_error(const std::string& message) {
-  const char* rank = launcher_rank_text();
-  const std::string where = rank == nullptr ? "" : fmt::format(" (rank {})", rank);
+  const auto launch = parallel::find_launch();  // MPI may not have started, or may have failed to
+  const std::string where = launch ? fmt::format(" (rank {})", launch->rank) : "";
   say(fmt::format("espalier: error{}: {}\n", where, message));
 }
 

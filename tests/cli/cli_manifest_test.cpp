@@ -135,8 +135,8 @@ TEST(CliManifest, DataThatBecomeShorterAreNamed) {
 
 /// Runs two ranks through a script that sees which of them it starts.
 Ran run_unequal(const Workplace& here, const std::string& script, const std::string& arguments) {
-  here.write("unequal",
-             "#!/bin/sh\n[ \"$OMPI_COMM_WORLD_RANK\" = 1 ] && " + script + "\nexec \"$@\"\n");
+  here.write("unequal", "#!/bin/sh\n[ \"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" = 1 ] && " + script +
+                            "\nexec \"$@\"\n");
   return here.shell(
       fmt::format("chmod +x unequal; timeout 120 '{}/scripts/mpirun.sh' 2 ./unequal "
                   "{} train {}",
@@ -169,8 +169,10 @@ TEST(CliManifest, RanksThatDifferAreNamedBeforeTheFirstStep) {
 
   // Another program.
   here.shell(std::string("cp " ESPALIER_PROGRAM " other && printf x >>other"));
-  here.write("unequal", std::string("#!/bin/sh\n[ \"$OMPI_COMM_WORLD_RANK\" = 1 ] && exec ./other "
-                                    "\"$@\"\nexec " ESPALIER_PROGRAM " \"$@\"\n"));
+  here.write(
+      "unequal",
+      std::string("#!/bin/sh\n[ \"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" = 1 ] && exec ./other "
+                  "\"$@\"\nexec " ESPALIER_PROGRAM " \"$@\"\n"));
   const Ran program =
       here.shell(fmt::format("timeout 120 '{}/scripts/mpirun.sh' 2 ./unequal train "
                              "c.toml --out new",

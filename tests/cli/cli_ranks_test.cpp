@@ -82,7 +82,7 @@ TEST(CliRanks, ARankThatDoesNotSeeTheDiskSavesAndResumesThroughRankZero) {
   const Workplace here;
   here.shell("mkdir run");
   here.write("hidden.sh",
-             "[ $OMPI_COMM_WORLD_RANK = 0 ] && exec \"$@\"; exec unshare -m sh -c "
+             "[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] && exec \"$@\"; exec unshare -m sh -c "
              "'mount -t tmpfs none run && exec \"$0\" \"$@\"' \"$@\"");
   if (here.shell("unshare -m mount -t tmpfs none run").code != 0) {
     GTEST_SKIP() << "no right to hide a folder from a process here";
@@ -111,7 +111,7 @@ TEST(CliRanks, ADataFileThatOneMachineLacksIsNamed) {
   const Workplace here;
   here.shell("mkdir files; cp text.txt files");
   here.write("hidden.sh",
-             "[ $OMPI_COMM_WORLD_RANK = 0 ] && exec \"$@\"; exec unshare -m sh -c "
+             "[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] && exec \"$@\"; exec unshare -m sh -c "
              "'mount -t tmpfs none files && exec \"$0\" \"$@\"' \"$@\"");
   if (here.shell("unshare -m mount -t tmpfs none files").code != 0) {
     GTEST_SKIP() << "no right to hide a folder from a process here";

@@ -58,6 +58,13 @@ expect "root: no formatter and no second compiler" lacks "$(cat "$scratch/apt-ca
 expect "root: no sudo" lacks "$(cat "$scratch/apt-calls")" "sudo"
 
 reset 0 "all-but-some\n"
+run env ESPALIER_MPI=mpich "$script"
+expect "MPICH: its packages" contains "$(cat "$scratch/apt-calls")" " libmpich-dev mpich libhdf5-mpich-dev "
+expect "MPICH: none of Open MPI" lacks "$(cat "$scratch/apt-calls")" "openmpi"
+run env ESPALIER_MPI=other "$script"
+expect "another MPI: exit code 2" [ "$code" = 2 ]
+
+reset 0 "all-but-some\n"
 run "$script" --slow
 expect "slow tests: test packages" contains "$(cat "$scratch/apt-calls")" "libgtest-dev"
 expect "slow tests: Slurm" contains "$(cat "$scratch/apt-calls")" "slurmctld slurmd slurm-client"

@@ -100,6 +100,15 @@ std::vector<pid_t> Job::running(const std::string& program, const std::string& a
   return found;
 }
 
+std::vector<pid_t> Job::launchers() const {
+  for (const char* name : {"mpirun", "mpiexec"}) {
+    if (std::vector<pid_t> found = running(name, ""); !found.empty()) {
+      return found;
+    }
+  }
+  return {};
+}
+
 bool Job::wait_for_steps(size_t steps) {
   size_t done = 0;
   wait_for(

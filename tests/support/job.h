@@ -31,7 +31,7 @@ class Job {
   pid_t pid() const { return child_; }
   /// Running descendants that are `espalier train`, by PID (rank order unless PIDs wrap).
   std::vector<pid_t> ranks() const { return running("espalier", "train"); }
-  std::vector<pid_t> launchers() const { return running("mpirun", ""); }
+  std::vector<pid_t> launchers() const;  ///< mpirun or mpiexec
   /// Waits until the run has done `steps` steps; false: it ended or timed out.
   bool wait_for_steps(size_t steps);
   /// Waits for the end and returns the exit code, or 128 + signal; empty after `seconds`.

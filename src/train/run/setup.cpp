@@ -12,6 +12,7 @@
 
 #include "io/files/folders.h"
 #include "parallel/transport/collectives.h"
+#include "parallel/transport/launcher.h"
 #include "src/config/schema.h"
 #include "src/core/cpus.h"
 #include "src/core/trace.h"
@@ -476,8 +477,11 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
     run.manifest.threads = threads;
   });
   compare_program(run.manifest, comm);
-  if (const std::string text = binding_note(config, comm.local_size()); !text.empty()) {
-    run.note(text);
+  for (const std::string& text :
+       {binding_note(config, comm.local_size()), parallel::torch_launcher_note()}) {
+    if (!text.empty()) {
+      run.note(text);
+    }
   }
   compare_settings(config, comm);
   run.directory = std::make_unique<RunDirectory>(config.run.out, options.resume, comm);

@@ -1,0 +1,59 @@
+// The real program under a launcher that its MPI library does not know, as processes with the
+// variables of such a launcher.
+#include <array>
+
+#include "tests/support/job.h"
+
+namespace espalier::cli_launchers_test {
+namespace {
+
+/// Removes the variables of the launchers around this test.
+const std::string kAlone =
+    "env -u PMI_RANK -u PMI_SIZE -u PMIX_RANK -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE "
+    "-u SLURM_PROCID -u SLURM_STEP_NUM_TASKS ";
+
+TEST(CliLaunchers, EveryRankOfAnotherMpiIsToldSo) {
+  const Workplace here;
+  const std::string train = "train c.toml";
+  for (const auto& [variable, others, command] : std::vector<std::array<std::string, 3>>{
+           {"PMI_SIZE=2", "PMI_RANK=0", train},
+           {"PMI_SIZE=2", "PMI_RANK=1", train},
+           {"SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1", train},
+           {"PMI_SIZE=2", "PMI_RANK=1", "plan --calibrate -o machine.toml"},
+           {"PMI_SIZE=2", "PMI_RANK=1",
+            "lottery c.toml --out tickets --rounds 1 --rewind 5 --set pruning.at_step=-1"}}) {
+    const Ran ran = here.shell(fmt::format("timeout 60 {}{} {} '{}' {}", kAlone, variable, others,
+                                           ESPALIER_PROGRAM, command));
+    expect_error(ran, 1, fmt::format("a launcher started several ranks ({})", variable));
+    EXPECT_NE(ran.err.find("start them with"), std::string::npos) << ran.err;
+    EXPECT_NE(ran.err.find("mpirun"), std::string::npos) << ran.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(here / "run"));
+  EXPECT_FALSE(std::filesystem::exists(here / "tickets"));
+  EXPECT_FALSE(std::filesystem::exists(here / "machine.toml"));
+}
+
+TEST(CliLaunchers, OneRankTrainsUnderAny) {
+  const Workplace here;
+  for (const std::string variables :
+       {"SLURM_JOB_ID=7 SLURM_NTASKS=4 SLURM_PROCID=0",
+        "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3 PMI_SIZE=1 PMI_RANK=0"}) {
+    const Ran ran =
+        here.shell(fmt::format("timeout 60 {}{} '{}' train c.toml --steps 1 --resume none "
+                               "--out '{}'",
+                               kAlone, variables, ESPALIER_PROGRAM, variables.size()));
+    expect_code(ran, 0);
+  }
+}
+
+TEST(CliLaunchers, ProcessesOfTorchrunAreNotedAsNotJoined) {
+  const Workplace here;
+  const Ran ran = here.shell(
+      fmt::format("{}WORLD_SIZE=2 RANK=0 MASTER_ADDR=localhost '{}' train c.toml --steps 1", kAlone,
+                  ESPALIER_PROGRAM));
+  expect_code(ran, 0);
+  EXPECT_NE(ran.err.find("WORLD_SIZE=2 is a launcher of PyTorch's"), std::string::npos) << ran.err;
+}
+
+}  // namespace
+}  // namespace espalier::cli_launchers_test
