@@ -9,6 +9,7 @@
 #   clang       clang 16 has no warning in any source, each alone
 #   fuzz        libFuzzer on every target, a minute each (scripts/fuzz.sh)
 #   systems     quickstart.sh and test.sh on other systems, in bare folders (scripts/systems.sh; needs root)
+#   rivals      compare.sh at its smallest size beside PyTorch and DeepSpeed from PyPI; all rows must be there
 #   coverage    lines that fast tests run, by folder: docs/coverage.md
 #
 # STEPS="random coverage" selects steps. Takes hours on two cores. The last line is "N passed, N failed"
@@ -16,7 +17,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-steps=${STEPS:-tests random simulation faults sanitizers clang fuzz systems coverage}
+known="tests random simulation faults sanitizers clang fuzz systems rivals coverage"
+steps=${STEPS:-$known}
 passed=0 failed=0 broken=""
 
 # The seeds depend on the date. The printed command repeats a failure.
@@ -45,6 +47,12 @@ faults() {
   scripts/fault-campaign.py build/src/cli/espalier --faults 100 --seed "$(($(date +%s) / 86400))"
 }
 
+# Without the rivals this fails. PEERS_PYTHON names a python that has them.
+rivals() {
+  benchmarks/peers/setup.sh &&
+  python3 tests/scripts/compare_test.py "$PWD" "$PWD/build/src/cli/espalier" --with-torch
+}
+
 coverage() {
   cmake --preset coverage && cmake --build build-coverage || return
   find build-coverage -name '*.gcda' -delete
@@ -65,8 +73,9 @@ for step in $steps; do
     clang) scripts/clang_check.py build . || code=$? ;;
     fuzz) scripts/fuzz.sh || code=$? ;;
     systems) scripts/systems.sh || code=$? ;;
+    rivals) rivals || code=$? ;;
     coverage) coverage || code=$? ;;
-    *) echo "$0: no step $step: tests, random, simulation, faults, sanitizers, clang, fuzz, systems, coverage" >&2; exit 2 ;;
+    *) echo "$0: no step $step: $known" >&2; exit 2 ;;
   esac
   if [ $code = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) broken="$broken $step"; fi
 done

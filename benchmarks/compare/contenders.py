@@ -20,10 +20,14 @@ class Contender:
     settings: dict = dataclasses.field(default_factory=dict)  # of Espalier
     command: tuple = ()      # of a rival, without --work and --out; the rivals' python runs a .py file
     masked: bool = False     # starts from the pruned weights
-    pipeline: bool = False   # ranks are stages
+    pipeline: bool = False   # the preset's ranks are stages
+    replicas: int = 1        # of a pipeline: each adds the preset's ranks
     apart: tuple = ()        # dtypes in which it differs from the others of its curve
+    smaller: bool = False    # another network: smaller.py chooses it and fills `preset`
+    preset: dict = dataclasses.field(default_factory=dict)  # values that replace those of the preset
 
 
+PIPELINE_REPLICAS = 2  # ZeRO-1 shards optimizer states across replicas
 MIN_LR = 0.1  # the last learning rate of a run, divided by its peak
 SPARSE = {"sparse.storage": "sparse"}
 STATES = {**SPARSE, "optimizer.state_bits": 8}
@@ -44,12 +48,16 @@ def _deepspeed(name, title, script, *options, **more):
 
 CONTENDERS = [
     _ours("dense", "dense", "dense", {}),
+    _ours("smaller", "smaller dense network, equal time", None, {}, smaller=True),
     _ours("samo", "pruned, SAMO storage", "masked", {"sparse.storage": "dense"}, masked=True),
     _ours("sparse", "pruned, sparse products", "masked", SPARSE, masked=True),
     _ours("sparse-8bit", "sparse, 8-bit states", None, STATES, masked=True),
     _ours("sparse-codec", "sparse, 8-bit states, 4-bit gradients", None, CODEC, masked=True),
     _ours("pipeline", "pipeline, dense", "dense", {}, pipeline=True),
     _ours("pipeline-sparse", "pipeline, sparse products", "masked", SPARSE, masked=True, pipeline=True),
+    _ours("pipeline-replicas", "pipeline, 2 replicas, dense", "dense", {}, pipeline=True, replicas=PIPELINE_REPLICAS),
+    _ours("pipeline-replicas-sparse", "pipeline, 2 replicas, sparse products", "masked", SPARSE, masked=True,
+          pipeline=True, replicas=PIPELINE_REPLICAS),
     _torch("ddp", "DDP eager", "dense"),
     _torch("ddp-compiled", "DDP compiled", "dense", "--compile"),
     _torch("ddp-fp16", "DDP, fp16 hook", None, "--hook", "fp16"),
@@ -60,6 +68,8 @@ CONTENDERS = [
     _deepspeed("zero-1", "ZeRO-1", "rival_zero.py", "--stage", "1"),
     _deepspeed("zero-2", "ZeRO-2", "rival_zero.py", "--stage", "2"),
     _deepspeed("deepspeed-pipeline", "pipeline", "rival_pipeline.py", pipeline=True),
+    _deepspeed("deepspeed-pipeline-zero-1", "pipeline, 2 replicas, ZeRO-1", "rival_pipeline.py", "--replicas",
+               str(PIPELINE_REPLICAS), "--zero-1", pipeline=True, replicas=PIPELINE_REPLICAS),
 ]
 
 
@@ -71,6 +81,19 @@ def own(text):
     return Contender(name, name, "", None, command=tuple(command.split()))
 
 
+def named(name):
+    return next(c for c in CONTENDERS if c.name == name)
+
+
+def own_preset(contender, preset):
+    """The preset with the contender's own values."""
+    return {**preset, **contender.preset}
+
+
+def ranks(contender, preset):
+    return preset["ranks"] * contender.replicas
+
+
 def micro_batch(contender, preset):
     """Sequences of one forward. Without a pipeline, a rank's whole share."""
     return preset["pipeline_micro_batch"] if contender.pipeline else preset["global_batch"] // preset["ranks"]
@@ -78,6 +101,7 @@ def micro_batch(contender, preset):
 
 def espalier_settings(contender, preset, seed, inputs, threads, lr):
     """Settings of `espalier train` for a contender; inputs: see inputs.py; lr: its peak learning rate."""
+    preset = own_preset(contender, preset)
     settings = {
         "train.seed": seed, "train.steps": preset["steps"], "train.micro_batch": micro_batch(contender, preset),
         # One rate for all weights, as rivals have: systems of one curve compute the same.

@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 
-from contenders import ROOT, model_settings, optimizer_settings
+from contenders import ROOT, model_settings, optimizer_settings, ranks
 from inputs import empty_config, settings_arguments
 
 # Memory of a rank beyond model and activations: interpreter, libraries, compiler (measured: 0.7 GB with PyTorch 2.15, 0.8
@@ -115,8 +115,8 @@ LAUNCHERS = re.compile(r"^[WE]\d{4} .*torch/distributed/elastic(.|\n)*|^-{40,}\n
 def last_lines(output, count):
     """The last lines of a program's output as one line, without colours and messages of launchers."""
     output = re.sub("\x1b\\[[0-9;]*m", "", output)
-    ranks = LAUNCHERS.sub("", output)
-    lines = [line.strip() for line in (ranks if ranks.strip() else output).splitlines() if line.strip()]
+    own = LAUNCHERS.sub("", output)
+    lines = [line.strip() for line in (own if own.strip() else output).splitlines() if line.strip()]
     return " / ".join(list(dict.fromkeys(lines))[-count:])  # ranks often print the same line
 
 
@@ -152,7 +152,7 @@ def memory_needed(program, preset, inputs, contender):
     if plan.returncode != 0:
         raise RuntimeError("espalier train --dry-run failed:\n" + plan.stderr.strip())
     own = json.loads(plan.stdout)["process"]
-    return preset["ranks"] * (own + (RIVAL_BYTES if contender.needs in ("torch", "deepspeed") else 0))
+    return ranks(contender, preset) * (own + (RIVAL_BYTES if contender.needs in ("torch", "deepspeed") else 0))
 
 
 def memory_free():

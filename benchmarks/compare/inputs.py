@@ -114,9 +114,10 @@ class Inputs:
         shutil.rmtree(run, ignore_errors=True)
         self._call("train", empty_config(self.folder), "--resume", "none", "--out", run, *settings_arguments(settings))
         made, = (run / "checkpoints").glob("step-*.h5")
-        self._call("export", made, "-o", arrays.with_suffix(".tmp"))
+        partial = stem.with_suffix(".partial.h5")  # `export` writes a file if the name ends in .h5, else a folder
+        self._call("export", made, "-o", partial)
         os.replace(made, checkpoint)
-        os.replace(arrays.with_suffix(".tmp"), arrays)
+        os.replace(partial, arrays)
         shutil.rmtree(run)
         return checkpoint, arrays
 
@@ -134,7 +135,7 @@ class Inputs:
             **{key: preset[key] for key in keys}, "vocabulary": self.vocabulary, "seed": seed, "threads": threads,
             "micro_batch": micro_batch(contender, preset), "learning_rates": learning_rates(preset, lr),
             "windows": str(self.windows(seed)), "weights": str(self.weights(seed, False)[1]),
-            "masked_weights": str(self.weights(seed, True)[1]) if contender.masked else None,
+            "masked_weights": str(self.weights(seed, True)[1]),
             "training": {"file": str(self.tokens), "type": "u2", "begin": 0, "end": self.training},
             "validation": {"file": str(self.tokens), "type": "u2", "begin": self.training, "end": self.count}}
         pathlib.Path(path).write_text(json.dumps(order))

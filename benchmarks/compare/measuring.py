@@ -1,6 +1,6 @@
 """One run of one contender: starts it, waits for it, ends it, and reads its result, in one form for all contenders.
 
-A result: {"name", "seed", "lr", "system", "status": "ok" | "failed" | "skipped", "why"} and, when ok, step_seconds, losses,
+A result: {"name", "seed", "lr", "preset" (the contender's own values), "system", "status": "ok" | "failed" | "skipped", "why"} and, when ok, step_seconds, losses,
 evaluations [[step, loss]], peak_rss (bytes of each rank), device_peak, state_bytes (of the rank that holds most),
 sent_bytes (a rank in a median step), sent_counted ("interface", "transport", None), link_bytes, wall_seconds.
 """
@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import time
 
-from contenders import ROOT, espalier_settings
+from contenders import ROOT, espalier_settings, own_preset, ranks
 from environment import end, last_lines
 from inputs import empty_config, settings_arguments
 
@@ -29,16 +29,19 @@ class Bench:
 
     def __init__(self, *, program, peers, preset, inputs, link, namespace, cores):
         self.program, self.peers, self.preset, self.inputs = program, peers, preset, inputs
-        self.link, self.namespace, self.threads = link, namespace, max(1, cores // preset["ranks"])
+        self.link, self.namespace, self.cores = link, namespace, cores
         self.scratch = inputs.folder.parent / "scratch"
 
     def run(self, contender, seed, lr):
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
         begin = time.time()
+        self.ranks = ranks(contender, self.preset)
+        self.threads, self.steps = max(1, self.cores // self.ranks), own_preset(contender, self.preset)["steps"]
         command = (self._espalier if contender.needs == "espalier" else self._rival)(contender, seed, lr)
         code, output, errors = self._watch(command)
-        result = {"name": contender.name, "seed": seed, "lr": lr, "wall_seconds": time.time() - begin}
+        result = {"name": contender.name, "seed": seed, "lr": lr, "preset": contender.preset,
+                  "wall_seconds": time.time() - begin}
         try:
             if code != 0:
                 raise ValueError(code)
@@ -57,13 +60,14 @@ class Bench:
     # ---- Commands
 
     def _espalier(self, contender, seed, lr):
-        checkpoint, _ = self.inputs.weights(seed, contender.masked)
         settings = espalier_settings(contender, self.preset, seed, self.inputs, self.threads, lr)
-        train = [self.program, "train", str(empty_config(self.inputs.folder)), "--resume", "none", "--init",
-                 str(checkpoint), "--out", str(self.scratch / "run"), *settings_arguments(settings)]
+        train = [self.program, "train", str(empty_config(self.inputs.folder)), "--resume", "none", "--out",
+                 str(self.scratch / "run"), *settings_arguments(settings)]
+        if not contender.smaller:  # a smaller network draws its initial weights from the seed
+            train += ["--init", str(self.inputs.weights(seed, contender.masked)[0])]
         if self.link:
             return [*self._two_hosts(), "mpirun", *train]
-        return [str(ROOT / "scripts" / "mpirun.sh"), str(self.preset["ranks"]), *train]
+        return [str(ROOT / "scripts" / "mpirun.sh"), str(self.ranks), *train]
 
     def _rival(self, contender, seed, lr):
         work = self.scratch / "work.json"
@@ -71,15 +75,14 @@ class Bench:
         arguments = [*contender.command, "--work", str(work), "--out", str(self.scratch / "result.json")]
         if contender.needs == "":  # a command of the user starts its ranks itself
             return [*self.namespace, *arguments]
-        ranks = self.preset["ranks"]
         if self.link:
             return [*self._two_hosts(), "torchrun", *arguments]
         return [*self.namespace, self.peers.python, "-m", "torch.distributed.run", "--standalone", "--local-addr",
-                "127.0.0.1", "--nproc-per-node", str(ranks), *arguments]
+                "127.0.0.1", "--nproc-per-node", str(self.ranks), *arguments]
 
     def _two_hosts(self):
         return [str(ROOT / "scripts" / "two_hosts.sh"), "--rate", self.link, "--ranks-per-host",
-                str(self.preset["ranks"] // 2)]
+                str(self.ranks // 2)]
 
     def _environment(self):
         variables = {"OMP_NUM_THREADS": str(self.threads), "PYTHONPATH": str(ROOT / "benchmarks" / "peers"),
@@ -120,7 +123,7 @@ class Bench:
         run = self.scratch / "run"
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         summary = json.loads((run / "summary.json").read_text())
-        if not summary["finished"] or len(rows) != self.preset["steps"]:
+        if not summary["finished"] or len(rows) != self.steps:
             raise ValueError("the run did not finish")
         return {
             "system": f"Espalier {summary['git']}", "step_seconds": [row["step_ms"] / 1e3 for row in rows],
@@ -136,8 +139,8 @@ class Bench:
     def _read_rival(self):
         given = json.loads((self.scratch / "result.json").read_text())
         for key in ("step_seconds", "losses"):
-            if len(given[key]) != self.preset["steps"]:
-                raise ValueError(f"{key}: {len(given[key])} of {self.preset['steps']} steps")
+            if len(given[key]) != self.steps:
+                raise ValueError(f"{key}: {len(given[key])} of {self.steps} steps")
         sent = given.get("sent_bytes")
         keys = ("system", "step_seconds", "losses", "evaluations", "peak_rss", "device_peak", "state_bytes")
         return {**{key: given[key] for key in keys},

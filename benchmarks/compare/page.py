@@ -3,7 +3,7 @@ import html
 import sys
 
 from contenders import ROOT
-from report import all_notes, cells, columns, headline, number, quotient, setting
+from report import all_notes, cells, columns, failures, headline, number, quotient, setting
 
 sys.path.append(str(ROOT / "benchmarks" / "quality"))
 import plot  # noqa: E402
@@ -75,6 +75,7 @@ def page(comparison):
     memory = "of the GPU" if preset["device"] == "cuda" else "resident, of the rank that takes most, with program and libraries"
     body = [
         f'<header><p class="brand">{TREE} Espalier</p><h1>Comparison: {html.escape(comparison["preset_name"])}</h1>'
+        + "".join(f"<p><b>{html.escape(failure)}</b></p>" for failure in failures(comparison)) +
         f'<p>{html.escape(headline(comparison))}</p>'
         f'<p class="quiet">{html.escape(setting(comparison))}</p></header><main>',
         section(f"Seconds to validation loss {preset['target']:g}", "Shorter is better. Training steps only; a row is shown "

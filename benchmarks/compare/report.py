@@ -6,6 +6,8 @@ import textwrap
 from claims import claims
 from rows import TOLERANCE
 
+SMALL_SHARE = 0.05  # of the peak memory: a saving below it does not matter
+
 
 def number(value, digits=0, unit=1.0):
     return "–" if value is None else f"{value / unit:,.{digits}f}"
@@ -45,10 +47,22 @@ def columns(comparison):
         ("model state, bytes a parameter", lambda r: number(r["state_bytes_per_parameter"] and
                                                             r["state_bytes_per_parameter"]["median"], 2)),
         ("sent a step, kB", lambda r: number(r["sent_bytes"] and r["sent_bytes"]["median"], 1, 1e3)),
-        (f"validation loss after {preset['steps']} steps", lambda r: loss(r["val_loss"])),
+        (f"validation loss after {preset['steps']} steps", lambda r: loss(r["val_loss"]) + (
+            f" ({r['preset']['steps']} steps)" if "steps" in r["preset"] else "")),
+        ("loss minus that of the smaller dense network", below_smaller(comparison)),
         ("learning rate", lambda r: f"{r['lr']:g}"),
         ("start-up, s", lambda r: number(r["startup_s"] and r["startup_s"]["median"], 1)),
     ]
+
+
+def signed(value):
+    return f"{value:+.4f}".replace("-", "−")
+
+
+def below_smaller(comparison):
+    """The text of a row's loss minus that of the smaller dense network; empty without that network."""
+    small = next((row for row in comparison["rows"] if row["name"] == "espalier-smaller" and row["status"] == "ok"), None)
+    return lambda row: "" if small is None else signed(row["val_loss"]["mean"] - small["val_loss"]["mean"])
 
 
 def trouble(row):
@@ -79,6 +93,62 @@ def headline(comparison):
     parts = [f"{row['title']} {row['seconds_to_target']['median']:.3g}" +
              (f" ({row['seconds_to_target']['median'] / first:.1f} times)" if row is not order[0] else "") for row in order]
     return f"Seconds to validation loss {target:g}, the fastest row of each maker: " + "; ".join(parts) + "."
+
+
+def failures(comparison):
+    """The reasons for exit code 1: systems without numbers, sweeps that failed, loss curves that differ."""
+    rows, reasons = comparison["rows"], {}
+    for row in rows:
+        if row["status"] not in ("ok", "left") or row.get("trouble"):
+            reasons.setdefault(trouble(row), []).append(row)
+    count = sum(map(len, reasons.values()))
+    found = []
+    for reason, those in reasons.items():
+        seeds = "" if any(row["status"] != "ok" for row in those) else " (with some seeds)"
+        found.append(f"{len(those)} of {len(rows)} systems failed{seeds}: {', '.join(row['title'] for row in those)}: {reason}")
+    if count > 0 and len(reasons) > 1:
+        found.insert(0, f"{count} of {len(rows)} systems failed.")
+    return found + comparison["problems"] + [text for holds, text in equality_sentences(comparison) if not holds]
+
+
+def equal_time_sentence(comparison):
+    """The gain of pruning over the dense network, and over a smaller dense network that trains for the same time."""
+    rows = {row["name"]: row for row in comparison["rows"] if row["status"] == "ok"}
+    pruned, small, dense = (rows.get("espalier-" + name) for name in ("sparse", "smaller", "dense"))
+    if not pruned or not small:
+        return []
+    gain = lambda row: signed(row["val_loss"]["mean"] - pruned["val_loss"]["mean"])
+    text = (f"Gain of pruning at equal time: validation loss {loss(pruned['val_loss'])} with sparse products after "
+            f"{train_seconds(pruned)}, {loss(small['val_loss'])} of the best smaller dense network "
+            f"({small['preset']['layers']} layers, {small['preset']['width']} wide, {small['preset']['steps']} steps) after "
+            f"{train_seconds(small)}: {gain(small)}.")
+    if dense:
+        text += (f" Over the full dense network with the same steps, after {train_seconds(dense)} "
+                 f"({loss(dense['val_loss'])}): {gain(dense)}.")
+    return [text]
+
+
+def train_seconds(row):
+    return f"{row['curve_points'][-1][0]:.1f} s"
+
+
+def eight_bit_sentence(comparison):
+    """What 8-bit moments change at this size."""
+    rows = {row["name"]: row for row in comparison["rows"] if row["status"] == "ok"}
+    exact, coded = rows.get("espalier-sparse"), rows.get("espalier-sparse-8bit")
+    if not exact or not coded or not exact["peak_bytes"] or not coded["peak_bytes"]:
+        return []
+    state, coded_state = (row["state_bytes_per_parameter"]["median"] * comparison["parameters"] for row in (exact, coded))
+    peak = exact["peak_bytes"]["median"]
+    saved = state - coded_state
+    if saved <= 0:
+        return ["8-bit moments change nothing at this size: every array keeps fewer than 4,096 elements, and moments of such "
+                "arrays stay in fp32. Both rows are the same training."]
+    if saved < SMALL_SHARE * peak:
+        return [f"8-bit moments change nothing that matters at this size: they save {number(saved, 2, 2**20)} MiB of model "
+                f"state beside a peak of {number(peak, 0, 2**20)} MiB a rank ({saved / peak:.1%}), most of it the program and "
+                "its libraries."]
+    return [f"8-bit moments save {number(saved, 1, 2**20)} MiB of model state, {saved / peak:.0%} of the peak of a rank."]
 
 
 def equality_sentences(comparison):
@@ -116,10 +186,9 @@ def setting(comparison):
 
 
 def all_notes(comparison):
-    """Loss curves, runs that failed, and the notes of the comparison."""
-    failed = [f"{row['title']}: {row['seeds']} of {comparison['seeds']} seeds; {trouble(row)}"
-              for row in comparison["rows"] if row["status"] == "ok" and row.get("trouble")]
-    return [sentence for _, sentence in equality_sentences(comparison)] + failed + comparison["notes"]
+    """The gain at equal time, 8-bit moments, loss curves that coincide, and the notes of the comparison."""
+    return (equal_time_sentence(comparison) + eight_bit_sentence(comparison) +
+            [sentence for holds, sentence in equality_sentences(comparison) if holds] + comparison["notes"])
 
 
 def wrapped(text, bullet=""):
@@ -130,8 +199,9 @@ def wrapped(text, bullet=""):
 
 def markdown(comparison):
     heads = [head for head, _ in columns(comparison)]
-    out = [f"# Comparison: {comparison['preset_name']}", "", wrapped(headline(comparison)), "",
-           wrapped(setting(comparison)), "",
+    out = [f"# Comparison: {comparison['preset_name']}", ""]
+    out += [wrapped(failure, "- ") for failure in failures(comparison)] + [""] * bool(failures(comparison))
+    out += [wrapped(headline(comparison)), "", wrapped(setting(comparison)), "",
            f"    {comparison['command']}", "",
            "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for row in comparison["rows"]:

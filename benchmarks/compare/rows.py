@@ -56,7 +56,7 @@ def spread(values):
 def row(contender, results, preset, parameters):
     """The row of a contender from its results, one per seed. `status`: "ok" with numbers, else the reason without."""
     done = [r for r in results if r["status"] == "ok"]
-    base = {"name": contender.name, "title": contender.title, "curve": contender.curve,
+    base = {"name": contender.name, "title": contender.title, "curve": contender.curve, "preset": contender.preset,
             "system": next((r["system"] for r in done), None), "seeds": len(done)}
     other = [r for r in results if r["status"] != "ok"]
     if other:

@@ -1,4 +1,4 @@
-"""The peak learning rates of a comparison: one for dense networks and one for pruned ones.
+"""The peak learning rates of a comparison: one for dense networks, one for pruned ones; smaller.py finds its own.
 
 All systems of a curve compute the same numbers, so one of them finds its rate, with the first seed: the rate with the
 least last validation loss among powers of two, walked until both neighbours are no better. Systems that round or omit
@@ -10,7 +10,7 @@ import sys
 import contenders
 
 sys.path.append(str(contenders.ROOT / "benchmarks" / "quality"))
-import runs  # noqa: E402
+from runs import best_rate  # noqa: E402
 
 # Those that look for the rate, by preference: PyTorch's own for dense networks, the fastest one for pruned ones.
 SWEEPERS = {"dense": ["ddp", "espalier-dense"], "masked": ["espalier-sparse"]}
@@ -18,7 +18,7 @@ SEED = 1
 
 
 def curve(contender):
-    return "masked" if contender.masked else "dense"
+    return "smaller" if contender.smaller else "masked" if contender.masked else "dense"
 
 
 def loss(result):
@@ -28,15 +28,25 @@ def loss(result):
 
 
 def rates(wanted, first, skipped, run):
-    """({curve: rate}, [notes]) of the contenders `wanted`. skipped(contender): why it cannot run, or None; run(contender,
-    seed, lr): its result. Where no sweep is possible, the rate is `first`."""
-    found, notes = {}, []
-    for name in dict.fromkeys(map(curve, wanted)):
-        able = [c for choice in SWEEPERS[name] for c in contenders.CONTENDERS if c.name == choice and skipped(c) is None]
-        found[name] = runs.best_rate(first, lambda lr: loss(run(able[0], SEED, lr))) if able else first
-        if able and math.isfinite(loss(run(able[0], SEED, found[name]))):
-            notes.append(f"Learning rate of {'pruned' if name == 'masked' else 'dense'} networks: {found[name]:g}, the best "
-                         f"power of two times {first:g} for {able[0].title} with seed {SEED}.")
+    """({curve: rate}, [notes], [problems]) of the contenders `wanted`. skipped(contender): why it cannot run, or None;
+    run(contender, seed, lr): its result. Where every sweep fails, the rate is `first`, and a problem states the reasons."""
+    found, notes, problems = {}, [], []
+    # A smaller dense network begins at the rate of the dense one.
+    for name in dict.fromkeys("dense" if c.smaller else curve(c) for c in wanted):
+        found[name], reasons = first, []
+        for sweeper in map(contenders.named, SWEEPERS[name]):
+            reason = skipped(sweeper)
+            if reason is None:
+                rate = best_rate(first, lambda lr, c=sweeper: loss(run(c, SEED, lr)))
+                result = run(sweeper, SEED, rate)
+                reason = None if math.isfinite(loss(result)) else result.get("why", "the loss is not finite")
+            if reason is None:
+                found[name] = rate
+                notes.append(f"Learning rate of {'pruned' if name == 'masked' else 'dense'} networks: {rate:g}, the best "
+                             f"power of two times {first:g} for {sweeper.title} with seed {SEED}.")
+                break
+            reasons.append(f"{sweeper.title}: {reason}")
         else:
-            notes.append(f"No sweep of the learning rate was possible: {first:g}.")
-    return found, notes
+            problems.append(f"No sweep of the learning rate of {'pruned' if name == 'masked' else 'dense'} networks was "
+                            f"possible, so it is {first:g}: {'; '.join(reasons)}")
+    return found, notes, problems

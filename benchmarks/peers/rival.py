@@ -41,9 +41,9 @@ def torch_name(name):
 
 
 class Work:
-    """The work order, and a rank's part of it."""
+    """The work order, and a rank's part of it. stages: ranks of one replica."""
 
-    def __init__(self, path):
+    def __init__(self, path, stages=1):
         with open(path) as file:
             self.order = json.load(file)
         self.__dict__.update(self.order)
@@ -52,8 +52,10 @@ class Work:
         if self.device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
         self.backend = "nccl" if self.device == "cuda" else "gloo"
-        if self.global_batch % (self.ranks * self.micro_batch):
-            raise SystemExit(f"a batch of {self.global_batch} is not made of {self.ranks} ranks x {self.micro_batch}")
+        self.replicas = self.ranks // stages
+        if self.ranks % stages or self.global_batch % (self.replicas * self.micro_batch):
+            raise SystemExit(f"a batch of {self.global_batch} is not made of micro-batches of {self.micro_batch} in "
+                             f"{self.ranks} ranks, {stages} a replica")
         self.starts = np.fromfile(self.windows, dtype="<i8").reshape(self.steps, self.global_batch)
         self.tokens = {split: np.memmap(self.order[split]["file"], dtype="<" + self.order[split]["type"], mode="r")
                        [self.order[split]["begin"]:self.order[split]["end"]] for split in ("training", "validation")}

@@ -9,7 +9,7 @@ rate. Rates are those of a dense network of the base width; hidden weights take 
   benchmarks/quality/tuned.py table OUT.jsonl               Markdown: best rate, mean and deviation, difference to dense
   benchmarks/quality/tuned.py curves OUT.jsonl              Markdown: loss of every rate that ran
   benchmarks/quality/tuned.py optimum OUT.jsonl [--cases REGEX] [--svg FILE]   Markdown: the best rate, interpolated
-  benchmarks/quality/tuned.py speed TEXT [--cases REGEX]    time of a step, divided by that of the dense network
+  benchmarks/quality/tuned.py speed TEXT [--cases REGEX]    CPU time of a step, divided by that of the dense network
   benchmarks/quality/tuned.py list                          names of cases and settings
   benchmarks/quality/dictionary_text.sh TEXT                makes an English text of 40 MB
 
@@ -21,6 +21,7 @@ import json
 import math
 import pathlib
 import re
+import resource
 import statistics
 import threading
 
@@ -44,6 +45,10 @@ def random(density=0.1, **more):
 
 # {density: steps of random masks in the time of one dense step}; fp32, one thread (benchmarks/results/tuned.md).
 EQUAL_TIME = {0.2: 1.5, 0.1: 1.9, 0.05: 2.15, 0.02: 2.35}
+
+# {width: steps of a smaller dense network in the CPU time of the dense one}, and those of random masks of 90 %.
+SMALLER = {64: 2.7, 80: 2.1, 96: 1.55}
+EQUAL_CPU = 2.1
 
 # "share.X" is pruning.X as a share of the steps; "times.X" multiplies a number of the setting; "ranks" are replicas.
 CASES = {
@@ -73,6 +78,9 @@ CASES = {
        for density in (0.2, 0.05) for width in (2, 4)},
     "random-4x-width": random(**{"times.model.width": 4}),
     "dense-2x-width": {"times.model.width": 2},
+    **{f"dense-{width}-wide-equal-time": {"model.width": width, "times.train.steps": factor}
+       for width, factor in SMALLER.items()},
+    "random-equal-time": random(**{"times.train.steps": EQUAL_CPU}),
     "rigl-2x-steps": {"pruning.method": "rigl", "share.every": 0.05, "times.train.steps": 2},
     "random-8-bit": random(**{"optimizer.state_bits": 8}),
     "random-no-master": random(**{"train.dtype": "bf16", "train.master_copy": False}),
@@ -220,21 +228,28 @@ def optimum(given):
                                                       "validation loss above the best", series, ticks, True, 0))
 
 
-def step_ms(case, given):
+def cpu_seconds(settings):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with runs.trained([runs.PROGRAM], settings):
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def step_seconds(case, given):
+    """CPU seconds of a step, without those of the start."""
     settings = settings_of({"setting": given.setting, "case": case, "lr": 1e-3, "seed": 1},
                            pathlib.Path(given.text).resolve())
     # Masks at once: the speed of the density that pruning reaches.
     for key in ("from_step", "to_step", "at_step"):
         settings.pop("pruning." + key, None)
-    settings |= {"train.steps": 40, "train.eval_batches": 1}
-    with runs.trained([runs.PROGRAM], settings) as directory:
-        return statistics.median(json.loads(line)["step_ms"] for line in (directory / "metrics.jsonl").open())
+    short, long = (cpu_seconds({**settings, "train.steps": steps, "train.eval_batches": 1}) for steps in (20, 120))
+    return (long - short) / 100
 
 
 def speed(given):
     print("| case | step time / dense | least … most of 5 pairs |\n|---|---|---|")
     for case in cases_of(given):
-        ratios = [step_ms(case, given) / step_ms("dense", given) for _ in range(5)]
+        ratios = [step_seconds(case, given) / step_seconds("dense", given) for _ in range(5)]
         print(f"| {case} | {statistics.median(ratios):.3f} | {min(ratios):.3f} … {max(ratios):.3f} |", flush=True)
 
 

@@ -1,8 +1,12 @@
-"""compare_test.py ROOT PROGRAM [--with-torch]: tests of compare.sh. Espalier trains tiny networks beside fake systems
-(fake_rival.py). With --with-torch it trains beside the real rivals, whose loss curves must coincide with Espalier's;
-exit code 77 (skipped) if they are not installed."""
+"""compare_test.py ROOT PROGRAM [--with-torch]: tests of compare.sh. Espalier trains tiny networks beside fake systems, which
+open and check everything that they are given (fake_rival.py, fake_torchrun.py). With --with-torch it trains beside the real
+rivals: every row must have numbers, and loss curves must coincide. Rivals that are missing are a failure.
+
+The fake systems need h5py: of this Python, or of /usr/bin/python3 (Debian: python3-h5py)."""
 import contextlib
+import dataclasses
 import json
+import math
 import os
 import pathlib
 import random
@@ -15,7 +19,8 @@ import time
 import unittest
 
 ROOT, PROGRAM = map(pathlib.Path, sys.argv[1:3])
-FAKE = pathlib.Path(__file__).resolve().parent / "fake_rival.py"
+HERE = pathlib.Path(__file__).resolve().parent
+FAKE = HERE / "fake_rival.py"
 sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
 sys.dont_write_bytecode = True
 import agree  # noqa: E402
@@ -26,10 +31,19 @@ import inputs  # noqa: E402
 import presets  # noqa: E402
 import report  # noqa: E402
 import rows  # noqa: E402
+import smaller  # noqa: E402
+import tuning  # noqa: E402
 
 
-def fake(name, what):
-    return ["--rival", f"{name}={sys.executable} {FAKE} {what}"]
+def python_with_h5py():
+    for python in (sys.executable, "/usr/bin/python3"):
+        if subprocess.run([python, "-c", "import h5py"], capture_output=True).returncode == 0:
+            return python
+    sys.exit("neither this Python nor /usr/bin/python3 has h5py; on Debian: apt-get install python3-h5py")
+
+
+def fake(name, what, *more):
+    return ["--rival", " ".join([f"{name}={H5PY}", str(FAKE), what, *map(str, more)])]
 
 
 class Scratch(unittest.TestCase):
@@ -64,6 +78,28 @@ class Scratch(unittest.TestCase):
                 lines.append(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
         return [line for line in lines if str(self.out) in line]
 
+    def first_losses(self):
+        """{name: training loss of the first step} of the runs that ended well."""
+        results = map(json.loads, (self.out / "runs.jsonl").read_text().splitlines())
+        return {result["name"]: result["losses"][0] for result in results if result["status"] == "ok"}
+
+    def standing_in_for_peers(self):
+        """A Python that has fake torch and deepspeed."""
+        packages = self.folder / "packages"
+        for name in ("torch", "deepspeed"):
+            (packages / f"{name}-0.1.dist-info").mkdir(parents=True)
+            (packages / f"{name}-0.1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 0.1\n")
+            (packages / name).mkdir()
+            (packages / name / "__init__.py").write_text("__version__ = '0.1'\n")
+        (packages / "torch" / "distributed").mkdir()
+        (packages / "torch" / "distributed" / "__init__.py").write_text("")
+        (packages / "torch" / "distributed" / "run.py").write_text(
+            f"import runpy\nrunpy.run_path({str(HERE / 'fake_torchrun.py')!r})\n")
+        python = self.folder / "python"
+        python.write_text(f'#!/bin/sh\nexec env PYTHONPATH="{packages}:$PYTHONPATH" {H5PY} "$@"\n')
+        python.chmod(0o755)
+        return str(python)
+
     def rows(self):
         comparison = json.loads((self.out / "comparison.json").read_text())
         return {row["name"]: row for row in comparison["rows"]}
@@ -71,10 +107,10 @@ class Scratch(unittest.TestCase):
 
 class Table(Scratch):
     def test_all_kinds_of_rows(self):
-        said = self.call("--only", "espalier-(dense|samo|sparse$|pipeline$)|ddp$|zero-1|fake", "--steps", "20",
+        said = self.call("--only", "espalier-(dense|samo|sparse$|pipeline$)|^ddp$|^zero-1$|fake", "--steps", "20",
                          "--limit-s", "60", *fake("fake", "well"), *fake("fake-crash", "crash"),
                          *fake("fake-nothing", "nothing"), *fake("fake-short", "short"),
-                         PEERS_PYTHON="/nonexistent/python")
+                         PEERS_PYTHON="/nonexistent/python", code=1)
         found = self.rows()
         for name in ("espalier-dense", "espalier-samo", "espalier-sparse", "espalier-pipeline", "fake"):
             self.assertEqual(found[name]["status"], "ok", name)
@@ -97,22 +133,96 @@ class Table(Scratch):
         self.assertIn("Loss curves of dense training coincide over the first 20 steps: 2 systems", said)
         self.assertIn("Loss curves of training with one mask coincide", said)
         for name in ("comparison.md", "comparison.html"):
-            text = (self.out / name).read_text()
+            text = " ".join((self.out / name).read_text().split())
             self.assertIn("failed: Traceback (most recent call last): / ValueError: the fake rival has fallen over", text)
-            self.assertIn("PyTorch DDP eager", text)
+            # Failures come first.
+            failures = ["5 of 10 systems failed.", "2 of 10 systems failed: PyTorch DDP eager, DeepSpeed ZeRO-1: skipped: could",
+                        "1 of 10 systems failed: fake-short: failed: no result was left"]
+            for failure in failures:
+                self.assertLess(text.index(failure), text.index("Seconds to validation loss"))
         prose = [line for line in (self.out / "comparison.md").read_text().splitlines() if not line.startswith(("|", "    "))]
         self.assertLessEqual(max(map(len, prose)), 100)
 
+    def test_work_order(self):
+        """A rival opens all files of its work order, and finds the text, the settings and the network of Espalier."""
+        preset = presets.PRESETS["tiny"]
+        expect = self.folder / "expect.json"
+        expect.write_text(json.dumps({"text": str(self.text), "order": {
+            "steps": 20, "seed": 1, "vocabulary": len(set(self.text.read_bytes())), "micro_batch": 4,
+            "threads": max(1, len(os.sched_getaffinity(0)) // preset["ranks"]),
+            **{key: preset[key] for key in ("layers", "heads", "width", "context", "tie", "global_batch", "eval_every",
+                                            "eval_batches", "beta1", "beta2", "weight_decay", "clip", "dtype", "device",
+                                            "sparsity")}}}))
+        self.call("--only", "espalier-(dense|sparse)$|fake", "--steps", "20", *fake("fake", "well", "--expect", expect),
+                  *fake("fake-masked", "well", "--masked", "--expect", expect))
+        losses = self.first_losses()
+        self.assertAlmostEqual(losses["fake"], losses["espalier-dense"], places=5)
+        self.assertAlmostEqual(losses["fake-masked"], losses["espalier-sparse"], places=5)
+        self.assertNotAlmostEqual(losses["fake"], losses["fake-masked"], places=4)
+
+    def test_wrong_work_order(self):
+        """The checks of the stand-in find a wrong setting and a folder in place of the arrays."""
+        expect = self.folder / "expect.json"
+        expect.write_text(json.dumps({"order": {"beta2": 0.5}}))
+        self.assertIn("beta2 is 0.99, not 0.5", self.call("--only", "fake", *fake("fake", "well", "--expect", expect), code=1))
+        arrays = self.out / "inputs" / "weights-1-dense.h5"
+        arrays.unlink()
+        arrays.mkdir()
+        self.assertIn("1 of 1 systems failed: fake: failed: ", self.call("--only", "fake", *fake("fake", "well"), code=1))
+
+    def test_all_rivals_with_stand_ins(self):
+        """Every row of PyTorch and DeepSpeed gets readable weights, and options that its script has."""
+        said = self.call("--only", "espalier-(dense|sparse)$|ddp|zero|deepspeed", "--steps", "20",
+                         PEERS_PYTHON=self.standing_in_for_peers(), code=1)
+        known = [c.name for c in contenders.CONTENDERS if c.needs != "espalier"]
+        found, losses = self.rows(), self.first_losses()
+        self.assertEqual({name: row["status"] for name, row in found.items() if name in known}, dict.fromkeys(known, "ok"), said)
+        for name in known:
+            same = "espalier-sparse" if name == "ddp-masked" else "espalier-dense"
+            self.assertAlmostEqual(losses[name], losses[same], places=5, msg=name)
+        self.assertIn("DIFFER", said)  # later losses are invented
+        self.assertNotIn("systems failed", said)
+
+    def test_failed_sweep(self):
+        self.RATE = []
+        said = self.call("--only", "fake-crash", *fake("fake-crash", "crash"), "--limit-s", "0", code=1)
+        self.assertIn("No sweep of the learning rate of dense networks was possible, so it is 0.004: ", said)
+        self.assertIn("Espalier dense: ended after 0 s, the limit of a run", said)
+        text = (self.out / "comparison.md").read_text()
+        self.assertLess(text.index("No sweep of the learning rate"), text.index("No system reached"))
+
+    def test_smaller_dense_network_of_equal_time(self):
+        said = self.call("--only", "espalier-(sparse|smaller)$", "--steps", "40")
+        row = self.rows()["espalier-smaller"]
+        shape = (row["preset"]["layers"], row["preset"]["width"])
+        self.assertIn(shape, smaller.shapes(presets.PRESETS["tiny"]))
+        self.assertEqual(row["curve_points"][-1][1], row["preset"]["steps"])
+        self.assertIn(f"({shape[0]} layers, {shape[1]} wide, {row['preset']['steps']} steps) after", " ".join(said.split()))
+        again = self.call("--only", "espalier-(sparse|smaller)$", "--steps", "40")
+        self.assertIn("2 of 2 runs are in", again)
+        self.assertEqual(self.rows()["espalier-smaller"]["preset"], row["preset"])
+
+    def test_eight_bit_moments_of_small_arrays(self):
+        said = self.call("--only", "espalier-sparse(-8bit)?$", "--steps", "10")
+        self.assertIn("8-bit moments change nothing at this size: every array keeps fewer than 4,096 elements",
+                      " ".join(said.split()))
+
+    def test_pipelines_need_two_ranks(self):
+        said = self.call("--only", "espalier-(dense|pipeline)$", "--steps", "10", "--ranks", "1")
+        self.assertIn("Without Espalier pipeline, dense: a pipeline needs two ranks.", said)
+        self.assertEqual(list(self.rows()), ["espalier-dense"])
+        self.assertIn("a pipeline needs two ranks", self.call("--only", "pipeline$", "--ranks", "1", code=2))
+
     def test_second_call_repeats_failed_runs_and_adds_new_seeds(self):
-        self.call("--only", "fake", *fake("fake", "well"), *fake("fake-crash", "crash"))
-        said = self.call("--only", "fake", "--seeds", "2", *fake("fake", "well"), *fake("fake-crash", "crash"))
+        self.call("--only", "fake", *fake("fake", "well"), *fake("fake-crash", "crash"), code=1)
+        said = self.call("--only", "fake", "--seeds", "2", *fake("fake", "well"), *fake("fake-crash", "crash"), code=1)
         self.assertIn("1 of 4 runs are in", said)
         ran = [line.split()[3] for line in said.splitlines() if line.startswith("[")]
         self.assertEqual(ran, ["fake-crash", "fake", "fake-crash"])
         with (self.out / "runs.jsonl").open("a") as file:
             file.write('{"name": "fake", "se')  # a call that was killed while it wrote
         self.assertIn("2 of 4 runs", self.call("--only", "fake", "--seeds", "2", *fake("fake", "well"),
-                                               *fake("fake-crash", "crash")))
+                                               *fake("fake-crash", "crash"), code=1))
 
     def test_interrupted(self):
         arguments = ["--only", "fake", *fake("fake", "well"), *fake("fake-hang", "hang")]
@@ -130,9 +240,9 @@ class Table(Scratch):
         self.assertEqual({name: row["status"] for name, row in self.rows().items()}, {"fake": "ok", "fake-hang": "left"})
         self.assertIn("not run yet", (self.out / "comparison.md").read_text())
         self.assertEqual(self.running(), [])
-        said = self.call(*arguments, "--limit-s", "2")
+        said = self.call(*arguments, "--limit-s", "5", code=1)
         self.assertIn("1 of 2 runs are in", said)
-        self.assertIn("ended after 2 s, the limit of a run; its last lines: the fake rival hangs", said)
+        self.assertIn("ended after 5 s, the limit of a run; its last lines: the fake rival hangs", said)
 
     def test_learning_rates_are_swept(self):
         self.RATE = []
@@ -204,6 +314,33 @@ class Parts(unittest.TestCase):
         ones = 2**64 - 1
         self.assertEqual(inputs.philox(ones, ones, ones), [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD])
 
+    def test_every_sweeper_is_tried(self):
+        def run(contender, seed, lr):
+            if contender.name == "ddp":
+                return {"status": "failed", "why": "no launcher"}
+            return {"status": "ok", "evaluations": [[1, abs(lr - 2e-3)]]}
+        dense, = (c for c in contenders.CONTENDERS if c.name == "espalier-dense")
+        found, notes, problems = tuning.rates([dense], 1e-3, lambda contender: None, run)
+        self.assertEqual((found, problems), ({"dense": 2e-3}, []))
+        found, notes, problems = tuning.rates([dense], 1e-3, lambda contender: "missing", run)
+        self.assertEqual(found, {"dense": 1e-3})
+        self.assertIn("PyTorch DDP eager: missing; Espalier dense: missing", problems[0])
+
+    def test_smaller_networks(self):
+        preset = presets.PRESETS["cpu-small"]
+        self.assertEqual(smaller.shapes(preset), [(4, 64), (4, 80), (4, 96), (4, 112), (2, 96), (2, 128)])
+        self.assertEqual(smaller.equal_time(preset, 4, 80, 0.75), {"layers": 4, "width": 80, "steps": 400, "warmup": 53,
+                                                                  "eval_every": 40})
+
+        def run(contender, seed, lr):
+            return {"status": "ok", "evaluations": [[1, abs(contender.preset["width"] - 80) + abs(math.log2(lr / 8e-3))]]}
+        networks = [dataclasses.replace(contenders.named("espalier-smaller"), preset={"width": width})
+                    for width in (64, 80, 96)]
+        chosen, rate = smaller.choose(preset, networks, 2e-3, True, run)
+        self.assertEqual((chosen.preset["width"], rate), (80, 8e-3))
+        chosen, rate = smaller.choose(preset, networks, 2e-3, False, run)
+        self.assertEqual((chosen.preset["width"], rate), (80, 2e-3))
+
     def test_differing_curves_are_found(self):
         known = [c for c in contenders.CONTENDERS if c.curve == "dense"]
         results = [{"name": c.name, "seed": 1, "status": "ok", "losses": [4.0, 3.5, 3.0]} for c in known[:3]]
@@ -245,12 +382,17 @@ class Parts(unittest.TestCase):
 
 
 class WithTorch(Scratch):
-    def test_loss_curves_coincide(self):
-        said = self.call("--only", "espalier-(dense|samo)|^ddp$|ddp-masked|zero|deepspeed")
+    RATE = []
+
+    def test_every_row(self):
+        said = self.call()
         found = self.rows()
-        self.assertEqual({row["status"] for row in found.values()}, {"ok"}, said)
-        self.assertIn("coincide over the first 50 steps: 6 systems", said)
-        self.assertIn("training with one mask coincide over the first 50 steps: 2 systems", said)
+        self.assertEqual({name: row["status"] for name, row in found.items()},
+                         {c.name: "ok" for c in contenders.CONTENDERS}, said)
+        said = " ".join(said.split())
+        for curve, what in (("dense", "dense training"), ("masked", "training with one mask")):
+            count = sum(c.curve == curve for c in contenders.CONTENDERS)
+            self.assertIn(f"of {what} coincide over the first 50 steps: {count} systems", said)
         ddp, ours = found["ddp"], found["espalier-dense"]
         self.assertAlmostEqual(ddp["val_loss"]["mean"], ours["val_loss"]["mean"], places=4)
         self.assertAlmostEqual(ddp["sent_bytes"]["median"] / ours["sent_bytes"]["median"], 1, delta=0.1)
@@ -259,10 +401,9 @@ class WithTorch(Scratch):
 
 if __name__ == "__main__":
     with_torch = "--with-torch" in sys.argv
-    if with_torch:
-        if not environment.Peers.installed():
-            print("skipped: PyTorch or DeepSpeed is not installed (benchmarks/peers/setup.sh, PEERS_PYTHON)")
-            sys.exit(77)
+    if with_torch and not environment.Peers.installed():
+        sys.exit("PyTorch or DeepSpeed is not installed: run benchmarks/peers/setup.sh, or set PEERS_PYTHON")
+    H5PY = python_with_h5py()
     suite = unittest.TestSuite()
     for case in [WithTorch] if with_torch else [Table, Parts]:
         suite.addTests(unittest.defaultTestLoader.loadTestsFromTestCase(case))
