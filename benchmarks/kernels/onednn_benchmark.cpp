@@ -2,7 +2,7 @@
 // the numbers behind `library_divides_sums` and `bf16_is_fast`. A JSON line for each shape, type
 // and number of threads:
 //
-//   library_us, program_us   fastest call
+//   library_us, program_us   fastest call; 0: not measured, or the library has no such product
 //   library_same             the library's bits are those of one thread
 //   program_same             likewise of the program
 //   bits                     hash of the library's result, to compare with another version
@@ -13,8 +13,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <unordered_map>
 
+#include "src/core/cpus.h"
 #include "src/core/rng.h"
 #include "src/core/trace.h"
 #include "src/kernels/backend.h"
@@ -70,12 +71,17 @@ memory described(const Tensor& tensor, bool transposed) {
   return made;
 }
 
-/// Of at least five calls in at least 50 ms.
+/// Of calls in 50 ms, at least three. With more threads than cores a call is made once, for its
+/// bits, and 0 returned.
 template <class Call>
-double fastest_us(const Call& call) {
+double fastest_us(int threads, const Call& call) {
+  if (threads > usable_cpu_count()) {
+    call();
+    return 0;
+  }
   double fastest = 1e9;
   const double begin = now_seconds();
-  for (int calls = 0; calls < 5 || now_seconds() - begin < 0.05; ++calls) {
+  for (int calls = 0; calls < 3 || now_seconds() - begin < 0.05; ++calls) {
     const double start = now_seconds();
     call();
     fastest = std::min(fastest, now_seconds() - start);
@@ -87,7 +93,7 @@ uint64_t hash(const Tensor& c) {
   return XXH3_64bits(c.data, static_cast<size_t>(c.count()) * size_of(c.dtype));
 }
 
-/// Fastest call, and the bits of its result. {0, 0}: the library has no such product.
+/// Fastest call, and the bits of its result. The bits are 0 if the library has no such product.
 std::pair<double, uint64_t> by_library(const Product& shape, const Tensor& a, const Tensor& b,
                                        const Tensor& c, int threads) try {
   omp_set_num_threads(threads);
@@ -100,7 +106,7 @@ std::pair<double, uint64_t> by_library(const Product& shape, const Tensor& a, co
   const dnnl::matmul product(found);
   arguments[DNNL_ARG_SCRATCHPAD] = memory(found.scratchpad_desc(), onednn::engine());
   dnnl::stream queue(onednn::engine());
-  const double us = fastest_us([&] {
+  const double us = fastest_us(threads, [&] {
     product.execute(queue, arguments);
     queue.wait();
   });
@@ -114,7 +120,7 @@ std::pair<double, uint64_t> by_program(const Product& shape, const Tensor& a, co
   kernels::Backend backend(kernels::by_name("auto"), threads);
   const kernels::GemmArgs args{
       .a = a, .b = b, .c = c, .transpose_a = shape.transpose_a, .transpose_b = shape.transpose_b};
-  const double us = fastest_us([&] { backend.kernels().gemm(backend.stream(), args); });
+  const double us = fastest_us(threads, [&] { backend.kernels().gemm(backend.stream(), args); });
   return {us, hash(c)};
 }
 

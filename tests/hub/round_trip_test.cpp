@@ -138,7 +138,8 @@ TEST_P(FamilyTest, KeptZerosStayKept) {
 
 TEST_P(FamilyTest, ShardsAndNamesWithoutPrefix) {
   const TempDir dir;
-  const Family& family = family_of(ConfigJson(GetParam().config, "config.json"));
+  const ConfigJson config(GetParam().config, "config.json");
+  const Family& family = family_of(config);
   MadeTensors made;
   for (auto& [name, tensor] : make_tensors(GetParam().config, Type::f16, 3)) {
     made[name.starts_with(family.prefix) ? name.substr(family.prefix.size()) : name] = tensor;
