@@ -123,9 +123,9 @@ class OneThread {
   int threads_ = omp_get_max_threads();
 };
 
-/// Without AVX-512 oneDNN divides the sums of small products among threads, so bits would depend on
-/// their number. There a product is divided into parts of c that depend on its shape alone; each is
-/// computed by one thread.
+/// Without AVX-512 oneDNN (2.6 and 3.7) divides the sums of small products among threads, so bits
+/// would depend on their number. There a product is divided into parts of c that depend on its
+/// shape alone; each is computed by one thread.
 bool library_divides_sums() {
   static const bool divides = !onednn::uses(dnnl_cpu_isa_avx512_core);
   return divides;
@@ -223,9 +223,9 @@ void execute(const Key& key, const Addresses& at, std::byte* scratch) {
   queue.wait();
 }
 
-/// Measured with oneDNN 2.6: without AVX-512 it has no product of bf16, without its bf16
-/// instructions one at a fifth of the speed of fp32, and on Intel's CPUs without AMX, which start
-/// one bf16 dot product in two cycles, one at half the speed.
+/// Without AVX-512 oneDNN (2.6 and 3.7) has no product of bf16. Measured with 2.6: without
+/// AVX-512's bf16 instructions it has one at a fifth of the speed of fp32, and on Intel's CPUs
+/// without AMX, which start one bf16 dot product in two cycles, one at half the speed.
 bool bf16_is_fast() {
   return onednn::uses(dnnl_cpu_isa_avx512_core_amx) ||
          (onednn::uses(dnnl_cpu_isa_avx512_core_bf16) && !has_slow_bf16_pairs());
