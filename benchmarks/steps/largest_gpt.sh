@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # The largest GPT that trains within a memory budget, dense and 90 % sparse: bf16, AdamW, recompute full,
-# one sequence of 64 bytes at a time. Dense: 16-bit weights and gradients, low halves of the master copy,
-# two fp32 moments. Sparse: random masks from the start, storage sparse, 8-bit moments. The script finds
+# one sequence of 64 bytes at a time: 16-bit weights and gradients, low halves of the master copy, two
+# moments in fp32 (dense32, sparse32) or 8 bits (dense8, sparse8). Sparse: random masks from the start,
+# storage sparse. The script finds
 # the largest width (in steps of 64, one head each) whose plan fits, and trains it. Prints a table, and per
 # model a line of JSON: the plan beside the bytes that the arena and the system counted.
 #
 #   benchmarks/steps/largest_gpt.sh [BUDGET [STEPS]]        16GiB, 3 steps; 0 steps: plans only
 #
-# Needs build/src/cli/espalier, python3, and as much free memory as the budget. WAYS="dense sparse" chooses;
-# LAYERS sets the depth (24). The sparse model takes minutes to draw its masks.
+# Needs build/src/cli/espalier, python3, and as much free memory as the budget. WAYS="dense8 sparse8" chooses;
+# LAYERS sets the depth (24). A sparse model takes minutes to draw its masks.
 set -euo pipefail
 export OMP_WAIT_POLICY=passive  # bytes are measured, not time
 budget=${1:-16GiB}
@@ -51,10 +52,11 @@ out = "run"
 trace = false
 TOML
 # shellcheck disable=SC2034  # `settings` reads them by name
-dense=()
+dense32=()
+dense8=(--set optimizer.state_bits=8)
+sparse32=(--set 'pruning.method="random"' --set 'pruning.scope="layer"' --set 'sparse.storage="sparse"')
 # shellcheck disable=SC2034
-sparse=(--set 'pruning.method="random"' --set 'pruning.scope="layer"' --set 'sparse.storage="sparse"'
-  --set optimizer.state_bits=8)
+sparse8=("${sparse32[@]}" "${dense8[@]}")
 
 settings() {  # WAY HEADS -> the program's arguments
   local -n of=$1
@@ -68,7 +70,7 @@ fits() {
 
 echo "| way | width | parameters | kept | plan: state, process | arena peak | peak RSS | s a step |"
 echo "|---|---|---|---|---|---|---|---|"
-for way in ${WAYS:-dense sparse}; do
+for way in ${WAYS:-dense32 sparse32 dense8 sparse8}; do
   low=1 high=2
   while fits "$way" "$high"; do low=$high high=$((2 * high)); done
   while ((high - low > 1)); do
@@ -108,7 +110,9 @@ PYTHON
 done
 python3 - <<'PYTHON'
 import json
-rows = [json.loads(line) for line in open('rows') if line.startswith('{')]
-if len(rows) == 2:
-    print(f"sparse / dense: {rows[1]['parameters'] / rows[0]['parameters']:.2f} x the parameters")
+rows = {row['way']: row for row in (json.loads(line) for line in open('rows') if line.startswith('{'))}
+for bits in (32, 8):
+    if f'dense{bits}' in rows and f'sparse{bits}' in rows:
+        ratio = rows[f'sparse{bits}']['parameters'] / rows[f'dense{bits}']['parameters']
+        print(f"sparse{bits} / dense{bits}: {ratio:.2f} x the parameters")
 PYTHON
