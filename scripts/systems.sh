@@ -3,6 +3,8 @@
 # whose keyring Debian 12 does not have).
 #
 #   debian12, debian13, ubuntu2404   quickstart.sh and test.sh, as a new user runs them
+#   mpich      Debian 12 with MPICH instead of Open MPI: tests of ranks, and jobs of Slurm by PMI2
+#   aarch64    Debian 12's cross compiler: unit tests under qemu-user, of a CPU without SVE and of one with it
 #
 # Each system is a folder below build-systems/ that debootstrap fills with a minimal installation, and in
 # which commands run as root with an empty environment. The folder is made anew in each call; ESPALIER_KEEP=1
@@ -15,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-default_systems=(debian12 debian13)
+default_systems=(debian12 debian13 mpich aarch64)
 all_systems=("${default_systems[@]}" ubuntu2404)
 work=$PWD/build-systems
 self=scripts/systems.sh
@@ -106,6 +108,37 @@ debian13() {
 ubuntu2404() {
   make_ubuntu "$work/ubuntu2404" noble
   readme_on ubuntu2404
+}
+
+mpich() {
+  make_debian "$work/mpich" bookworm
+  in_folder "$work/mpich" 'export ESPALIER_MPI=mpich
+    scripts/install-packages.sh --slow
+    cmake --preset release -DESPALIER_BENCHMARKS=OFF -DESPALIER_CPU_TABLES=native
+    cmake --build build
+    ctest --test-dir build --output-on-failure --no-tests=error -LE slow -L mpi
+    ctest --test-dir build --output-on-failure --no-tests=error -LE "slow|mpi" -R "^(parallel|cli)[.]" -j "$(nproc)"
+    python3 tests/scripts/slurm_test.py . "$PWD/build/src/cli/espalier"'
+  row mpich build/src/cli/espalier
+}
+
+aarch64() {
+  make_debian "$work/aarch64" bookworm
+  in_folder "$work/aarch64" 'dpkg --add-architecture arm64
+    apt-get -q update
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -q install -y --no-install-recommends g++-aarch64-linux-gnu cmake ninja-build pkg-config qemu-user-static \
+      git ca-certificates nlohmann-json3-dev libcli11-dev lib{dnnl,openmpi,hdf5,tomlplusplus,fmt,xxhash,pcre2}-dev:arm64 \
+      lib{utf8proc,sentencepiece,gtest,gmock}-dev:arm64
+    cmake --preset release --toolchain cmake/aarch64.cmake -DESPALIER_BENCHMARKS=OFF
+    cmake --build build --target espalier {core,kernels,sparse,io,pruning,optim,model,parallel}_tests
+    for cpu in neoverse-n1 max; do
+      export QEMU_CPU=$cpu OMP_NUM_THREADS=2
+      for folder in core kernels sparse io pruning optim model parallel; do
+        qemu-aarch64-static build/tests/${folder}_tests --gtest_brief=1 --gtest_filter=-RankLife.*:*RankDeath.*
+      done
+    done'
+  row aarch64 'qemu-aarch64-static build/src/cli/espalier'
 }
 
 if [ "${1-}" = --one ]; then # a process of its own, so that the first command that fails ends the system

@@ -4,7 +4,6 @@ the bits of an undisturbed run. Exit code 77 (skipped) without Slurm's daemons.
 
 The cluster lives in a temporary folder: its own configuration, ports, state and logs, and no authentication (plugins
 auth/none and cred/none), so it needs neither munge nor systemd. Debian: slurmctld slurmd slurm-client."""
-import json
 import os
 import pathlib
 import re
@@ -218,9 +217,7 @@ class Slurm(unittest.TestCase):
         self.assertTrue(job.bits() == self.undisturbed[job.steps], "other bits than without a stop\n" + job.log())
 
     def each(self):
-        # Hydra, the mpirun of MPICH, kills ranks at SIGTERM, before they have saved.
-        mpich = "MPICH" in json.loads(subprocess.check_output([PROGRAM, "info", "--json"]))["mpi"]
-        for launcher in ["srun"] if mpich else SCRIPTS:
+        for launcher in SCRIPTS:
             started = time.time()
             yield launcher
             print(f"{launcher} {time.time() - started:.0f} s", end=" ", file=sys.stderr, flush=True)
@@ -248,11 +245,6 @@ class Slurm(unittest.TestCase):
             log = (folder / "script.log").read_text()
             self.assertIn("JobState=COMPLETED", CLUSTER_OF_TEST.call("scontrol", "show", "job", number), log)
             self.assertIn("1 rank x", log)
-
-    def test_mpirun_finishes(self):
-        job = self.job("mpirun", self.SHORT)
-        self.expect_end(job, "COMPLETED", "0:0")
-        self.expect_same_bits(job)
 
     def preempt(self, launcher, partition):
         job = self.job(launcher, self.SHORT, ["-p", partition],
