@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 namespace espalier::parallel {
@@ -18,6 +19,8 @@ constexpr Tag kAllGather = tag_of(2);
 constexpr Tag kGatherSize = tag_of(3);
 constexpr Tag kGather = tag_of(4);
 constexpr Tag kGatherSlices = tag_of(5);
+constexpr Tag kScatterIntegers = tag_of(6);
+constexpr Tag kGatherIntegers = tag_of(7);
 
 /// Messages with peers, awaited together, so that a timeout can name all missing ranks.
 class Exchange {
@@ -115,6 +118,45 @@ void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<s
     std::memmove(all.data() + static_cast<size_t>(comm.rank()) * n, mine.data(), n);
   }
   exchange.wait("gathering from all ranks");
+}
+
+void all_reduce_integers(Communicator& comm, std::span<int64_t> values) {
+  const auto ranks = static_cast<size_t>(comm.size());
+  if (ranks == 1) {
+    return;
+  }
+  // Each rank sums one slice of a block, and all slices of the block are staged at once.
+  const size_t slice = std::max<size_t>(kIntegerStaging / sizeof(int64_t) / ranks, 1);
+  std::vector<int64_t> staged(std::min(slice, values.size()) * (ranks - 1));
+  const std::vector<int> peers = others(comm);
+  for (size_t first = 0; first < values.size(); first += slice * ranks) {
+    const std::span<int64_t> block =
+        values.subspan(first, std::min(slice * ranks, values.size() - first));
+    const auto slice_of = [&](int rank) {
+      const size_t each = (block.size() + ranks - 1) / ranks;
+      const size_t begin = std::min(static_cast<size_t>(rank) * each, block.size());
+      return block.subspan(begin, std::min(each, block.size() - begin));
+    };
+    const std::span<int64_t> mine = slice_of(comm.rank());
+    const auto version = [&](size_t i) {
+      return std::span(staged).subspan(i * mine.size(), mine.size());
+    };
+    Exchange scatter(comm);
+    for (size_t i = 0; i < peers.size(); ++i) {
+      scatter.receive(peers[i], kScatterIntegers, std::as_writable_bytes(version(i)));
+      scatter.send(peers[i], kScatterIntegers, std::as_bytes(slice_of(peers[i])));
+    }
+    scatter.wait("summing integers");
+    for (size_t i = 0; i < peers.size(); ++i) {
+      std::ranges::transform(mine, version(i), mine.begin(), std::plus<>());
+    }
+    Exchange all(comm);
+    for (const int peer : peers) {
+      all.receive(peer, kGatherIntegers, std::as_writable_bytes(slice_of(peer)));
+      all.send(peer, kGatherIntegers, std::as_bytes(mine));
+    }
+    all.wait("gathering sums of integers");
+  }
 }
 
 std::vector<std::vector<std::byte>> gather(Communicator& comm, std::span<const std::byte> mine) {

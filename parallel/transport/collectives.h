@@ -7,6 +7,7 @@
 //   all_gather         1 step          (p-1) n bytes sent a rank
 //   gather             2 steps         n + 8 bytes sent a rank, to rank 0
 //   gather_slices      1 step          n bytes, a rank's part, sent to rank 0, or (p-1) n to all
+//   all_reduce_integers  2 steps       2 (p-1)/p n bytes sent a rank
 //   all_reduce_small   1 step          all_gather, then a sum in rank order: same bits everywhere
 #include <span>
 #include <vector>
@@ -37,6 +38,11 @@ struct SliceGather {
 /// For sharded state, with ranges that all ranks know: fills `whole` with all ranges, on all ranks
 /// or on rank 0. Bytes outside every range are unchanged.
 void gather_slices(Communicator& comm, const SliceGather& slices);
+
+/// Sums integers over all ranks, in place: exact, so in any order. 16 (p - 1) / p bytes sent for
+/// each, and at most kIntegerStaging bytes of memory.
+void all_reduce_integers(Communicator& comm, std::span<int64_t> values);
+inline constexpr size_t kIntegerStaging = size_t{4} << 20U;
 
 enum class Combine : uint8_t { sum, max };
 /// In place, for a few numbers (norms, losses, counters). Both operations propagate NaN.

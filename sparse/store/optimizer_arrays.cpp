@@ -85,7 +85,7 @@ OptimizerArrays::Layout OptimizerArrays::lay_out(std::span<const Extent> extents
     for (const size_t p : order) {
       ascending.push_back(extents[p]);
     }
-    auto shares = options_.sharding->shares(ascending);
+    auto shares = options_.sharding->shares(ascending, options_.gradient);
     for (size_t i = 0; i < order.size(); ++i) {
       Place& place = layout.places[order[i]];
       place.shares = std::move(shares[i]);

@@ -52,6 +52,7 @@ class OptimizerArrays {
     bool offload = false;                ///< all arrays in pinned memory of the host
     bool codecs_on_device = false;       ///< and `master` with them
     std::shared_ptr<Sharding> sharding;  ///< empty: this rank owns all
+    DType gradient = DType::fp32;        ///< type of the gradients, for `sharding`
   };
   OptimizerArrays() = default;
   /// `extents` in forward order.

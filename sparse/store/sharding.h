@@ -29,8 +29,10 @@ class Sharding {
   virtual int rank() const = 0;
   /// For each parameter, in the order given (ascending offsets), the range of its kept elements
   /// that each rank owns: in rank order they cover [0, kept), and every one but the last ends at a
-  /// multiple of kernels::kQuantizeBlock.
-  virtual std::vector<std::vector<Range>> shares(std::span<const Extent> extents) = 0;
+  /// multiple of kernels::kQuantizeBlock. `gradient`: type of the gradients, which are summed in
+  /// buckets of bytes.
+  virtual std::vector<std::vector<Range>> shares(std::span<const Extent> extents,
+                                                 DType gradient) = 0;
   /// Collective. `whole` [kept] holds this rank's range; afterwards all ranges.
   virtual void collect(std::span<const Range> shares, const Tensor& whole) = 0;
   /// Whether ranks can collect from device to device, ordered on the stream without a wait of the

@@ -68,7 +68,8 @@ void Store::allocate_all() {
                                   .pruning = std::move(pruning),
                                   .offload = options_.offload,
                                   .codecs_on_device = codecs_on_device_,
-                                  .sharding = options_.sharding},
+                                  .sharding = options_.sharding,
+                                  .gradient = options_.gradient},
                                  extents);
   }
   for (Parameter& parameter : parameters_) {

@@ -126,6 +126,18 @@ int64_t count_prunable(const std::vector<sparse::ParameterSpec>& specs,
   return count;
 }
 
+/// Of masks that keep so many elements of each parameter.
+double sparsity_of(const std::vector<int64_t>& kept,
+                   const std::vector<sparse::ParameterSpec>& specs,
+                   const io::PruningConfig& pruning) {
+  const std::vector<bool> prunable = train::prunable_of(specs, pruning);
+  double ones = 0;
+  for (size_t p = 0; p < prunable.size(); ++p) {
+    ones += prunable[p] ? static_cast<double>(kept[p]) : 0;
+  }
+  return 1 - ones / static_cast<double>(std::max<int64_t>(count_prunable(specs, pruning), 1));
+}
+
 /// Lines of "name  value", names padded.
 std::string aligned(const Rows& rows) {
   size_t width = 0;
@@ -379,7 +391,7 @@ Json grid_json(const io::Config& config, const train::RunShape& run,
   }
 }
 
-Json listing(const io::Config& given, int ranks) {
+Json listing(const io::Config& given, const train::WeightSource& files, int ranks) {
   io::Config config = given;
   const bool prunes = config.pruning.prunes() && !pruning::method_of(config.pruning).from_file();
   if (!prunes) {
@@ -396,7 +408,7 @@ Json listing(const io::Config& given, int ranks) {
   const train::RunShape run{.problem = problem.shape,
                             .threads = std::max(1, static_cast<int>(config.run.threads)),
                             .place = kernels::planning(config.run.backend),
-                            .start = train::initial_masks(config, specs),
+                            .start = train::initial_masks(config, specs, files),
                             .teacher = teacher};
   const int grid = ranks > 0 ? ranks : static_cast<int>(config.parallel.pipeline);
   io::Config alone = config;  // one rank with all layers
@@ -433,8 +445,9 @@ Json listing(const io::Config& given, int ranks) {
   if (!assumed.empty()) {
     found["assumed"] = assumed;
   }
-  if (prunes) {
-    found["sparsity"] = pruning::sparsity_of(config.pruning);
+  if (prunes || run.start.sparse) {
+    found["sparsity"] = prunes ? pruning::sparsity_of(config.pruning)
+                               : sparsity_of(run.start.kept, specs, config.pruning);
     found["kept_parameters"] = plan.total_kept;
     found["pruned"] = json_of(plan.last, plan.total_size);
   }
@@ -469,8 +482,9 @@ Json listing(const io::Config& given, int ranks) {
 
 }  // namespace
 
-void print_listing(const io::Config& config, int ranks, bool json) {
-  const Json found = listing(config, ranks);
+void print_listing(const io::Config& config, const train::WeightSource& files, int ranks,
+                   bool json) {
+  const Json found = listing(config, files, ranks);
   if (json) {
     print_json(found);
   } else {

@@ -4,6 +4,7 @@
 
 #include "io/config/config.h"
 #include "parallel/transport/communicator.h"
+#include "src/train/masks/initial_masks.h"
 #include "src/train/run/trainer.h"
 
 namespace espalier::cli {
@@ -20,12 +21,14 @@ AssumedProblem assume_problem(const io::Config& config, const train::TeacherFile
 std::string describe_run(const io::Config& config, train::Trainer& trainer,
                          const parallel::Communicator& comm);
 
-/// Prints the requirements of a run with one rank as text; with `json`, as one object. Then, over
+/// Prints the requirements of a run with one rank as text; with `json`, as one object. The run
+/// starts from the masks of `files`, if any. Then, over
 /// `ranks` ranks (0: one per stage), those of each stage, and its idle share by counted operations
 /// (LayerTimes). They come from a dry run without memory (memory/budget.h): no data is read, and
 /// the run need not fit this machine. Bytes by category: dense, after pruning, and at the peak of
 /// the run; flops of a whole step. With train.memory_budget, micro_batch and recompute are those
 /// that fit it, or the note states why none does.
-void print_listing(const io::Config& config, int ranks, bool json);
+void print_listing(const io::Config& config, const train::WeightSource& files, int ranks,
+                   bool json);
 
 }  // namespace espalier::cli

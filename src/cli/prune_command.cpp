@@ -228,7 +228,8 @@ int prune(const PruneArguments& arguments) {
     notes.note("pruning: " + warning);
   }
   store.set_masks(result.masks);
-  write_weights(arguments.out, store, loaded.config_text, loaded.characters, loaded.texts);
+  write_weights(arguments.out, store, loaded.config_text, loaded.characters, loaded.texts,
+                types_in(arguments.in));
   print(density_table(store, prunable));
   notes.note(fmt::format("wrote {}: weights and masks, no optimizer; train from it with --init",
                          arguments.out));

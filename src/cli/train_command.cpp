@@ -145,7 +145,12 @@ int train(const TrainArguments& arguments) {
   }
   if (arguments.dry_run) {
     if (launched_rank() == 0) {
-      print_listing(*config, arguments.ranks, arguments.json);
+      const bool resumes =
+          !arguments.resume.empty() && arguments.resume != "auto" && arguments.resume != "none";
+      const auto file =
+          resumes ? std::optional<std::filesystem::path>(arguments.resume) : std::nullopt;
+      print_listing(*config, {.resume = file, .init = arguments.init}, arguments.ranks,
+                    arguments.json);
     }
     return 0;
   }
@@ -241,8 +246,9 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
       ->transform(newest_for_last);
   command.add_option("--steps", arguments.steps, "end this call after step N of the run")
       ->check(CLI::PositiveNumber);
-  command.add_flag("--dry-run", arguments.dry_run,
-                   "list parameters and memory, without data or training");
+  command.add_flag(
+      "--dry-run", arguments.dry_run,
+      "list parameters and memory, without data or training; the masks of --init count");
   command
       .add_option("--ranks", arguments.ranks,
                   "with --dry-run: list each stage of a run on N ranks (default: one per stage)")

@@ -177,9 +177,21 @@ void check_output(const fs::path& out, std::span<const std::string> inputs) {
         out.string(), folder.string());
 }
 
+std::map<std::string, DType> types_in(const fs::path& path) {
+  std::map<std::string, DType> types;
+  if (io::is_checkpoint(path)) {
+    const io::CheckpointReader reader(path);
+    for (const std::string& name : reader.names()) {
+      types[name] = reader.info(name).dtype;
+    }
+  }
+  return types;
+}
+
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,
                    const io::Vocabulary& characters,
-                   const std::map<std::string, std::string>& texts) {
+                   const std::map<std::string, std::string>& texts,
+                   const std::map<std::string, DType>& types) {
   io::CheckpointWriter writer(path);
   io::CheckpointMeta meta{.config = config, .extra = texts};
   if (characters.size() > 0) {
@@ -187,14 +199,21 @@ void write_weights(const fs::path& path, sparse::Store& store, const std::string
   }
   writer.write_meta(meta);
   for (const sparse::Parameter& parameter : store.parameters()) {
-    std::vector<float> values = store.values(parameter);
+    const std::vector<float> values = store.values(parameter);
     const sparse::FileIndex index = sparse::to_file(parameter.index, store.options().file_index);
-    writer.write_parameter({.name = parameter.spec.name,
-                            .shape = parameter.spec.shape,
-                            .encoding = std::string(index.encoding.name),
-                            .nnz = parameter.kept(),
-                            .values = Tensor(values.data(), DType::fp32, Shape{parameter.kept()}),
-                            .index = index.bytes});
+    const auto type = types.find(parameter.spec.name);
+    with_number(type == types.end() ? DType::fp32 : type->second, [&]<class Number>(Number) {
+      std::vector<Number> numbers(values.size());
+      std::ranges::transform(values, numbers.begin(),
+                             [](float x) { return from_float<Number>(x); });
+      writer.write_parameter(
+          {.name = parameter.spec.name,
+           .shape = parameter.spec.shape,
+           .encoding = std::string(index.encoding.name),
+           .nnz = parameter.kept(),
+           .values = Tensor(numbers.data(), dtype_of<Number>(), Shape{parameter.kept()}),
+           .index = index.bytes});
+    });
   }
   writer.commit();
 }

@@ -66,10 +66,15 @@ struct Inference {
 /// that the run needs, or a checkpoint, which must hold the optimizer's state.
 void check_output(const fs::path& out, std::span<const std::string> inputs);
 
-/// Writes a checkpoint of weights and masks without optimizer state, for `train --init`. Values are
-/// fp32; step 0. `texts`: io::texts_of_model of the file that the weights come from.
+/// The types of a checkpoint's values, by parameter; empty for a plain file.
+std::map<std::string, DType> types_in(const fs::path& path);
+
+/// Writes a checkpoint of weights and masks without optimizer state, for `train --init`; step 0.
+/// `texts`: io::texts_of_model of the file that the weights come from. `types`: of the values, fp32
+/// where it has none.
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,
                    const io::Vocabulary& characters,
-                   const std::map<std::string, std::string>& texts = {});
+                   const std::map<std::string, std::string>& texts = {},
+                   const std::map<std::string, DType>& types = {});
 
 }  // namespace espalier::cli

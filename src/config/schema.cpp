@@ -193,7 +193,8 @@ void add_train(std::vector<Field>& out) {
            "sequences a forward pass; 0: the rank's share, or as many as memory_budget allows");
   rows.add("dtype", &T::dtype, words({"fp32", "bf16", "fp16"}), "type of weights and activations");
   rows.add("gradient_dtype", &T::gradient_dtype, words({"auto", "fp32", "bf16", "fp16"}),
-           "type in which micro-batches and ranks sum the gradient; auto: dtype");
+           "type in which micro-batches and ranks sum the gradient; auto: fp32, or dtype if a step "
+           "has one micro-batch on one replica");
   rows.add("master_copy", &T::master_copy, {},
            "with bf16, fp16: an fp32 copy of the weights takes the updates; false: no copy, "
            "updates round stochastically");

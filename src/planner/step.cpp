@@ -30,6 +30,10 @@ std::string reduction_of(const io::Config& config) {
   return config.parallel.zero > 0 && by_levels ? "sra" : wanted;
 }
 
+DType gradient_of(const io::Config& config, const train::Layout& layout) {
+  return train::gradient_type(config, int64_t{layout.micro_batches()} * layout.grid.data);
+}
+
 double busiest(const parallel::Timeline& timeline) {
   double most = 0;
   for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
@@ -247,7 +251,7 @@ train::ReplicaTimes StepPredictor::exchange(const io::Config& config, const trai
                                             const NetworkTimes& network, const Links& links,
                                             const parallel::Costs& costs, int rank,
                                             double end) const {
-  train::ReplicaWork work{.replicas = layout.grid.data};
+  train::ReplicaWork work{.replicas = layout.grid.data, .gradient = gradient_of(config, layout)};
   for (int chunk = 0; chunk < layout.schedule.chunks; ++chunk) {
     const int stage = layout.schedule.stage_of(rank, chunk);
     work.backward_s += costs.stages[static_cast<size_t>(stage)].backward();
@@ -272,7 +276,9 @@ train::ReplicaTimes StepPredictor::exchange(const io::Config& config, const trai
 std::vector<double> StepPredictor::layer_seconds(const io::Config& config,
                                                  const train::Layout& layout,
                                                  const NetworkTimes& network) const {
-  train::ReplicaWork all{.replicas = layout.grid.data, .before_s = 1};  // before: nothing overlaps
+  train::ReplicaWork all{.replicas = layout.grid.data,
+                         .gradient = gradient_of(config, layout),
+                         .before_s = 1};  // before: nothing overlaps
   for (const LayerOperations& layer : network.operations) {
     all.kept += layer.kept / ways_;
   }

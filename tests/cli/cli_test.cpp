@@ -1,6 +1,7 @@
 // The real program, from data to report: files and output of each subcommand.
 #include <cmath>
 
+#include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/config/config.h"
 #include "src/config/dump.h"
@@ -303,8 +304,30 @@ TEST(Cli, PruneTakesCheckpointsOfEveryType) {
     expect_code(here.run("train c.toml --set train.dtype=" + dtype), 0);
     expect_code(here.run("prune " + kLast + " -o p.h5 --method magnitude --sparsity 0.9"), 0);
     expect_code(here.run("eval p.h5"), 0);
+    const io::CheckpointReader before(here / kLast);
+    const io::CheckpointReader pruned(here / "p.h5");
+    for (const std::string& name : pruned.names()) {
+      EXPECT_EQ(pruned.info(name).dtype, before.info(name).dtype) << name;
+    }
     expect_code(here.run("train c.toml --out next --init p.h5 --set train.dtype=" + dtype), 0);
   }
+}
+
+/// The plan of a run from pruned weights, which prunes nothing itself, has the bytes of the run.
+TEST(Cli, ADryRunKnowsTheMasksOfInit) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --set pruning.sparsity=0.9"), 0);
+  const std::string next = "train c.toml --out next --set pruning.method=none --init " + kLast;
+  expect_code(here.run(next), 0);
+  const Json planned = here.summary("next")["planned_peak"];
+  const Json listed = Json::parse(here.run(next + " --dry-run --json").out);
+  EXPECT_EQ(listed["peak"]["model_state"], planned["model_state"]);
+  EXPECT_LT(listed["pruned"]["model_state"].get<double>(),
+            0.7 * listed["dense"]["model_state"].get<double>());
+  EXPECT_NEAR(listed["sparsity"].get<double>(), 0.9, 1e-3);
+  const Ran refused = here.run(next + " --set train.memory_budget=1MiB");
+  expect_code(refused, 1);
+  EXPECT_EQ(refused.err.find("prune from the start"), std::string::npos) << refused.err;
 }
 
 TEST(Cli, PruneKnowsAllMethods) {

@@ -229,7 +229,7 @@ TEST_P(StartsPruned, KeepsTheElementsOfADenseStart) {
     train::InitialMasks start = train::initial_masks(made, train::specs_of(stage.store()));
     ASSERT_TRUE(start.pruned);
     parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-      train::Pruner(made, stage.store()).change(0, comm, [](int64_t) {});
+      train::Pruner(made, stage.store()).change(0, comm, [](const train::PassSamples&) {});
     });
     for (size_t p = 0; p < start.kept.size(); ++p) {
       const sparse::Parameter& parameter = stage.store().parameters()[p];

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "src/core/rng.h"
 #include "src/train/generation/sampler.h"
 
 namespace espalier::train::sampler_test {

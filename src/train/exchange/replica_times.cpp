@@ -18,7 +18,7 @@ sparse::ParameterSpec a_matrix() { return {.name = "matrix", .shape = Shape{1024
 /// `parts` = 2: only the first half of the reduction, in which sums are made.
 cost::ExchangePrediction reduce(const io::Config& config, const ReplicaWork& work,
                                 const ReplicaRates& rates, double parts) {
-  const DType gradient = dtype_by_name(config.train.dtype);
+  const DType gradient = work.gradient;
   const kernels::WireFormat plain = parallel::plain_format(gradient);
   // A codec that is chosen at run time counts as none.
   const kernels::WireFormat format =

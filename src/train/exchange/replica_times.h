@@ -19,9 +19,10 @@ namespace espalier::train {
 struct ReplicaWork {
   int64_t kept = 0;  ///< kept elements
   int replicas = 1;
-  double before_s = 0;    ///< of a step, until the last backward begins
-  double backward_s = 0;  ///< of the last micro-batch
-  double update_s = 0;    ///< of all kept elements
+  DType gradient = DType::fp32;  ///< in which gradients are summed
+  double before_s = 0;           ///< of a step, until the last backward begins
+  double backward_s = 0;         ///< of the last micro-batch
+  double update_s = 0;           ///< of all kept elements
 };
 
 struct ReplicaRates {

@@ -3,18 +3,15 @@
 #include <algorithm>
 
 #include "parallel/transport/collectives.h"
-#include "src/train/stage/stage.h"
 #include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 
 Shards::Shards(const io::Config& config, int rank, int ranks)
-    : rank_(rank),
-      ranks_(ranks),
-      bucket_bytes_(bucket_bytes(config)),
-      element_bytes_(size_of(store_options(config, true).gradient)) {}
+    : rank_(rank), ranks_(ranks), bucket_bytes_(bucket_bytes(config)) {}
 
-std::vector<std::vector<Range>> Shards::shares(std::span<const sparse::Extent> extents) {
+std::vector<std::vector<Range>> Shards::shares(std::span<const sparse::Extent> extents,
+                                               DType gradient) {
   std::vector<parallel::FlatParameter> parameters;
   int64_t total = 0;
   for (const auto& [offset, kept] : extents) {
@@ -26,7 +23,7 @@ std::vector<std::vector<Range>> Shards::shares(std::span<const sparse::Extent> e
   partition_ = parallel::make_partition(parameters, total,
                                         {.ranks = ranks_,
                                          .bucket_bytes = bucket_bytes_,
-                                         .element_bytes = element_bytes_,
+                                         .element_bytes = size_of(gradient),
                                          .block = kernels::kQuantizeBlock});
   std::vector<std::vector<Range>> all;
   for (const parallel::FlatParameter& parameter : parameters) {

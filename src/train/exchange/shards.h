@@ -25,7 +25,8 @@ class Shards final : public sparse::Sharding {
   Shards(const io::Config& config, int rank, int ranks);
 
   int rank() const override { return rank_; }
-  std::vector<std::vector<Range>> shares(std::span<const sparse::Extent> extents) override;
+  std::vector<std::vector<Range>> shares(std::span<const sparse::Extent> extents,
+                                         DType gradient) override;
   void collect(std::span<const Range> shares, const Tensor& whole) override;
   bool collects_on_device() const override { return static_cast<bool>(device_gather_); }
   void collect_on_device(std::span<const sparse::SharedVector> vectors) override {
@@ -41,7 +42,7 @@ class Shards final : public sparse::Sharding {
  private:
   parallel::Communicator* comm_ = nullptr;
   int rank_, ranks_;
-  size_t bucket_bytes_, element_bytes_;  ///< of the gradient
+  size_t bucket_bytes_;  ///< of the gradient
   parallel::Partition partition_;
   DeviceGather device_gather_;
 };

@@ -53,6 +53,7 @@ InitialMasks from_file(const std::filesystem::path& path, const Specs& specs,
       start.kept.push_back(start.masks(p).kept());
     }
   }
+  start.sparse = start.kept != sizes_of(specs);
   return start;
 }
 
@@ -80,6 +81,24 @@ std::vector<int64_t> kept_at_random_start(const io::PruningConfig& pruning, cons
     kept[prunable[i]] = counts[i];
   }
   return kept;
+}
+
+/// Whether `now` has the sparsity over all prunable parameters, and not in each, as masks of --init
+/// may: pruning then changes nothing (Pruner::masks_that_suffice).
+bool has_sparsity(const std::vector<int64_t>& now, const Specs& specs,
+                  const std::vector<bool>& prunable, double sparsity) {
+  int64_t kept = 0;
+  int64_t target = 0;
+  int64_t matrices = 0;
+  bool sparser = false;
+  for (const size_t p : numbers_of(prunable)) {
+    const int64_t wanted = pruning::kept_count(specs[p].shape.count(), sparsity);
+    kept += now[p];
+    target += wanted;
+    ++matrices;
+    sparser = sparser || now[p] < wanted;
+  }
+  return sparser && kept <= target + matrices;
 }
 
 bool only_layers_compete(const io::PruningConfig& pruning) {
@@ -214,7 +233,8 @@ InitialMasks initial_masks(const io::Config& config, const Specs& specs, const W
   if (pruning::method_of(config.pruning).from_file() && before_first_step(config.pruning)) {
     return {.masks = masks_in(config.pruning.file, specs, prunable),
             .kept = kept_in(config.pruning.file, specs),
-            .pruned = true};
+            .pruned = true,
+            .sparse = true};
   }
   if (!makes_masks_first(config.pruning)) {
     return {.masks = {}, .kept = sizes};
@@ -222,11 +242,12 @@ InitialMasks initial_masks(const io::Config& config, const Specs& specs, const W
   const auto maker = std::make_shared<MaskMaker>(config, specs, threads);
   return {.masks = [maker](size_t p) { return (*maker)(p); },
           .kept = kept_after(config.pruning, specs, 0, sizes),
-          .pruned = true};
+          .pruned = true,
+          .sparse = true};
 }
 
 InitialMasks masks_of_part(const InitialMasks& whole, std::vector<size_t> numbers) {
-  InitialMasks part{.masks = {}, .kept = {}, .pruned = whole.pruned};
+  InitialMasks part{.masks = {}, .kept = {}, .pruned = whole.pruned, .sparse = whole.sparse};
   for (const size_t number : numbers) {
     part.kept.push_back(whole.kept[number]);
   }
@@ -253,11 +274,15 @@ std::vector<int64_t> kept_after(const io::PruningConfig& config, const Specs& sp
     return now;
   }
   const pruning::Method& method = pruning::method_of(config);
-  if (method.moving() && step == 0 && !config.gradual()) {
+  if (method.moving() && step == 0 && !config.gradual() && now == sizes_of(specs)) {
     return kept_at_random_start(config, specs);
   }
   const std::vector<bool> prunable = prunable_of(specs, config);
   const double sparsity = pruning::target_sparsity(pruning::pruning_schedule_of(config), step);
+  if (method.shape == nullptr && !method.from_file() &&
+      has_sparsity(now, specs, prunable, sparsity)) {
+    return now;
+  }
   const std::vector<int64_t> in_file =
       method.from_file() ? kept_in(config.file, specs) : std::vector<int64_t>();
   for (size_t p = 0; p < now.size(); ++p) {

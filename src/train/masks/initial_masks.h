@@ -34,6 +34,7 @@ struct InitialMasks {
   MaskOf masks;               ///< for StoreOptions::start; empty: all elements are kept
   std::vector<int64_t> kept;  ///< elements of each parameter; in global scope approximate
   bool pruned = false;        ///< the pruning before the first step is done
+  bool sparse = false;        ///< some elements are pruned: by it, or in the file of weights
 };
 
 /// `specs`: of the network, in forward order. Up to `threads` threads draw random masks of single

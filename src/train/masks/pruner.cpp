@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "io/checkpoint/checkpoint.h"
-#include "parallel/reduction/sra.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/digest.h"
 #include "pruning/drop_grow.h"
@@ -74,6 +73,15 @@ pruning::Result among_all(const sparse::Store& store, const std::vector<bool>& p
   return all;
 }
 
+/// Elements of [first, first + count) that the mask keeps.
+int64_t ones_in(const sparse::Mask& mask, int64_t first, int64_t count) {
+  int64_t ones = 0;
+  for (int64_t i = first; i < first + count; ++i) {
+    ones += mask[i] ? 1 : 0;
+  }
+  return ones;
+}
+
 /// Number of elements kept in `now` but not in `before`.
 int64_t grown(const sparse::Mask& before, const sparse::Mask& now) {
   int64_t count = 0;
@@ -82,21 +90,6 @@ int64_t grown(const sparse::Mask& before, const sparse::Mask& now) {
   }
   return count;
 }
-
-/// Installs a gradient probe for one pass.
-class Probe {
- public:
-  Probe(sparse::Store& store, sparse::Store::Probed probed, sparse::Store::GradientProbe probe)
-      : store_(store) {
-    store_.set_gradient_probe(std::move(probe), probed);
-  }
-  ~Probe() { store_.set_gradient_probe({}); }
-  Probe(const Probe&) = delete;
-  Probe& operator=(const Probe&) = delete;
-
- private:
-  sparse::Store& store_;
-};
 
 /// The elements of an array of any number type, times `factor`.
 std::vector<float> numbers_of(Stream& stream, const Tensor& array, double factor) {
@@ -278,6 +271,16 @@ std::vector<bool> prunable_in(const sparse::Store& store, const io::PruningConfi
   return mine;
 }
 
+/// With batch norm, which the network shows by its averages, gradients are those of micro-batches.
+ScoredSamples scored_samples(const io::Config& config, const sparse::Store& store,
+                             const StoreScope& scope) {
+  const bool batch_norm =
+      std::ranges::any_of(scope.network.empty() ? specs_of(store) : scope.network,
+                          [](const sparse::ParameterSpec& spec) { return spec.average; });
+  return ScoredSamples::of(config.train.global_batch, batch_norm ? scope.micro_batch : 0,
+                           batch_norm && config.train.sync_batch_norm ? scope.replicas : 1);
+}
+
 /// A selection together with the other stages, numbered over the whole network.
 pruning::GlobalSelection global_selection_of(const StoreScope& scope,
                                              const std::vector<bool>& prunable) {
@@ -305,6 +308,7 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope&
                             : std::optional(global_selection_of(
                                   scope, prunable_of(scope.network, config.pruning)))),
       method_(pruning::method_of(config.pruning)),
+      samples_(scored_samples(config, store, scope)),
       enabled_(config.pruning.prunes()) {
   if (enabled_) {
     schedule_ = pruning::pruning_schedule_of(config_);
@@ -360,10 +364,70 @@ pruning::Settings Pruner::settings_at(int64_t steps) const {
   return settings;
 }
 
-/// The first masks of a run: random if masks move, else by the method.
+/// Counts of the prunable elements and of the matrices that are pruned apart, for the target after
+/// `steps`. Collective over the stages.
+Pruner::Counts Pruner::counts_at(int64_t steps) const {
+  std::array<int64_t, 5> sums{};
+  auto& [size, kept, target, matrices, sparser] = sums;
+  const double sparsity = settings_at(steps).sparsity;
+  for (size_t p = 0; p < prunable_.size(); ++p) {
+    if (!prunable_[p]) {
+      continue;
+    }
+    const sparse::Parameter& parameter = store_.parameters()[p];
+    const int64_t parts = method_.has_scores() ? parameter.spec.flow.parts : 1;
+    const int64_t part = parameter.size() / parts;
+    const int64_t wanted = pruning::kept_count(part, sparsity);
+    const bool apart = parts > 1 && !parameter.full();
+    const sparse::Mask mask = apart ? parameter.index.mask() : sparse::Mask();
+    for (int64_t i = 0; i < parts; ++i) {
+      const int64_t here = apart ? ones_in(mask, i * part, part) : parameter.kept() / parts;
+      sparser += here < wanted ? 1 : 0;
+    }
+    size += parameter.size();
+    kept += parameter.kept();
+    target += parts * wanted;
+    matrices += parts;
+  }
+  if (global_selection_) {
+    global_selection_->sum(sums);
+  }
+  return {.size = size, .kept = kept, .target = target, .matrices = matrices, .sparser = sparser};
+}
+
+/// The present masks, if they come from elsewhere (--init) and have the target sparsity after
+/// `steps` already: over all layers, though not in each as layer scope would make it; or before the
+/// first step of masks that move. One element for each matrix is left to rounding. Collective over
+/// the stages.
+std::optional<pruning::Result> Pruner::masks_that_suffice(int64_t steps) const {
+  const bool start = moves_from_here(steps);
+  if (method_.shape != nullptr ||
+      (pruning::scope_of(config_) == pruning::Scope::global && !start)) {
+    return {};
+  }
+  const Counts counts = counts_at(steps);
+  if (counts.kept == counts.size || counts.kept > counts.target + counts.matrices ||
+      (counts.sparser == 0 && !start)) {
+    return {};
+  }
+  pruning::Result result{.masks = store_.masks(), .warnings = {}};
+  if (counts.kept + counts.matrices < counts.target) {
+    result.warnings.push_back(
+        fmt::format("{} of {} elements are kept already, fewer than the {} of sparsity {}; nothing "
+                    "comes back",
+                    counts.kept, counts.size, counts.target, settings_at(steps).sparsity));
+  }
+  return result;
+}
+
+/// The first masks of a run: those of --init if they have the sparsity; else random if masks move
+/// from the start of a dense network; else by the method.
 pruning::Result Pruner::first_masks(int64_t steps) {
+  if (std::optional<pruning::Result> present = masks_that_suffice(steps)) {
+    return std::move(*present);
+  }
   const pruning::Settings settings = settings_at(steps);
-  if (method_.moving() && steps == 0) {
+  if (moves_from_here(steps) && counts_at(steps).is_dense()) {
     const auto distribution = pruning::distribution_by_name(config_.distribution);
     return among_all(store_, prunable_,
                      pruning::random_start(shapes_of(store_, prunable_), settings, distribution));
@@ -373,7 +437,10 @@ pruning::Result Pruner::first_masks(int64_t steps) {
 
 /// Masks by scores of the kept elements, summed over the gradients of several batches.
 pruning::Result Pruner::scored_masks(int64_t steps, parallel::Communicator& comm,
-                                     const Pass& pass) {
+                                     const GradientPass& pass) {
+  if (std::optional<pruning::Result> present = masks_that_suffice(steps)) {
+    return std::move(*present);
+  }
   const auto parameters = store_.parameters();
   std::vector<std::vector<float>> values(parameters.size());
   std::vector<std::vector<float>> scores(parameters.size());
@@ -388,14 +455,13 @@ pruning::Result Pruner::scored_masks(int64_t steps, parallel::Communicator& comm
       candidates.back().scores = scores[p];
     }
   }
-  const auto wanted = [this](size_t p) { return static_cast<bool>(prunable_[p]); };
+  SampleGradients gradients(store_, samples_, {.replicas = comm, .stages = scope_.stages}, pass);
   const auto score_batches = [&](const auto& score) {
     for (int64_t batch = 0; batch < config_.score_batches; ++batch) {
-      for_each_gradient(
-          wanted, sparse::Store::Probed::prunable, comm, [&] { pass(batch); },
-          [&](size_t p, std::span<const float> gradient) {
-            score(candidates[candidate_of_parameter[p]], gradient, scores[p]);
-          });
+      gradients.for_each(batch, prunable_, sparse::Store::Probed::prunable,
+                         [&](size_t p, std::span<const float> gradient) {
+                           score(candidates[candidate_of_parameter[p]], gradient, scores[p]);
+                         });
     }
   };
   score_batches(method_.score);
@@ -499,6 +565,9 @@ pruning::Result Pruner::learned_masks(int64_t steps) {
   }
   pruning::Settings settings = settings_at(steps);
   if (masks_change(steps)) {
+    if (std::optional<pruning::Result> present = masks_that_suffice(steps)) {
+      return std::move(*present);
+    }
     return among_all(store_, prunable_, pruning::prune(candidates, settings));
   }
   settings.sparsity = schedule_.final_sparsity;
@@ -584,7 +653,8 @@ std::vector<int64_t> Pruner::kept_after(int64_t steps, std::vector<std::string>&
 }
 
 /// Drop and grow in each layer. Does nothing in layers without pruned elements.
-pruning::Result Pruner::moved_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
+pruning::Result Pruner::moved_masks(int64_t steps, parallel::Communicator& comm,
+                                    const GradientPass& pass) {
   pruning::Result result{.masks = store_.masks(), .warnings = {}};
   const std::vector<int64_t> kept = kept_after(steps, result.warnings);
   const double fraction = pruning::drop_fraction(moves_, steps);
@@ -607,14 +677,17 @@ pruning::Result Pruner::moved_masks(int64_t steps, parallel::Communicator& comm,
             .columns = spec.shape.cols()};
   };
   if (method_.needs_gradients) {
-    const auto wanted = [&](size_t p) { return counts[p] > 0; };
-    for_each_gradient(
-        wanted, sparse::Store::Probed::pruned, comm, [&] { pass(0); },
-        [&](size_t p, std::span<const float> gradient) {
-          pruning::Growth growth = growth_of(p);
-          growth.gradient = gradient;
-          method_.grow(growth, result.masks[p]);
-        });
+    std::vector<bool> wanted;
+    for (const int64_t count : counts) {
+      wanted.push_back(count > 0);
+    }
+    SampleGradients(store_, samples_, {.replicas = comm, .stages = scope_.stages}, pass)
+        .for_each(0, wanted, sparse::Store::Probed::pruned,
+                  [&](size_t p, std::span<const float> gradient) {
+                    pruning::Growth growth = growth_of(p);
+                    growth.gradient = gradient;
+                    method_.grow(growth, result.masks[p]);
+                  });
   } else {
     for (size_t p = 0; p < counts.size(); ++p) {
       method_.grow(growth_of(p), result.masks[p]);
@@ -623,45 +696,8 @@ pruning::Result Pruner::moved_masks(int64_t steps, parallel::Communicator& comm,
   return result;
 }
 
-/// Runs a pass and calls use(p, dense gradient summed over `comm`) for each parameter with
-/// wanted(p).
-void Pruner::for_each_gradient(const std::function<bool(size_t)>& wanted,
-                               sparse::Store::Probed probed, parallel::Communicator& comm,
-                               const std::function<void()>& pass,
-                               const std::function<void(size_t, std::span<const float>)>& use) {
-  int64_t left = 0;
-  for (size_t p = 0; p < prunable_.size(); ++p) {
-    left += wanted(p) ? 1 : 0;
-  }
-  int64_t of_stages = left;
-  if (global_selection_) {
-    global_selection_->sum(
-        {&of_stages, 1});  // stages without such parameters still pass messages on
-  }
-  if (of_stages == 0) {
-    return;
-  }
-  parallel::SraReduction sum(comm, store_.arena().host());
-  const Probe probe(store_, probed,
-                    [&](const sparse::Parameter& parameter, const Tensor& gradient) {
-                      const auto p = static_cast<size_t>(&parameter - store_.parameters().data());
-                      if (!wanted(p)) {
-                        return;
-                      }
-                      const Mirror mirror(store_.stream(), gradient);
-                      const Tensor mine = mirror.read().host();
-                      if (comm.size() > 1) {
-                        sum.start({.data = mine.reshaped({mine.count()})});
-                        sum.wait();
-                      }
-                      use(p, mine.span<float>());
-                      --left;
-                    });
-  pass();
-  require(left == 0, "backward shows the gradient of every weight once", left);
-}
-
-pruning::Result Pruner::masks_for(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
+pruning::Result Pruner::masks_for(int64_t steps, parallel::Communicator& comm,
+                                  const GradientPass& pass) {
   if (method_.from_file()) {
     return {.masks = masks_from_file(config_.file, store_), .warnings = {}};
   }
@@ -675,7 +711,7 @@ pruning::Result Pruner::masks_for(int64_t steps, parallel::Communicator& comm, c
   return moves ? moved_masks(steps, comm, pass) : first_masks(steps);
 }
 
-Change Pruner::change(int64_t steps, parallel::Communicator& comm, const Pass& pass) {
+Change Pruner::change(int64_t steps, parallel::Communicator& comm, const GradientPass& pass) {
   pruning::Result result = masks_for(steps, comm, pass);
   Change change{.masks = masks_change(steps), .warnings = std::move(result.warnings)};
   if (!change.masks) {

@@ -3,10 +3,9 @@
 // and model allow, and checks that all ranks have the same masks.
 //
 // Some methods need dense gradients: RigL those of pruned elements, SNIP and GraSP those of several
-// batches. Extra passes compute them layer by layer (Store::set_gradient_probe), summed over all
-// ranks. Cost of a pass: the fp32 gradient of one layer in addition to the arrays of a step; a rank
-// sends 2 (p - 1) / p of the dense gradient. Values and scores take 8 bytes of host memory per kept
-// element.
+// batches. Extra passes compute them layer by layer (Store::set_gradient_probe), summed exactly over
+// samples and ranks (sample_gradients.h). Cost of a pass: the fp32 gradient of one layer in addition
+// to the arrays of a step. Values and scores take 8 bytes of host memory per kept element.
 //
 // Methods with pruning::GradientLearning see the summed gradient of every step of their window
 // (`gradient_hooks`), each rank the elements that it updates. This runs on the host, one parameter
@@ -22,6 +21,7 @@
 #include "pruning/schedule.h"
 #include "sparse/store/store.h"
 #include "src/optim/optimizer.h"
+#include "src/train/masks/sample_gradients.h"
 
 namespace espalier::train {
 
@@ -30,6 +30,8 @@ struct StoreScope {
   std::vector<sparse::ParameterSpec> network{};  ///< all parameters, in forward order
   std::vector<size_t> numbers{};                 ///< of the store's parameters, in its order
   parallel::Communicator* stages = nullptr;  ///< have the other parameters; null: there are none
+  int64_t micro_batch = 1;                   ///< samples; matters with batch norm
+  int replicas = 1;
 };
 
 /// Sparsity (zeros / prunable elements) and counts of a store under this config.
@@ -64,10 +66,8 @@ class Pruner {
   /// Computes and applies new masks. Throws Failure naming parameter and ranks when masks differ.
   /// `comm`: ranks that hold the same parameters.
   ///
-  /// `pass(batch)` runs forward and backward on the first micro-batch of step `steps` + batch; each
-  /// rank uses its own samples. Methods that need gradients call it.
-  using Pass = std::function<void(int64_t batch)>;
-  Change change(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  /// `pass`: of samples of step `steps` + batch. Methods that need gradients call it.
+  Change change(int64_t steps, parallel::Communicator& comm, const GradientPass& pass);
   /// For the optimizer; empty unless the method learns from every step. The pruner must outlive
   /// them.
   optim::GradientHooks gradient_hooks();
@@ -85,10 +85,22 @@ class Pruner {
   double target(int64_t steps) const;
 
  private:
-  pruning::Result masks_for(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  pruning::Result masks_for(int64_t steps, parallel::Communicator& comm, const GradientPass& pass);
   pruning::Settings settings_at(int64_t steps) const;
+  /// Elements and matrices of all stages.
+  struct Counts {
+    int64_t size, kept, target;  ///< elements
+    int64_t matrices;            ///< parts count apart (pruning::Candidate)
+    int64_t sparser;             ///< matrices with fewer kept elements than the target
+
+    bool is_dense() const { return kept == size; }
+  };
+  Counts counts_at(int64_t steps) const;
+  std::optional<pruning::Result> masks_that_suffice(int64_t steps) const;
+  bool moves_from_here(int64_t steps) const { return method_.moving() && steps == 0; }
   pruning::Result first_masks(int64_t steps);
-  pruning::Result scored_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  pruning::Result scored_masks(int64_t steps, parallel::Communicator& comm,
+                               const GradientPass& pass);
   /// True: the masks are stable, or to_step is reached. Collective over the stages.
   bool stable(int64_t steps, const pruning::Result& result, Change& change);
   bool masks_change(int64_t steps) const;
@@ -99,11 +111,9 @@ class Pruner {
   void with_moved_values(std::span<const std::vector<float>> values,
                          std::span<const std::vector<float>> direction,
                          const std::function<void()>& passes);
-  pruning::Result moved_masks(int64_t steps, parallel::Communicator& comm, const Pass& pass);
+  pruning::Result moved_masks(int64_t steps, parallel::Communicator& comm,
+                              const GradientPass& pass);
   std::vector<int64_t> kept_after(int64_t steps, std::vector<std::string>& warnings);
-  void for_each_gradient(const std::function<bool(size_t)>& wanted, sparse::Store::Probed probed,
-                         parallel::Communicator& comm, const std::function<void()>& pass,
-                         const std::function<void(size_t, std::span<const float>)>& use);
   void compare_masks(parallel::Communicator& comm,
                      const std::function<uint64_t(size_t)>& digest) const;
 
@@ -114,6 +124,7 @@ class Pruner {
   std::vector<bool> prunable_;
   std::optional<pruning::GlobalSelection> global_selection_;  ///< with the other stages
   const pruning::Method& method_;
+  ScoredSamples samples_;
   bool enabled_;
   pruning::PruningSchedule schedule_;
   pruning::MaskMoveSchedule moves_;              ///< of methods whose masks move

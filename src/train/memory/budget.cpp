@@ -123,11 +123,11 @@ std::vector<Way> ways_of(const io::Config& config, const RunShape& run, const Pa
   const bool prunes = config.pruning.prunes();
   const std::string storage(run.place.device ? sparse::Storage::expanded.name
                                              : sparse::Storage::sparse.name);
-  add(!prunes && !run.start.pruned, "prune from the start (pruning.method = \"random\")");
-  add(prunes && !run.start.pruned,
+  add(!prunes && !run.start.sparse, "prune from the start (pruning.method = \"random\")");
+  add(prunes && !run.start.sparse,
       "prune from the start, so that dense state never exists (pruning.method = \"random\", "
       "pruning.at_step = -1)");
-  add((prunes || run.start.pruned) && config.sparse.storage.fallback == sparse::Storage::dense.name,
+  add((prunes || run.start.sparse) && config.sparse.storage.fallback == sparse::Storage::dense.name,
       fmt::format("sparse.storage = \"{}\" (no dense copies)", storage),
       [storage](ChangedRun& to) { to.config.sparse.storage.fallback = storage; });
   add(config.train.dtype == "fp32", "train.dtype = \"bf16\"",

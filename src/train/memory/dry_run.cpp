@@ -6,6 +6,7 @@
 #include "parallel/reduction/buckets.h"
 #include "parallel/reduction/powersgd/device.h"
 #include "parallel/reduction/registry.h"
+#include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
 #include "pruning/early_bird.h"
 #include "pruning/registry.h"
@@ -552,27 +553,27 @@ class DryRun {
            longest_timed_sums(config_, stage_).empty();
   }
 
-  /// Sums of dense gradients over the replicas, one parameter at a time (Pruner).
-  size_t probe_staging() const {
+  /// Sums of dense gradients on the host (SampleGradients), and the gradient of one parameter.
+  size_t summed_gradients(sparse::Store::Probed probed) const {
+    int64_t all = 0;
     int64_t longest = 0;
-    for (const sparse::ParameterSpec& spec : specs_) {
-      longest = std::max(longest, spec.prunable && !spec.borrowed ? spec.shape.count() : 0);
+    for (const sparse::Parameter& parameter : stage_.store().parameters()) {
+      const bool shown = parameter.spec.prunable && !parameter.spec.borrowed &&
+                         (probed == sparse::Store::Probed::prunable || !parameter.full());
+      all += shown ? parameter.size() : 0;
+      longest = std::max(longest, shown ? parameter.size() : 0);
     }
-    if (run_.ranks == 1 || longest == 0) {
-      return 0;
-    }
-    float unread = 0;
-    const Tensor gradient(&unread, DType::fp32, Shape{longest});
-    return parallel::sra_workspace(parallel::reduced_array({.data = gradient}, run_.ranks)).bytes();
+    return gradient_sum_bytes(stage_.store().parts().all(), all, longest) +
+           sizeof(float) * static_cast<size_t>(longest) +
+           (run_.ranks > 1 ? parallel::kIntegerStaging : 0);
   }
 
   /// A pass that computes dense gradients of one layer at a time, with `heap` bytes outside the
   /// arena.
   void measure_probed(sparse::Store::Probed probed, size_t heap) {
-    const Buffer sums = bytes_of(arena_.host(), Memory::communication, probe_staging());
     stage_.store().set_gradient_probe([](const sparse::Parameter&, const Tensor&) {}, probed);
     stage_.measure();
-    hold(heap);
+    hold(heap + summed_gradients(probed));
     stage_.store().set_gradient_probe({});
   }
 

@@ -141,12 +141,13 @@ class Planner {
     for (int rank = first; rank < end; ++rank) {
       const std::vector<PartShape> parts = layout.parts(rank);
       const std::vector<size_t> numbers = parameters_of(input_.layers, parts);
-      StageShape stage{.rank = rank,
-                       .layout = needed,
-                       .parts = parts,
-                       .numbers = numbers,
-                       .start = masks_of_part(start_, numbers),
-                       .messages = messages(layout, rank, boundary_bytes)};
+      StageShape stage{
+          .rank = rank,
+          .layout = needed,
+          .parts = parts,
+          .numbers = numbers,
+          .start = masks_of_part(start_, numbers),
+          .messages = messages(layout, rank, boundary_bytes, micro_batches * layout.grid.data)};
       for (const size_t number : numbers) {
         if (network_[number].prunable && !prunable[number]) {
           stage.exclude.push_back(network_[number].name);
@@ -159,7 +160,7 @@ class Planner {
 
   /// Bytes of a rank's message buffers, and of the other end's share of tied embeddings.
   StageShape::Messages messages(const Layout& layout, int rank,
-                                const std::vector<size_t>& boundary_bytes) const {
+                                const std::vector<size_t>& boundary_bytes, int64_t summands) const {
     const parallel::Schedule& schedule = layout.schedule;
     StageShape::Messages sum;
     for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
@@ -177,8 +178,8 @@ class Planner {
     const std::string_view tied = model::network_of(config_.model).tied_parameter(config_.model);
     if (!tied.empty() && apart && end) {
       const auto found = std::ranges::find(network_, tied, &sparse::ParameterSpec::name);
-      sum.beside_kernels += static_cast<size_t>(found->shape.count()) *
-                            size_of(store_options(config_, true).gradient);
+      sum.beside_kernels +=
+          static_cast<size_t>(found->shape.count()) * size_of(gradient_type(config_, summands));
     }
     return sum;
   }
@@ -230,7 +231,7 @@ int best_stages(const PlanInput& input, const io::Config& config, const InitialM
 
 /// Fewest stages of the unpruned network, for a note to the user.
 std::string unpruned_note(const PlanInput& input) {
-  if (!input.config.pruning.prunes() && !input.start.pruned) {
+  if (!input.config.pruning.prunes() && !input.start.sparse) {
     return {};
   }
   io::Config config = input.config;
@@ -300,7 +301,9 @@ double estimated_step(const PlanInput& input, const Plan& plan) {
                            .memory_per_s = input.place.device ? 1e12 : 2e10};
   double most = 0;
   for (int rank = 0; rank < layout.grid.pipeline; ++rank) {
-    ReplicaWork work{.replicas = layout.grid.data};
+    ReplicaWork work{
+        .replicas = layout.grid.data,
+        .gradient = gradient_type(input.config, input.config.train.global_batch / samples)};
     for (const size_t number : parameters_of(input.layers, layout.parts(rank), false)) {
       work.kept += input.start.kept[number];
     }

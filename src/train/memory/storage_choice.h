@@ -29,8 +29,9 @@ namespace espalier::train {
 
 struct StorageTiming {
   sparse::Storage storage = sparse::Storage::dense;
-  double seconds = 0;  ///< of forward, backward-input and backward-weight, one micro-batch
-  size_t bytes = 0;    ///< of one parameter: weight, gradient, optimizer state, index
+  double seconds = 0;        ///< of forward, backward-input and backward-weight, one micro-batch
+  double slowest_round = 0;  ///< `seconds` is that of the fastest
+  size_t bytes = 0;          ///< of one parameter: weight, gradient, optimizer state, index
   /// Workspace beyond that of storage sparse, in the product where the difference is largest, as
   /// dry kernels bound it; 0 if no product needs more.
   size_t scratch = 0;

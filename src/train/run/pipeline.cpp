@@ -113,10 +113,11 @@ void Pipeline::train(int64_t step, double loss_scale) {
            layout_.schedule);
 }
 
-void Pipeline::probe(int64_t step, double loss_scale) {
+void Pipeline::probe(int64_t step, const Range& samples, double loss_scale) {
   run_step({.reduces = false,
             .step = step,
-            .first_sample = options_.first_sample,
+            .first_sample = samples.first,
+            .samples = samples.count,
             .loss_scale = loss_scale},
            parallel::one_micro_batch(layout_.schedule));
   take_losses();
@@ -230,7 +231,7 @@ void Pipeline::forward(const Action& action, std::span<const std::byte> in,
                    .first_sample = work_.first_sample + before,
                    .loss_scale = work_.loss_scale,
                    .accumulate = number > 0};
-  if (!work_.training) {
+  if (work_.samples > 0) {
     batch.samples = std::min(options_.samples, work_.samples - before);
   }
   if (PartWeights* weights = weights_of(action); weights != nullptr) {

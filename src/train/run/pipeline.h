@@ -73,8 +73,9 @@ class Pipeline final : private parallel::PipelineWork {
   /// call. Waits for them.
   Losses take_losses(int64_t last = Part::kAllSteps);
 
-  /// Runs `train` for the first micro-batch only, without reductions and losses.
-  void probe(int64_t step, double loss_scale);
+  /// Runs `train` for one micro-batch of these samples of the global batch, without reductions and
+  /// losses. At most as many samples as a micro-batch has.
+  void probe(int64_t step, const Range& samples, double loss_scale);
 
   /// One step of an asynchronous schedule, as far as this rank computed it.
   struct Outcome {
@@ -112,7 +113,7 @@ class Pipeline final : private parallel::PipelineWork {
     bool reduces = true;       ///< gradients over the replicas
     int64_t step = 0;          ///< of micro-batch 0
     int64_t first_sample = 0;  ///< of micro-batch 0 of a step
-    int64_t samples = 0;       ///< of an evaluation
+    int64_t samples = 0;       ///< of an evaluation or a probe
     double loss_scale = 1;
     int last_micro_batch = -1;  ///< makes gradients final
     const Checks* checks = nullptr;

@@ -268,9 +268,11 @@ void build_stage(const Opened& opened, const std::shared_ptr<Shards>& shards, Ru
                      .sharding = shards,
                      .parts = plan.parts,
                      .teacher = opened.teacher_file()});
-  StoreScope scope;
+  StoreScope scope{.micro_batch = plan.micro_batch(), .replicas = plan.layout.grid.data};
   if (plan.layout.pipelined()) {
-    scope = {.network = plan.specs, .numbers = plan.parameters, .stages = &run.ranks->pipeline()};
+    scope.network = plan.specs;
+    scope.numbers = plan.parameters;
+    scope.stages = &run.ranks->pipeline();
   }
   run.pruner = std::make_unique<Pruner>(plan.config, run.stage->store(), scope);
   run.stage->set_gradient_hooks(run.pruner->gradient_hooks());

@@ -175,8 +175,8 @@ class StepLoop {
     const double before = run_.totals.sparsity.sparsity();
     constexpr double kSafeScale = 1024;  // probed gradients must not overflow, and update nothing
     const double scale = row_scale(std::min(run_.loss_scale.value(), kSafeScale));
-    Change change = pruner.change(run_.step, run_.ranks->data(), [&](int64_t batch) {
-      run_.pipeline->probe(run_.step + batch, scale);
+    Change change = pruner.change(run_.step, run_.ranks->data(), [&](const PassSamples& of) {
+      run_.pipeline->probe(run_.step + of.batch, {.first = of.first, .count = of.count}, scale);
     });
     mask_distance_ = change.distance;
     if (!change.masks) {

@@ -18,9 +18,7 @@ sparse::StoreOptions store_options(const io::Config& config, bool training, bool
       method.shape != nullptr ? method.shape(config.pruning) : sparse::IndexShape();
   const DType dtype = dtype_by_name(config.train.dtype);
   return {.dtype = dtype,
-          .gradient = config.train.gradient_dtype == "auto"
-                          ? dtype
-                          : dtype_by_name(config.train.gradient_dtype),
+          .gradient = dtype,
           .training = training,
           .moments = optim::optimizer_of(config.optimizer).moments,
           .state_bits = static_cast<int>(config.optimizer.state_bits),
@@ -51,6 +49,13 @@ sparse::StoreOptions store_options(const io::Config& config, bool training, bool
                            : 0;
               },
           .sharding = {}};
+}
+
+DType gradient_type(const io::Config& config, int64_t summands) {
+  const std::string& wanted = config.train.gradient_dtype;
+  return wanted != "auto" ? dtype_by_name(wanted)
+         : summands > 1   ? DType::fp32
+                          : dtype_by_name(config.train.dtype);
 }
 
 std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
@@ -153,6 +158,7 @@ Stage::Stage(const io::Config& config, const ProblemShape& problem, Stream& stre
 std::unique_ptr<sparse::Store> Stage::make_store(const io::Config& config, const Options& options,
                                                  const Layers& layers) const {
   sparse::StoreOptions wanted = store_options(config, options.training, options.generation);
+  wanted.gradient = gradient_type(config, config.train.global_batch / options.micro_batch);
   wanted.start = options.masks;
   wanted.planned = options.planned;
   wanted.sharding = options.sharding;

@@ -1,0 +1,171 @@
+// Masks from gradients have the bits of one rank on every grid, for every micro-batch; masks of
+// --init that have the sparsity are the first masks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "pruning/registry.h"
+#include "src/train/masks/sample_gradients.h"
+#include "tests/support/failure.h"
+#include "tests/support/grid.h"
+#include "tests/support/ways.h"
+
+namespace espalier::mask_grid_test {
+namespace {
+
+using namespace testing;
+
+struct Grid {
+  int ranks;
+  int64_t stages, zero, micro_batch;
+};
+
+class EveryGrid : public ::testing::TestWithParam<std::string> {};
+
+/// "snip bf16 llama": method, type, family. Updates are so small that weights keep their bits, and
+/// masks depend on gradients alone.
+io::Config config_for(const TempDir& dir, const std::string& way) {
+  io::Config config = tiny_config(dir);
+  config.model.layers = 4;
+  const std::string method = way.substr(0, way.find(' '));
+  if (method != way) {
+    take_type(config, way.substr(way.find(' ') + 1));
+  }
+  config.pruning.method = method;
+  config.pruning.sparsity = 0.8;
+  config.optimizer.lr = config.optimizer.min_lr = 1e-30;
+  config.train.steps = 4;
+  if (pruning::method_of(config.pruning).moving()) {
+    config.pruning.every = 2;
+    config.pruning.to_step = 4;
+  }
+  return config;
+}
+
+TEST_P(EveryGrid, HasTheMasksOfOneRank) {
+  const TempDir dir;
+  io::Config config = config_for(dir, GetParam());
+  const Outcome one = run_grid(config, 1);
+  ASSERT_FALSE(one.positions.empty());
+  for (const auto& [ranks, stages, zero, micro_batch] :
+       {Grid{1, 1, 0, 3}, Grid{2, 1, 0, 0}, Grid{4, 1, 1, 1}, Grid{3, 1, 0, 2}, Grid{2, 2, 0, 1},
+        Grid{4, 2, 1, 0}, Grid{4, 4, 0, 2}}) {
+    config.parallel.pipeline = stages;
+    config.parallel.zero = zero;
+    config.train.micro_batch = micro_batch;
+    EXPECT_EQ(run_grid(config, ranks).positions, one.positions)
+        << ranks << " ranks, " << stages << " stages, micro-batch " << micro_batch;
+  }
+}
+
+/// Fewer samples than replicas: some only find the scales.
+TEST_P(EveryGrid, HasTheMasksOfOneRankWithFewSamples) {
+  const TempDir dir;
+  io::Config config = config_for(dir, GetParam());
+  config.train.global_batch = 4;
+  const Outcome one = run_grid(config, 1);
+  EXPECT_EQ(run_grid(config, 4).positions, one.positions);
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, EveryGrid,
+                         ::testing::Values("snip", "snip bf16", "snip fp16", "grasp", "rigl",
+                                           "rigl bf16", "rigl bf16 llama"));
+
+TEST(ScoredSamples, AreThoseOfTheGlobalBatch) {
+  const auto samples = [](int64_t batch, int64_t micro, int together) {
+    const auto found = train::ScoredSamples::of(batch, micro, together);
+    return std::pair(found.unit, found.units);
+  };
+  EXPECT_EQ(samples(12, 0, 1), std::pair(int64_t{1}, int64_t{12}));
+  EXPECT_EQ(samples(1024, 0, 1), std::pair(int64_t{1}, int64_t{64}));
+  EXPECT_EQ(samples(128, 32, 1), std::pair(int64_t{32}, int64_t{2}));
+  EXPECT_EQ(samples(128, 128, 1), std::pair(int64_t{128}, int64_t{1})) << "batch norm";
+  EXPECT_EQ(samples(128, 32, 4), std::pair(int64_t{32}, int64_t{4})) << "shared statistics";
+}
+
+TEST(ScoredSamples, AreSummedInGroupsThatFit) {
+  EXPECT_EQ(train::gradient_sum_bytes(4000, 100, 50), 800U) << "all at once";
+  EXPECT_EQ(train::gradient_sum_bytes(2000, 100, 50), 500U) << "a quarter of the state";
+  EXPECT_EQ(train::gradient_sum_bytes(100, 100, 50), 400U) << "the largest alone";
+}
+
+double sparsity_of(const TempDir& dir) {
+  return testing::read_json(dir / "run/summary.json")["sparsity"].get<double>();
+}
+
+/// Of a run that ends at 80 % in global scope: layers differ in density.
+std::string pruned_file(const TempDir& dir) {
+  io::Config config = tiny_config(dir);
+  prune(config);
+  config.pruning.sparsity = 0.8;
+  config.run.out = (dir / "before").string();
+  run(config);
+  return (dir / "before/checkpoints/step-000012.h5").string();
+}
+
+std::vector<std::string> methods_of_runs() {
+  std::vector<std::string> names;
+  for (const pruning::Method* method : pruning::methods()) {
+    if (method->name != "none" && method->shape == nullptr && !method->from_file() &&
+        !method->reads_inputs()) {
+      names.emplace_back(method->name);
+    }
+  }
+  return names;
+}
+
+class FromPrunedStart : public ::testing::TestWithParam<std::string> {};
+
+/// In any scope, on any grid, and with masks that move later.
+TEST_P(FromPrunedStart, MasksOfTheSparsityAreTheFirstMasks) {
+  const TempDir dir;
+  const std::string file = pruned_file(dir);
+  io::Config config = tiny_config(dir);
+  config.pruning.method = "none";
+  config.optimizer.lr = config.optimizer.min_lr = 1e-30;
+  const Outcome kept = run(config, 1, {.init = file});
+  config.pruning.method = GetParam();
+  config.pruning.sparsity = 0.8;
+  const pruning::Method& method = pruning::method_of(config.pruning);
+  config.pruning.at_step = method.learning != nullptr ? 6 : -1;
+  if (method.waits) {
+    config.pruning.to_step = 6;
+    config.pruning.every = 1;
+  }
+  if (method.moving()) {
+    config.pruning.drop_fraction = 0;
+  }
+  for (const char* scope : {"global", "layer"}) {
+    config.pruning.scope = scope;
+    for (const int64_t stages : {1, 2}) {
+      SCOPED_TRACE(fmt::format("{} {}", scope, stages));
+      config.parallel.pipeline = stages;
+      EXPECT_EQ(run_grid(config, static_cast<int>(stages), {.init = file}).positions,
+                kept.positions);
+      EXPECT_NEAR(sparsity_of(dir), 0.8, 1e-3);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, FromPrunedStart, ::testing::ValuesIn(methods_of_runs()));
+
+TEST(FromPrunedStartOfAnotherSparsity, MovingMasksReachTheirs) {
+  const TempDir dir;
+  const std::string file = pruned_file(dir);
+  for (const char* method : {"rigl", "set"}) {
+    for (const double sparsity : {0.9, 0.5}) {
+      io::Config config = tiny_config(dir);
+      config.pruning.method = method;
+      config.pruning.sparsity = sparsity;
+      config.pruning.every = 3;
+      std::string notes;
+      run(config, 1, {.init = file, .on_note = [&](const std::string& note) { notes += note; }});
+      EXPECT_NEAR(sparsity_of(dir), std::max(sparsity, 0.8), 1e-3) << method;
+      EXPECT_EQ(notes.find("nothing comes back") != std::string::npos, sparsity < 0.8) << notes;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace espalier::mask_grid_test
