@@ -8,6 +8,7 @@
 #   sanitizers  address, undefined behaviour and threads over all fast tests
 #   clang       clang 16 has no warning in any source, each alone
 #   fuzz        libFuzzer on every target, a minute each (scripts/fuzz.sh)
+#   models      random models of transformers 4 and 5, 50 of each family, and SmolLM2-135M; pip gets what is missing
 #   coverage    lines that fast tests run, by folder: docs/coverage.md
 #
 # STEPS="random coverage" selects steps. Takes hours on two cores. The last line is "N passed, N failed"
@@ -15,7 +16,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-steps=${STEPS:-tests random simulation faults sanitizers clang fuzz coverage}
+steps=${STEPS:-tests random simulation faults sanitizers clang fuzz models coverage}
 passed=0 failed=0 broken=""
 
 # The seeds depend on the date. The printed command repeats a failure.
@@ -44,6 +45,12 @@ faults() {
   scripts/fault-campaign.py build/src/cli/espalier --faults 100 --seed "$(($(date +%s) / 86400))"
 }
 
+models() {
+  local first=$(($(date +%s) / 86400 * 52))
+  python3 tests/scripts/hub_differential.py build/src/cli/espalier build/models-venv --cases 50 --seed $first --jobs "$(nproc)" &&
+  python3 tests/scripts/real_model_test.py build/src/cli/espalier build/models-venv
+}
+
 coverage() {
   cmake --preset coverage && cmake --build build-coverage || return
   find build-coverage -name '*.gcda' -delete
@@ -63,8 +70,9 @@ for step in $steps; do
     sanitizers) { scripts/sanitize.sh all && scripts/sanitize.sh threads; } || code=$? ;;
     clang) scripts/clang_check.py build . || code=$? ;;
     fuzz) scripts/fuzz.sh || code=$? ;;
+    models) models || code=$? ;;
     coverage) coverage || code=$? ;;
-    *) echo "$0: no step $step: tests, random, simulation, faults, sanitizers, clang, fuzz, coverage" >&2; exit 2 ;;
+    *) echo "$0: no step $step: tests, random, simulation, faults, sanitizers, clang, fuzz, models, coverage" >&2; exit 2 ;;
   esac
   if [ $code = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) broken="$broken $step"; fi
 done
