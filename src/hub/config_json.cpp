@@ -17,6 +17,7 @@ ConfigJson::ConfigJson(std::string text, std::string file)
 }
 
 const Json* ConfigJson::find(const std::string& key) const {
+  read_.insert(key);
   const auto found = json_.find(key);
   return found == json_.end() || found->is_null() ? nullptr : &*found;
 }
@@ -25,6 +26,21 @@ bool ConfigJson::has(const std::string& key) const { return find(key) != nullptr
 
 bool ConfigJson::is_null(const std::string& key) const {
   return json_.contains(key) && find(key) == nullptr;
+}
+
+bool ConfigJson::has_members(const std::string& key) const {
+  const Json* found = find(key);
+  return found != nullptr && found->is_structured() && !found->empty();
+}
+
+std::vector<std::string> ConfigJson::unread() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json_.items()) {
+    if (!value.is_null() && !read_.contains(key)) {
+      keys.push_back(key);
+    }
+  }
+  return keys;
 }
 
 std::string ConfigJson::shown(const Json& value) const {

@@ -1,8 +1,10 @@
 #pragma once
 // The config.json of a Hugging Face model: typed access, and errors that name file and key.
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/core/error.h"
 
@@ -21,6 +23,10 @@ class ConfigJson {
   /// Whether the key is there and not null.
   bool has(const std::string& key) const;
   bool is_null(const std::string& key) const;
+  /// Whether it is an object with members, or a list with entries.
+  bool has_members(const std::string& key) const;
+  /// Keys that are not null and that no member function was called with.
+  std::vector<std::string> unread() const;
 
   // Values of keys. Throw Failure if the key is missing (without `missing`) or of another type.
   // null counts as missing.
@@ -46,6 +52,7 @@ class ConfigJson {
   std::string text_, file_;
   std::string place_;  ///< "rope_scaling." of a part
   Json json_;
+  mutable std::set<std::string> read_;
 };
 
 }  // namespace espalier::hub

@@ -112,9 +112,19 @@ std::string config_json_of(const Model& model, DType dtype) {
     }
   };
   // transformers 5 writes "dtype"; its readers take both.
-  set(json.contains("dtype") ? "dtype" : "torch_dtype", torch_name(dtype));
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (json.contains(key) || (key == std::string_view("torch_dtype") && !json.contains("dtype"))) {
+      set(key, torch_name(dtype));
+    }
+  }
+  set("model_type", model.family->name);
   if (std::ranges::any_of(model.family->tensors(model.config), &TensorRule::positions)) {
-    set(std::string(model.family->positions_key), model.config.context);
+    const std::string key(model.family->positions_key);
+    const std::string other = "max_position_embeddings";  // of GPT-2, where it takes precedence
+    set(key, model.config.context);
+    if (key != other && json.contains(other)) {
+      set(other, model.config.context);
+    }
   }
   return changed ? json.dump(2) + "\n" : model.imported;
 }

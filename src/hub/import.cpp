@@ -1,6 +1,7 @@
 #include "src/hub/import.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <future>
 #include <memory>
@@ -27,23 +28,68 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The prefix of the names in these files: the family's, or an end of it, as files of a model
-/// without its head have.
+/// The prefix of the names in these files: the family's, or without its first part, as files of a
+/// model without its head have.
 std::string prefix_in(const TensorSource& source, const Family& family,
                       const io::ModelConfig& model) {
   const std::vector<TensorRule> rules = family.tensors(model);
-  const auto rule = std::ranges::find(rules, true, &TensorRule::prefixed);
-  std::string_view prefix = family.prefix;
-  while (rule != rules.end()) {
-    if (source.has(std::string(prefix) + rule->tensor)) {
-      return std::string(prefix);
-    }
-    if (prefix.empty()) {
-      break;
-    }
-    prefix.remove_prefix(prefix.find('.') + 1);
+  const std::string whole(family.prefix);
+  const std::string base = whole.substr(whole.find('.') + 1);
+  const auto in_use = [&](const std::string& prefix) {
+    return std::ranges::any_of(rules, [&](const TensorRule& rule) {
+      return rule.prefixed && source.has(prefix + in_block(rule.tensor, 0));
+    });
+  };
+  return !in_use(whole) && in_use(base) ? base : whole;
+}
+
+bool equal_values(const TensorSource& source, const std::string& one, const std::string& other) {
+  const int64_t count = source.tensor(one).count();
+  if (source.tensor(one).shape != source.tensor(other).shape) {
+    return false;
   }
-  return std::string(family.prefix);
+  constexpr int64_t kMost = 1 << 20;
+  std::vector<float> a(static_cast<size_t>(std::min(kMost, count))), b(a.size());
+  for (int64_t done = 0; done < count; done += kMost) {
+    const Shape piece{std::min(kMost, count - done)};
+    source.read(one, done, Tensor(a.data(), DType::fp32, piece));
+    source.read(other, done, Tensor(b.data(), DType::fp32, piece));
+    if (!std::equal(a.begin(), a.begin() + piece[0], b.begin())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The name of the tensor of a parameter.
+std::string tensor_name(const Family& family, const io::ModelConfig& model,
+                        const std::string& prefix, std::string_view parameter) {
+  const std::vector<TensorRule> rules = family.tensors(model);
+  const auto rule = std::ranges::find(rules, parameter, &TensorRule::parameter);
+  return rule == rules.end() ? "" : (rule->prefixed ? prefix : "") + rule->tensor;
+}
+
+/// Where config.json ties the head to the embedding and the files disagree, the files count, as in
+/// transformers 5: a head alone is also the embedding, and a head with other values is not tied.
+/// Returns whether it is untied.
+bool untie_head(TensorSource& source, const Family& family, const std::string& prefix,
+                io::ModelConfig& model) {
+  if (!model.tie_embeddings) {
+    return false;
+  }
+  model.tie_embeddings = false;
+  const std::string head = tensor_name(family, model, prefix, "head.weight");
+  const std::string embedding = tensor_name(family, model, prefix, "embedding.token");
+  const bool is_convertible =
+      std::ranges::all_of(std::array{head, embedding}, [&](const std::string& name) {
+        return !source.has(name) || io::is_convertible(source.tensor(name).type);
+      });
+  model.tie_embeddings = !source.has(head) || !source.has(embedding) || !is_convertible ||
+                         equal_values(source, head, embedding);
+  if (source.has(head) && !source.has(embedding)) {
+    source.rename(head, embedding);
+  }
+  return !model.tie_embeddings;
 }
 
 /// The extents that a tensor has in the files: those of its place, and positions beyond --context.
@@ -81,6 +127,16 @@ void check_tensors(const TensorSource& source, const Layout& layout, int64_t unu
     if (!expected.contains(name) && !layout.ignores(name)) {
       extra.push_back(name);
     }
+  }
+  if (missing.size() == 1 && extra.empty() && wrong.empty()) {
+    const size_t head = layout.parameters().size() - 1;
+    check(layout.parameters()[head].name != "head.weight" ||
+              layout.tensor_of(layout.parameters()[head]).name != missing.front(),
+          "{} has no head ({}), as files of base models ({}), and config.json does not tie the "
+          "head to the embedding; import the whole model ({}), or set \"tie_word_embeddings\" to "
+          "true if its head is the embedding",
+          source.path().string(), io::quoted_text(missing.front()), layout.family().base,
+          layout.family().architecture);
   }
   std::string faults;
   const auto add = [&](const std::string& fault) {
@@ -356,7 +412,7 @@ ImportReport import_model(const ImportOptions& options) {
       fs::is_directory(options.from, ignored) ? options.from : options.from.parent_path();
   check(io::path_exists(options.from), "{} does not exist; name the directory of a model",
         options.from.string());
-  const TensorSource source(options.from);
+  TensorSource source(options.from);
   auto texts = read_texts(folder, report.notes);
   const ConfigJson json(texts.at(std::string(kConfigText)), (folder / "config.json").string());
   check_common_keys(json);
@@ -372,9 +428,23 @@ ImportReport import_model(const ImportOptions& options) {
   config.model.context = options.context > 0 ? options.context : positions;
   check_sizes(config.model, json.file());
   config.data.kind = "tokens";
-  const Layout layout(family, config.model, checked_specs(config, json.file()),
-                      prefix_in(source, family, config.model));
+  const std::string prefix = prefix_in(source, family, config.model);
+  if (untie_head(source, family, prefix, config.model)) {
+    Json changed = json.json();
+    changed["tie_word_embeddings"] = false;
+    texts[std::string(kConfigText)] = changed.dump(2) + "\n";
+    report.notes.push_back(fmt::format(
+        "{} says that the head is the embedding (\"tie_word_embeddings\"), and the files have both "
+        "with different values: the checkpoint has both, and says that they are not tied",
+        json.file()));
+  }
+  const Layout layout(family, config.model, checked_specs(config, json.file()), prefix);
   check_tensors(source, layout, positions - config.model.context);
+  if (const auto keys = keys_without_effect(json); !keys.empty()) {
+    report.notes.push_back(
+        fmt::format("{} has keys without effect on {}, here and in transformers: {}", json.file(),
+                    family.architecture, io::quoted_texts(keys)));
+  }
   if (!options.tokenizer) {
     io::remove_tokenizer(texts);
   }

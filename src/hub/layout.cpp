@@ -11,12 +11,6 @@ namespace {
 constexpr int64_t kFused = 3;  // query, key, value
 constexpr std::string_view kNumber = "{}";
 
-std::string with_number(std::string text, int64_t number) {
-  const size_t at = text.find(kNumber);
-  return at == std::string::npos ? text
-                                 : text.replace(at, kNumber.size(), fmt::format("{}", number));
-}
-
 /// The runs of a parameter with `rows` rows.
 std::vector<RowRun> runs_of(const TensorRule& rule, size_t parameter, int64_t rows) {
   if (rule.form != Form::fused) {
@@ -60,8 +54,8 @@ Layout::Layout(const Family& family, const io::ModelConfig& model,
     for (int64_t block = 0; block < (is_repeated(*rule) ? model.layers : 1); ++block) {
       for (auto one = rule; one != end; ++one) {
         TensorRule of_block = *one;
-        of_block.tensor = with_number(one->tensor, block);
-        of_block.parameter = with_number(one->parameter, block);
+        of_block.tensor = in_block(one->tensor, block);
+        of_block.parameter = in_block(one->parameter, block);
         add(of_block);
       }
     }
@@ -139,6 +133,12 @@ std::vector<sparse::ParameterSpec> specs_of(const io::ModelConfig& model) {
   }
   return model::parameters_of(model::make_layers(
       model, {.classes = model.vocabulary, .features = model.context, .rows = model.context}));
+}
+
+std::string in_block(std::string pattern, int64_t number) {
+  const size_t at = pattern.find(kNumber);
+  return at == std::string::npos ? pattern
+                                 : pattern.replace(at, kNumber.size(), fmt::format("{}", number));
 }
 
 bool matches(std::string_view pattern, std::string_view name) {

@@ -82,6 +82,8 @@ class Layout {
 void check_sizes(const io::ModelConfig& model, const std::string& file);
 /// Parameters of the network of `model`, whose vocabulary is set. Call check_sizes before.
 std::vector<sparse::ParameterSpec> specs_of(const io::ModelConfig& model);
+/// `pattern` with `number` in place of "{}".
+std::string in_block(std::string pattern, int64_t number);
 /// Whether `name` is `pattern` with a number in place of each "{}".
 bool matches(std::string_view pattern, std::string_view name);
 

@@ -88,11 +88,11 @@ const MaskedArray& TensorSource::masked_array(const SourceTensor& tensor) const 
   array_.reset();
   const int64_t count = tensor.count();
   std::vector<uint64_t> words(static_cast<size_t>(count + 63) / 64);
-  const std::string index = joined(tensor.name, kIndexSuffix);
+  const std::string index = joined(stored_name(tensor), kIndexSuffix);
   files_.read_bytes(index,
                     std::as_writable_bytes(std::span(words)).first(files_.tensor(index).bytes()));
   const bool clean = count % 64 == 0 || words.back() >> (count % 64) == 0;
-  const std::string values = joined(tensor.name, kValuesSuffix);
+  const std::string values = joined(stored_name(tensor), kValuesSuffix);
   const int64_t stored = files_.tensor(values).count();
   check(clean && sparse::count_ones(words) == stored,
         "{}: {} marks {} elements, and {} has {}; export the model again", files_.path().string(),
@@ -108,6 +108,14 @@ const MaskedArray& TensorSource::masked_array(const SourceTensor& tensor) const 
   return *array_;
 }
 
+void TensorSource::rename(const std::string& name, const std::string& other) {
+  require(renamed_.empty() && has(name) && !has(other), "one tensor gets a new name", name, other);
+  auto node = tensors_.extract(name);
+  node.key() = node.mapped().name = renamed_ = other;
+  stored_ = name;
+  tensors_.insert(std::move(node));
+}
+
 void TensorSource::read(const std::string& name, int64_t first, const Tensor& out,
                         std::span<uint8_t> kept) const {
   const SourceTensor& found = tensor(name);
@@ -115,7 +123,7 @@ void TensorSource::read(const std::string& name, int64_t first, const Tensor& ou
     masked_array(found).read(first, out, kept);
   } else {
     std::ranges::fill(kept, uint8_t{1});
-    files_.read(name, out, first);
+    files_.read(stored_name(found), out, first);
   }
   // fp32 holds all 16-bit values.
   if (io::same_bits(found.type) != out.dtype &&

@@ -46,6 +46,9 @@ class TensorSource {
   bool has(const std::string& name) const { return tensors_.contains(name); }
   const SourceTensor& tensor(const std::string& name) const { return tensors_.at(name); }
 
+  /// Gives a tensor another name.
+  void rename(const std::string& name, const std::string& other);
+
   /// Elements [first, first + out.count()) of a tensor of type F64, F32, F16 or BF16, as the type
   /// of `out`. `kept`: empty, or 1 for each element that the index keeps (of a dense tensor: for
   /// all), else 0. Of a masked tensor, mask and values stay in memory until another one is read.
@@ -56,7 +59,13 @@ class TensorSource {
   std::optional<SourceTensor> masked_tensor(const std::string& values) const;
   const MaskedArray& masked_array(const SourceTensor& tensor) const;
 
+  /// Its name in the files.
+  const std::string& stored_name(const SourceTensor& tensor) const {
+    return renamed_ == tensor.name ? stored_ : tensor.name;
+  }
+
   io::ShardedSafetensors files_;
+  std::string renamed_{}, stored_{};
   std::map<std::string, SourceTensor> tensors_{};
   mutable std::string opened_{};  ///< name of the masked tensor in `array_`
   mutable std::unique_ptr<MaskedArray> array_{};

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/files/raw_file.h"
 #include "io/safetensors/writer.h"
 #include "src/hub/export.h"
 #include "src/hub/families/family.h"
@@ -125,7 +126,7 @@ TEST(BadModels, ConfigsOfOtherNetworksAreNamed) {
            {with("n_head", "5"),
             "config.json describes a network that espalier does not run: model.width = 24 is not "
             "divisible by model.heads = 5"},
-           {with("tie_word_embeddings", "false"), "missing: \"lm_head.weight\""},
+           {with("tie_word_embeddings", "false"), "has no head (\"lm_head.weight\")"},
            {with("activation_function", "\"quick_gelu\""),
             "\"activation_function\": \"quick_gelu\" is not supported"},
            {with("quantization_config", R"({"bits": 4})"),
@@ -154,13 +155,16 @@ TEST(BadModels, RotationsThatContradictEachOther) {
            std::tuple("GPTNeoXForCausalLM", "rope_parameters", R"({"partial_rotary_factor": 0.5})",
                       "\"rope_parameters.partial_rotary_factor\": 0.5 is not"),
            std::tuple("LlamaForCausalLM", "rope_parameters", R"({"rope_theta": 7})",
-                      "the base of rope_parameters is 7; remove one of the two"),
+                      "the base of rotary positions is 7 elsewhere; remove one"),
            std::tuple("LlamaForCausalLM", "rope_scaling",
                       R"({"type": "linear", "factor": 2, "rope_theta": 7})",
-                      "\"rope_scaling.rope_theta\": 7 is not"),
-           std::tuple("Qwen2ForCausalLM", "rope_parameters",
-                      R"({"rope_type": "linear", "factor": 2})",
-                      "rope_scaling is {\"rope_type\":\"default\"}; remove one of the two"),
+                      "the base of rotary positions is 7 elsewhere; remove one"),
+           std::tuple("LlamaForCausalLM", "rope_parameters",
+                      R"({"rope_type": "linear", "factor": 2})", "; remove one of the two"),
+           std::tuple("LlamaForCausalLM", "rope_parameters",
+                      R"({"full_attention": {}, "factor": 2})", "all layers rotate alike"),
+           std::tuple("Gemma3ForCausalLM", "rope_parameters", R"({"rope_theta": 7})",
+                      "it needs \"full_attention\" and \"sliding_attention\""),
        }) {
     expect_config_refused(config_with(architecture, key, value), words);
   }
@@ -171,6 +175,146 @@ TEST(BadModels, RotationsThatContradictEachOther) {
   const ConfigJson json(both, "config.json");
   family_of(json).read(json, model);
   EXPECT_EQ(model.rotary_factor, 2);
+}
+
+io::ModelConfig network_of(const std::string& config) {
+  io::ModelConfig model;
+  const ConfigJson json(config, "config.json");
+  family_of(json).read(json, model);
+  return model;
+}
+
+/// With a member in addition.
+std::string also(std::string config, const std::string& member) {
+  return config.replace(config.rfind('}'), 1, ", " + member + "}");
+}
+
+/// The forms that transformers 5 reads, and which of two places has priority there.
+TEST(TransformersFive, PlacesOfRotaryKeys) {
+  // The base beside rope_parameters, and a rope_scaling that is empty.
+  for (const char* more : {"\"rope_scaling\": null", "\"rope_scaling\": {}", "\"a\": 1"}) {
+    const io::ModelConfig model =
+        network_of(also(config_with("Qwen2ForCausalLM", "rope_parameters",
+                                    R"({"rope_type": "linear", "factor": 2})"),
+                        more));
+    EXPECT_EQ(model.rotary_scaling, "linear") << more;
+    EXPECT_EQ(model.rotary_base, 1'000'000) << more;
+  }
+  // The former context of the top level counts, except in Gemma 3; without any, all positions.
+  const std::string top = "\"original_max_position_embeddings\": 4";
+  for (const auto& [architecture, scaling, context] :
+       {std::tuple("LlamaForCausalLM", R"({"rope_type": "llama3", "factor": 2,
+          "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8})",
+                   4),
+        std::tuple("GPTNeoXForCausalLM", R"({"rope_type": "yarn", "factor": 2})", 4),
+        std::tuple("Gemma3ForCausalLM", R"({"rope_type": "yarn", "factor": 2,
+          "original_max_position_embeddings": 8})",
+                   8)}) {
+    EXPECT_EQ(
+        network_of(also(config_with(architecture, "rope_scaling", scaling), top)).rotary_context,
+        context)
+        << architecture;
+  }
+  EXPECT_EQ(network_of(config_with("MistralForCausalLM", "rope_scaling",
+                                   R"({"type": "yarn", "factor": 2})"))
+                .rotary_context,
+            64);
+  // 0.1 m ln 4 + 1, divided.
+  EXPECT_NEAR(network_of(config_with("MistralForCausalLM", "rope_scaling",
+                                     R"({"type": "yarn", "factor": 4, "mscale": 1.0,
+                                         "mscale_all_dim": 0.5})"))
+                  .rotary_gain,
+              1.138629 / 1.069315, 1e-5);
+}
+
+TEST(GemmaOne, GeluIsTheApproximation) {
+  EXPECT_EQ(network_of(config_with("GemmaForCausalLM", "hidden_act", "\"gelu\"")).activation,
+            "gelu");
+  EXPECT_EQ(network_of(config_with("LlamaForCausalLM", "hidden_act", "\"gelu\"")).activation,
+            "gelu_erf");
+}
+
+TEST(BadModels, KeysThatChangeTheNetworkAreNamed) {
+  for (const auto& [key, value] :
+       {std::pair("is_causal", "false"), std::pair("is_causal", "null"),
+        std::pair("pruned_heads", R"({"0": [1]})"), std::pair("per_layer_config", R"({"0": {}})"),
+        std::pair("transformers_weights", "\"other.safetensors\""), std::pair("hidden_size", "48"),
+        std::pair("num_hidden_layers", "1"), std::pair("max_position_embeddings", "8")}) {
+    expect_config_refused(config_with(kGpt2, key, value), fmt::format("\"{}\": ", key));
+  }
+  expect_config_refused(config_with("GPTNeoXForCausalLM", "head_dim", "5"), "\"head_dim\": 5 is");
+}
+
+TEST(ImportNotes, KeysWithoutEffectAreNamed) {
+  const TempDir dir;
+  const std::string config =
+      also(config_with(kGpt2, "logits_scaling", "2"), R"("use_cache": true, "x": null)");
+  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  EXPECT_THAT(import_model({.from = dir / "hub", .to = dir / "x.h5", .tokenizer = false}).notes,
+              ::testing::Contains(HasSubstr("transformers: \"logits_scaling\"")));
+}
+
+/// Of a model whose config.json ties the head to the embedding.
+struct TiedCase {
+  std::string architecture, embedding, head;
+};
+
+class TiedHead : public ::testing::TestWithParam<TiedCase> {};
+
+TEST_P(TiedHead, TheFilesCount) {
+  const auto& [architecture, embedding, head] = GetParam();
+  const std::string config = config_with(architecture, "tie_word_embeddings", "true");
+  const MadeTensors made = make_tensors(config, Type::bf16);
+  const auto imported = [&](const TempDir& dir, const MadeTensors& tensors) {
+    write_model(dir / "hub", config, tensors);
+    const auto notes =
+        import_model({.from = dir / "hub", .to = dir / "x.h5", .tokenizer = false}).notes;
+    export_model({.from = dir / "x.h5", .to = dir / "back"});
+    return notes;
+  };
+  {  // a head of its own
+    const TempDir dir;
+    MadeTensors tensors = made;
+    tensors[head] = tensors[embedding];
+    tensors[head].bytes.back() ^= std::byte{1};
+    EXPECT_THAT(imported(dir, tensors), ::testing::Contains(HasSubstr("they are not tied")));
+    EXPECT_EQ(difference(tensors, read_model(dir / "back")), "");
+    const ConfigJson json(io::read_text(dir / "back/config.json", "config"), "config.json");
+    EXPECT_FALSE(json.flag("tie_word_embeddings", true));
+  }
+  {  // only the head
+    const TempDir dir;
+    MadeTensors tensors = made;
+    tensors[head] = tensors[embedding];
+    tensors.erase(embedding);
+    imported(dir, tensors);
+    EXPECT_EQ(difference(made, read_model(dir / "back")), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, TiedHead,
+    ::testing::Values(
+        TiedCase{kGpt2, "transformer.wte.weight", "lm_head.weight"},
+        TiedCase{"OPTForCausalLM", "model.decoder.embed_tokens.weight", "lm_head.weight"},
+        TiedCase{"GPTNeoXForCausalLM", "gpt_neox.embed_in.weight", "embed_out.weight"},
+        TiedCase{"LlamaForCausalLM", "model.embed_tokens.weight", "lm_head.weight"},
+        TiedCase{"GemmaForCausalLM", "model.embed_tokens.weight", "lm_head.weight"}),
+    [](const auto& row) { return row.param.architecture; });
+
+/// Base models have no head: of a tied one it is the embedding, else the error says so.
+TEST(BaseModels, NeedATiedHead) {
+  const std::string tied = config_with("GemmaForCausalLM", "architectures", R"(["GemmaModel"])");
+  const TempDir dir;
+  write_model(dir / "hub", tied, make_tensors(tied, Type::f32));
+  EXPECT_EQ(import_model({.from = dir / "hub", .to = dir / "x.h5"}).architecture,
+            "GemmaForCausalLM");
+  const std::string untied = config_with("LlamaForCausalLM", "architectures", R"(["LlamaModel"])");
+  MadeTensors tensors = make_tensors(untied, Type::f32);
+  tensors.erase("lm_head.weight");
+  const TempDir other;
+  write_model(other / "hub", untied, tensors);
+  expect_refused(other, "has no head (\"lm_head.weight\"), as files of base models (LlamaModel)");
 }
 
 /// transformers 5 keeps the share of rotated features beside the base.
@@ -207,9 +351,10 @@ TEST(RopeScaling, WithoutItsNumbersIsRefused) {
   for (const auto& [scaling, words] : {
            std::pair(R"({"rope_type": "linear"})", "has no \"factor\", which type linear needs"),
            std::pair(R"({"factor": 2})", "has no \"rope_type\""),
-           std::pair(R"({"rope_type": "llama3", "factor": 2, "low_freq_factor": 1,
-                         "high_freq_factor": 4})",
-                     "has no \"original_max_position_embeddings\""),
+           std::pair(R"({"rope_type": "llama3", "factor": 2, "low_freq_factor": 1})",
+                     "has no \"high_freq_factor\""),
+           std::pair(R"({"rope_type": "yarn", "factor": 2, "attention_factor": 0})",
+                     "\"rope_scaling.attention_factor\": 0 is not supported"),
        }) {
     expect_config_refused(config_with("LlamaForCausalLM", "rope_scaling", scaling), words);
   }

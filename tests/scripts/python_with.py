@@ -39,6 +39,22 @@ def python_with(imports, packages, venv, variable):
     return python if works(python, imports) else skip(f"{python} fails at: {imports}")
 
 
+def folder_with(python, packages, folder, variable):
+    """Path for PYTHONPATH with packages of one version: that of the environment variable, or `folder`, which pip makes.
+    A first package "--no-deps" leaves out what they require. Fails if pip does."""
+    folder = pathlib.Path(folder)
+    if chosen := os.environ.get(variable):
+        return chosen
+    if not folder.is_dir():
+        try:
+            subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target",
+                            f"{folder}.new", *packages], check=True)
+        except subprocess.CalledProcessError as failure:
+            sys.exit(f"{failure}; set {variable} to a folder with {' '.join(packages)}")
+        os.rename(f"{folder}.new", folder)
+    return str(folder)
+
+
 def restart_with(imports, packages, venv, variable):
     """Runs this script again, with the argument --inside, under that Python; returns there."""
     if "--inside" not in sys.argv:

@@ -40,6 +40,7 @@ struct Family {
   std::string_view name;  ///< `model_type` of config.json
   std::string_view help;
   std::string_view architecture;  ///< the entry of `architectures`
+  std::string_view base;          ///< that of the model without its head
   std::string_view prefix;        ///< of tensor names; files of a base model lack it
   /// Sets [model], without its context. Throws Failure that names a key that is not supported.
   void (*read)(const ConfigJson& json, io::ModelConfig& model) = nullptr;
@@ -63,5 +64,7 @@ const Family& family_of(const io::ModelConfig& model);
 
 /// Throws Failure for keys that no family supports, such as quantization_config.
 void check_common_keys(const ConfigJson& json);
+/// The keys that neither the family has read nor transformers reads for such a model.
+std::vector<std::string> keys_without_effect(const ConfigJson& json);
 
 }  // namespace espalier::hub

@@ -8,12 +8,16 @@ constexpr LlamaLike kLikeGemma{.family = "gemma",
                                .architecture = "GemmaForCausalLM",
                                .type = "gemma",
                                .activation = "gelu",
+                               .kv_heads = 16,
                                .plus_one = true};
 
 void read_gemma(const ConfigJson& json, io::ModelConfig& model) {
   read_llama(json, kLikeGemma, true, model);
   constexpr int64_t kHeadWidth = 256;  // where the key is missing
   model.head_width = json.number("head_dim", kHeadWidth);
+  if (model.activation == "gelu_erf") {  // of the first files, which mean the approximation
+    model.activation = "gelu";
+  }
   json.only("use_bidirectional_attention", false, "attention is causal");
 }
 
@@ -30,6 +34,7 @@ const Family kGemma{
     .name = "gemma",
     .help = "Gemma 1",
     .architecture = kLikeGemma.architecture,
+    .base = "GemmaModel",
     .prefix = "model.",
     .read = read_gemma,
     .positions_key = "max_position_embeddings",

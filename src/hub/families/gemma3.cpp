@@ -12,6 +12,8 @@ constexpr LlamaLike kLikeGemma3{.family = "gemma3",
                                 .architecture = "Gemma3ForCausalLM",
                                 .type = "gemma3_text",
                                 .activation = "gelu",
+                                .activation_key = "hidden_activation",
+                                .kv_heads = 4,
                                 .head_norm = true,
                                 .rotary_base = 1'000'000,
                                 .plus_one = true,
@@ -52,14 +54,14 @@ void read_windows(const ConfigJson& json, io::ModelConfig& model) {
 
 void read_gemma3(const ConfigJson& json, io::ModelConfig& model) {
   constexpr double kLocalBase = 10'000;  // these stand for missing keys
-  constexpr int64_t kHeadWidth = 256, kKeyHeads = 4;
+  constexpr int64_t kHeadWidth = 256;
   read_llama(json, kLikeGemma3, true, model);
   model.head_width = json.number("head_dim", kHeadWidth);
-  model.kv_heads = json.number("num_key_value_heads", kKeyHeads);
-  model.activation = activation_in(json, "hidden_activation", "gelu");
   read_windows(json, model);
   const ConfigJson sliding = json.part("rope_parameters").part("sliding_attention");
-  sliding.only("rope_type", "default", "rotary positions of layers with a window are not scaled");
+  for (const char* key : {"rope_type", "type"}) {
+    sliding.only(key, "default", "rotary positions of layers with a window are not scaled");
+  }
   const double local =
       positive_in(sliding, "rope_theta", positive_in(json, "rope_local_base_freq", kLocalBase));
   model.local_rotary_base = model.window > 0 ? local : 0;
@@ -78,8 +80,11 @@ Json write_gemma3(const io::ModelConfig& model) {
   json["final_logit_softcapping"] = nullptr;
   const double scalar = 1 / (model.attention_scale * model.attention_scale);
   const double whole = std::round(scalar);
-  const bool is_whole = std::abs(scalar - whole) < 1e-6 * scalar;
-  json["query_pre_attn_scalar"] = is_whole ? Json(static_cast<int64_t>(whole)) : Json(scalar);
+  check(std::abs(scalar - whole) < 1e-6 * scalar,
+        "model.attention_scale = {:.6g} is no 1 / sqrt of a whole number, which transformers needs "
+        "(query_pre_attn_scalar); export plain arrays with -o FILE.h5",
+        model.attention_scale);
+  json["query_pre_attn_scalar"] = static_cast<int64_t>(whole);
   json["sliding_window"] = model.window > 0 ? model.window : kHubWindow;
   json["layer_types"] = Json::array();
   for (int64_t i = 0; i < model.layers; ++i) {
@@ -100,6 +105,7 @@ const Family kGemma3{
     .name = "gemma3_text",
     .help = "Gemma 3, text models",
     .architecture = kLikeGemma3.architecture,
+    .base = "Gemma3TextModel",
     .prefix = "model.",
     .read = read_gemma3,
     .positions_key = "max_position_embeddings",

@@ -15,6 +15,16 @@ void read_gpt2(const ConfigJson& json, io::ModelConfig& model) {
   model.width = json.number("n_embd", 768);
   model.vocabulary = json.number("vocab_size", 50257);
   model.tie_embeddings = json.flag("tie_word_embeddings", true);
+  // Other names of the same numbers in transformers, which take precedence there.
+  const auto alias = [&json](const std::string& other, const std::string& key, int64_t value) {
+    json.only(other, value, fmt::format("\"{}\" is {}; remove one of the two", key, value));
+  };
+  alias("num_hidden_layers", "n_layer", model.layers);
+  alias("num_attention_heads", "n_head", model.heads);
+  alias("hidden_size", "n_embd", model.width);
+  if (json.has("n_positions")) {
+    alias("max_position_embeddings", "n_positions", json.number("n_positions"));
+  }
   const int64_t inner = json.number("n_inner", kRatio * model.width);
   const std::string activation = activation_in(json, "activation_function", "gelu");
   const double epsilon = positive_in(json, "layer_norm_epsilon", kGptEpsilon);
@@ -93,6 +103,7 @@ extern const Family kGpt2;
 const Family kGpt2{.name = "gpt2",
                    .help = "GPT-2 and its relatives of any size",
                    .architecture = "GPT2LMHeadModel",
+                   .base = "GPT2Model",
                    .prefix = "transformer.",
                    .read = read_gpt2,
                    .positions_key = "n_positions",

@@ -14,6 +14,7 @@ const Family kLlama{
     .name = "llama",
     .help = "Llama 1 to 3, TinyLlama, SmolLM, and others of that form",
     .architecture = kLikeLlama.architecture,
+    .base = "LlamaModel",
     .prefix = "model.",
     .read = [](const ConfigJson& json,
                io::ModelConfig& model) { read_llama(json, kLikeLlama, false, model); },

@@ -7,7 +7,8 @@ namespace {
 constexpr LlamaLike kLikeMistral{.family = "mistral",
                                  .architecture = "MistralForCausalLM",
                                  .type = "mistral",
-                                 .activation = "silu"};
+                                 .activation = "silu",
+                                 .kv_heads = 8};
 
 void read_mistral(const ConfigJson& json, io::ModelConfig& model) {
   read_llama(json, kLikeMistral, false, model);
@@ -28,6 +29,7 @@ const Family kMistral{
     .name = "mistral",
     .help = "Mistral, with or without a window of attention",
     .architecture = kLikeMistral.architecture,
+    .base = "MistralModel",
     .prefix = "model.",
     .read = read_mistral,
     .positions_key = "max_position_embeddings",

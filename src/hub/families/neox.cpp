@@ -21,11 +21,16 @@ void read_neox(const ConfigJson& json, io::ModelConfig& model) {
   model.rotary_share = positive_in(json, "rotary_pct",
                                    positive_in(json.part("rope_parameters"),  // transformers 5
                                                "partial_rotary_factor", kNeoxShare));
-  read_rotary(json, model, "rotary_emb_base");
+  read_rotary(json, model, {.base_key = "rotary_emb_base"});
   const std::string why =
       fmt::format("the share of rotary_pct is {}; remove one of the two", model.rotary_share);
   json.only("partial_rotary_factor", model.rotary_share, why);
-  json.part("rope_parameters").only("partial_rotary_factor", model.rotary_share, why);
+  for (const char* part : {"rope_parameters", "rope_scaling"}) {
+    json.part(part).only("partial_rotary_factor", model.rotary_share, why);
+  }
+  if (model.width % model.heads == 0) {
+    json.only("head_dim", model.width / model.heads, "heads divide the width");
+  }
   model.residual = json.flag("use_parallel_residual", true) ? "auto" : "sequential";
   model.biases = json.flag("attention_bias", true) ? "auto" : "mlp";
 }
@@ -101,6 +106,7 @@ extern const Family kNeox;
 const Family kNeox{.name = "gpt_neox",
                    .help = "GPT-NeoX, Pythia",
                    .architecture = "GPTNeoXForCausalLM",
+                   .base = "GPTNeoXModel",
                    .prefix = "gpt_neox.",
                    .read = read_neox,
                    .positions_key = "max_position_embeddings",

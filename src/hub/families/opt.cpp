@@ -90,6 +90,7 @@ extern const Family kOpt;
 const Family kOpt{.name = "opt",
                   .help = "OPT, except 350M",
                   .architecture = "OPTForCausalLM",
+                  .base = "OPTModel",
                   .prefix = "model.decoder.",
                   .read = read_opt,
                   .positions_key = "max_position_embeddings",

@@ -8,6 +8,7 @@ constexpr LlamaLike kLikeQwen2{.family = "qwen2",
                                .architecture = "Qwen2ForCausalLM",
                                .type = "qwen2",
                                .activation = "silu",
+                               .kv_heads = 32,
                                .bias = true};
 
 void read_qwen2(const ConfigJson& json, io::ModelConfig& model) {
@@ -28,6 +29,7 @@ const Family kQwen2{
     .name = "qwen2",
     .help = "Qwen 2 and 2.5",
     .architecture = kLikeQwen2.architecture,
+    .base = "Qwen2Model",
     .prefix = "model.",
     .read = read_qwen2,
     .positions_key = "max_position_embeddings",

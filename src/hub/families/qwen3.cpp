@@ -8,6 +8,7 @@ constexpr LlamaLike kLikeQwen3{.family = "qwen3",
                                .architecture = "Qwen3ForCausalLM",
                                .type = "qwen3",
                                .activation = "silu",
+                               .kv_heads = 32,
                                .head_norm = true};
 
 void read_qwen3(const ConfigJson& json, io::ModelConfig& model) {
@@ -31,6 +32,7 @@ const Family kQwen3{
     .name = "qwen3",
     .help = "Qwen 3, dense models",
     .architecture = kLikeQwen3.architecture,
+    .base = "Qwen3Model",
     .prefix = "model.",
     .read = read_qwen3,
     .positions_key = "max_position_embeddings",

@@ -1,4 +1,5 @@
 #include <array>
+#include <set>
 
 #include "src/config/limits.h"
 #include "src/hub/families/family.h"
@@ -40,7 +41,9 @@ const Family& family_of(const ConfigJson& json) {
         "model as save_pretrained writes it",
         json.file());
   for (const Family* family : families()) {
-    if (architecture.empty() ? family->name == type : family->architecture == architecture) {
+    if (architecture.empty()
+            ? family->name == type
+            : family->architecture == architecture || family->base == architecture) {
       if (!type.empty() && type != family->name) {  // transformers' Auto classes read it
         json.refuse("model_type", fmt::format("\"architectures\" has {}, whose type is \"{}\"",
                                               architecture, family->name));
@@ -76,6 +79,81 @@ void check_common_keys(const ConfigJson& json) {
   }
   json.only("is_encoder_decoder", false, "only decoders are read");
   json.only("add_cross_attention", false, "blocks have no attention to another sequence");
+  json.only("is_causal", true, "attention is causal");
+  if (json.has_members("pruned_heads")) {
+    json.refuse("pruned_heads", "all blocks have all heads");
+  }
+  for (const char* key : {"per_layer_config", "transformers_weights"}) {
+    if (json.has(key)) {
+      json.refuse(key, "all blocks are alike, and weights are in model.safetensors or its shards");
+    }
+  }
+}
+
+std::vector<std::string> keys_without_effect(const ConfigJson& json) {
+  // Keys of every model, and keys that matter only in training, in other tasks or in generation.
+  static const std::set<std::string_view> kKnown{"_attn_implementation_autoset",
+                                                 "_commit_hash",
+                                                 "_flash_attn_2_enabled",
+                                                 "_model_name_or_path",
+                                                 "_name_or_path",
+                                                 "_sliding_window_pattern",
+                                                 "activation_dropout",
+                                                 "architectures",
+                                                 "attention_dropout",
+                                                 "attn_implementation",
+                                                 "attn_pdrop",
+                                                 "auto_map",
+                                                 "bos_token_id",
+                                                 "cache_implementation",
+                                                 "chunk_size_feed_forward",
+                                                 "classifier_dropout",
+                                                 "cross_attention_hidden_size",
+                                                 "dropout",
+                                                 "dtype",
+                                                 "embd_pdrop",
+                                                 "eos_token_id",
+                                                 "finetuning_task",
+                                                 "gradient_checkpointing",
+                                                 "hidden_dropout",
+                                                 "id2label",
+                                                 "init_std",
+                                                 "initializer_range",
+                                                 "is_decoder",
+                                                 "label2id",
+                                                 "layerdrop",
+                                                 "model_max_length",
+                                                 "model_type",
+                                                 "n_ctx",
+                                                 "name_or_path",
+                                                 "num_labels",
+                                                 "output_attentions",
+                                                 "output_hidden_states",
+                                                 "output_past",
+                                                 "pad_token_id",
+                                                 "prefix",
+                                                 "pretraining_tp",
+                                                 "problem_type",
+                                                 "reorder_and_upcast_attn",
+                                                 "resid_pdrop",
+                                                 "return_dict",
+                                                 "summary_activation",
+                                                 "summary_first_dropout",
+                                                 "summary_proj_to_labels",
+                                                 "summary_type",
+                                                 "summary_use_proj",
+                                                 "task_specific_params",
+                                                 "tie_encoder_decoder",
+                                                 "tokenizer_class",
+                                                 "torch_dtype",
+                                                 "torchscript",
+                                                 "transformers_version",
+                                                 "unk_token_id",
+                                                 "use_bfloat16",
+                                                 "use_cache"};
+  std::vector<std::string> keys = json.unread();
+  std::erase_if(keys, [](const std::string& key) { return kKnown.contains(key); });
+  return keys;
 }
 
 }  // namespace espalier::hub

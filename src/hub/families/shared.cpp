@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 namespace espalier::hub {
@@ -17,11 +18,38 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kActivati
      {"gelu_new", "gelu"},
      {"gelu_fast", "gelu"}}};
 
-/// The member of the config that scales rotary positions.
+/// Throws Failure unless all of the keys are there.
+void check_has(const ConfigJson& scaling, const std::string& type,
+               std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    check(scaling.has(key),
+          "{}: the scaling of rotary positions has no \"{}\", which type {} needs; "
+          "download config.json again",
+          scaling.file(), key, type);
+  }
+}
+
+/// attention_factor of yarn; 0: its default.
+double yarn_gain(const ConfigJson& scaling, double factor) {
+  if (scaling.has("attention_factor")) {
+    return positive_in(scaling, "attention_factor", 1);
+  }
+  const double one = scaling.real("mscale", 0), all = scaling.real("mscale_all_dim", 0);
+  if (one == 0 || all == 0) {
+    return 0;
+  }
+  const double growth = factor > 1 ? 0.1 * std::log(factor) : 0;
+  if (one * growth + 1 <= 0 || all * growth + 1 <= 0) {
+    scaling.refuse("mscale", "the gain of rotary positions must be above 0");
+  }
+  return (one * growth + 1) / (all * growth + 1);
+}
+
+/// The member of the config that scales rotary positions. `old_context`: from another place, which
+/// has priority; 0: none.
 void read_scaling(const ConfigJson& scaling, const std::string& type, const ConfigJson& json,
-                  io::ModelConfig& model) {
+                  int64_t old_context, io::ModelConfig& model) {
   constexpr double kYarnHigh = 32;
-  const auto positions = static_cast<double>(json.number("max_position_embeddings", 1));
   if (type == "default") {
     check(scaling.has("rope_type") || scaling.has("type") || !scaling.has("factor"),
           "{}: the scaling of rotary positions has no \"rope_type\"; download config.json again",
@@ -32,33 +60,28 @@ void read_scaling(const ConfigJson& scaling, const std::string& type, const Conf
     scaling.refuse(scaling.has("rope_type") ? "rope_type" : "type",
                    "rotary positions are scaled by linear, llama3 or yarn");
   }
-  std::vector<const char*> needed{"factor"};
-  if (type == "llama3") {
-    needed.insert(needed.end(),
-                  {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
-  }
-  for (const char* key : needed) {
-    check(scaling.has(key),
-          "{}: the scaling of rotary positions has no \"{}\", which type {} needs; "
-          "download config.json again",
-          json.file(), key, type);
-  }
+  check_has(scaling, type, {"factor"});
   model.rotary_scaling = type;
-  model.rotary_factor = scaling.real("factor", 1);
-  model.rotary_context =
-      scaling.number("original_max_position_embeddings", static_cast<int64_t>(positions));
+  model.rotary_factor = positive_in(scaling, "factor", 1);
+  if (type == "linear") {
+    return;
+  }
+  if (scaling.is_null("original_max_position_embeddings")) {
+    scaling.refuse("original_max_position_embeddings", "it must be a number, or missing");
+  }
+  model.rotary_context = old_context > 0 ? old_context
+                                         : scaling.number("original_max_position_embeddings",
+                                                          json.number("max_position_embeddings"));
   if (type == "llama3") {
-    model.rotary_low = scaling.real("low_freq_factor", 1);
-    model.rotary_high = scaling.real("high_freq_factor", 4);
-  } else if (type == "yarn") {
-    model.rotary_low = scaling.real("beta_slow", 1);
-    model.rotary_high = scaling.real("beta_fast", kYarnHigh);
-    model.rotary_gain = scaling.real("attention_factor", 0);
-    for (const char* key : {"mscale", "mscale_all_dim"}) {
-      if (scaling.has(key)) {
-        scaling.refuse(key, "the gain of yarn is attention_factor or its default");
-      }
-    }
+    check_has(scaling, type, {"low_freq_factor", "high_freq_factor"});
+    model.rotary_low = positive_in(scaling, "low_freq_factor", 1);
+    model.rotary_high = positive_in(scaling, "high_freq_factor", 4);
+  } else {
+    // 0 is the default, as in transformers.
+    const double low = scaling.real("beta_slow", 0), high = scaling.real("beta_fast", 0);
+    model.rotary_low = low != 0 ? low : 1;
+    model.rotary_high = high != 0 ? high : kYarnHigh;
+    model.rotary_gain = yarn_gain(scaling, model.rotary_factor);
     scaling.only("truncate", true, "the ends of the scaled range are whole numbers");
   }
 }
@@ -79,6 +102,9 @@ Json plain_scaling(const ConfigJson& scaling) {
 std::string activation_in(const ConfigJson& json, const std::string& key,
                           const std::string& missing) {
   if (!json.has(key)) {
+    if (json.is_null(key)) {
+      json.refuse(key, "it must be the name of a function, or missing");
+    }
     return missing;
   }
   const std::string name = json.word(key, "");
@@ -103,7 +129,7 @@ std::string activation_name(std::string_view activation) {
 
 double positive_in(const ConfigJson& json, const std::string& key, double missing) {
   const double value = json.real(key, missing);
-  if (value <= 0) {
+  if (value <= 0 || json.is_null(key)) {
     json.refuse(key, "it must be above 0");
   }
   return value;
@@ -117,38 +143,57 @@ void read_sizes(const ConfigJson& json, io::ModelConfig& model) {
   model.vocabulary = json.number("vocab_size");
 }
 
-void read_rotary(const ConfigJson& json, io::ModelConfig& model, const std::string& base_key,
-                 double missing_base) {
-  // transformers 5 joins both members in rope_parameters.
-  const bool joined = json.has("rope_parameters");
+void read_rotary(const ConfigJson& json, io::ModelConfig& model, const RotaryKeys& keys) {
+  // transformers 5 joins base and scaling in rope_parameters. It reads the older keys too.
+  const bool joined = json.has_members("rope_parameters");
+  const bool older = json.has_members("rope_scaling");
   ConfigJson scaling = json.part(joined ? "rope_parameters" : "rope_scaling");
-  if (joined && scaling.has("full_attention")) {  // each kind of layer has its own
-    scaling = scaling.part("full_attention");
-  }
-  const double base = json.real(base_key, missing_base);
-  model.rotary_base = joined ? scaling.real("rope_theta", base) : base;
-  // Versions of transformers differ in which of several places counts.
-  const std::string why = fmt::format("the base of {} is {}; remove one of the two",
-                                      joined ? "rope_parameters" : base_key, model.rotary_base);
-  json.only(base_key, model.rotary_base, why);
-  json.only("rope_theta", model.rotary_base, why);
-  scaling.only("rope_theta", model.rotary_base, why);
-  const bool older_keys = json.json().contains("rope_scaling") || json.has(base_key);
-  if (joined && older_keys) {  // objects with equal members in any order are equal
-    const nlohmann::json older = plain_scaling(json.part("rope_scaling"));
-    if (older != nlohmann::json(plain_scaling(scaling))) {
+  if (joined && keys.by_layer_type) {
+    if (!scaling.has("full_attention") && !scaling.has("sliding_attention")) {
       json.refuse("rope_parameters",
-                  fmt::format("rope_scaling is {}; remove one of the two", older.dump()));
+                  "it needs \"full_attention\" and \"sliding_attention\", which each hold the "
+                  "parameters of such layers");
+    }
+    scaling = scaling.part("full_attention");
+  } else if (joined) {
+    for (const char* type : {"full_attention", "sliding_attention"}) {
+      if (scaling.has(type)) {
+        scaling.refuse(type, "all layers rotate alike: move its members to rope_parameters");
+      }
     }
   }
-  check(model.rotary_base > 0, "{}: \"{}\" must be above 0; correct config.json", json.file(),
-        base_key);
-  const std::string older = scaling.word("type", "default");
-  const std::string type = scaling.word("rope_type", older);
-  if (scaling.has("type") && type != older) {  // which of them counts depends on the family
+  const double base = positive_in(json, keys.base_key, keys.missing_base);
+  model.rotary_base = positive_in(scaling, "rope_theta", base);
+  // Versions of transformers differ in which of several places counts.
+  const std::string why =
+      fmt::format("the base of rotary positions is {} elsewhere; remove one", model.rotary_base);
+  json.only(keys.base_key, model.rotary_base, why);
+  json.only("rope_theta", model.rotary_base, why);
+  if (joined && older) {  // objects with equal members in any order are equal
+    const ConfigJson other = json.part("rope_scaling");
+    other.only("rope_theta", model.rotary_base, why);
+    if (!json.has(keys.base_key)) {
+      other.only("rope_theta", keys.missing_base, why);
+      scaling.only("rope_theta", keys.missing_base,
+                   fmt::format("with rope_scaling, the base is {}; remove rope_scaling", base));
+    }
+    const nlohmann::json plain = plain_scaling(other);
+    if (plain != nlohmann::json(plain_scaling(scaling))) {
+      json.refuse("rope_parameters",
+                  fmt::format("rope_scaling is {}; remove one of the two", plain.dump()));
+    }
+  }
+  const std::string other_type = scaling.word("type", "default");
+  const std::string type = scaling.word("rope_type", other_type);
+  if (scaling.has("type") && type != other_type) {  // which of them counts depends on the family
     scaling.refuse("type", fmt::format("\"rope_type\" is \"{}\": remove one of the two", type));
   }
-  read_scaling(scaling, type, json, model);
+  if (json.is_null("original_max_position_embeddings")) {
+    json.refuse("original_max_position_embeddings", "it must be a number, or missing");
+  }
+  const int64_t old_context =
+      keys.by_layer_type ? 0 : json.number("original_max_position_embeddings", 0);
+  read_scaling(scaling, type, json, old_context, model);
 }
 
 void write_rotary(const io::ModelConfig& model, Json& json, const std::string& base_key) {
@@ -233,15 +278,17 @@ void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::Mo
   model.kind = "decoder";
   model.family = like.family;
   read_sizes(json, model);
-  model.kv_heads = json.number("num_key_value_heads", model.heads);
+  const bool heads_alike = like.kv_heads == 0 || json.is_null("num_key_value_heads");
+  model.kv_heads = json.number("num_key_value_heads", heads_alike ? model.heads : like.kv_heads);
   model.head_width = json.number("head_dim", model.width / model.heads);
   model.norm_epsilon = positive_in(json, "rms_norm_eps", 1e-6);
   model.tie_embeddings = json.flag("tie_word_embeddings", tied);
-  model.activation = activation_in(json, "hidden_act", std::string(like.activation));
-  read_rotary(json, model, "rope_theta", like.rotary_base);
+  model.activation =
+      activation_in(json, std::string(like.activation_key), std::string(like.activation));
+  read_rotary(json, model, {.missing_base = like.rotary_base, .by_layer_type = like.post_norm});
   const ConfigJson joined = json.part("rope_parameters");
-  for (const ConfigJson& of :
-       {json, joined, joined.part("full_attention"), joined.part("sliding_attention")}) {
+  for (const ConfigJson& of : {json, json.part("rope_scaling"), joined,
+                               joined.part("full_attention"), joined.part("sliding_attention")}) {
     of.only("partial_rotary_factor", 1.0, "all features of a head are rotated");
   }
   json.only("mlp_bias", false, "MLPs have no biases");

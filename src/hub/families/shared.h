@@ -19,10 +19,14 @@ double positive_in(const ConfigJson& json, const std::string& key, double missin
 
 /// num_hidden_layers, num_attention_heads, hidden_size, intermediate_size, vocab_size.
 void read_sizes(const ConfigJson& json, io::ModelConfig& model);
-/// Rotary positions: rope_theta and rope_scaling, or rope_parameters. `base_key`: older name of
-/// rope_theta.
-void read_rotary(const ConfigJson& json, io::ModelConfig& model,
-                 const std::string& base_key = "rope_theta", double missing_base = 10'000);
+/// How a family names rotary positions.
+struct RotaryKeys {
+  std::string base_key = "rope_theta";  ///< older name of rope_parameters.rope_theta
+  double missing_base = 10'000;
+  bool by_layer_type = false;  ///< rope_parameters has a member for each type of layers (Gemma 3)
+};
+/// Rotary positions: rope_theta and rope_scaling of transformers 4, or rope_parameters of 5.
+void read_rotary(const ConfigJson& json, io::ModelConfig& model, const RotaryKeys& keys = {});
 /// Adds rope_theta and rope_scaling.
 void write_rotary(const io::ModelConfig& model, Json& json,
                   const std::string& base_key = "rope_theta");
@@ -41,7 +45,9 @@ struct LlamaLike {
   std::string_view architecture;  ///< "LlamaForCausalLM"
   std::string_view type;          ///< model_type
   std::string_view activation;    ///< its model.activation
-  bool bias = false;              ///< of queries, keys and values
+  std::string_view activation_key = "hidden_act";
+  int64_t kv_heads = 0;  ///< where num_key_value_heads is missing; 0: the number of heads
+  bool bias = false;     ///< of queries, keys and values
   bool head_norm = false;
   double rotary_base = 10'000;  ///< where rope_theta is missing
   bool plus_one = false;        ///< norms multiply by weight + 1
