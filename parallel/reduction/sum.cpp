@@ -19,12 +19,13 @@ template <class X, class Y, class Out>
 
 // The library is built for the oldest x86-64; the same loop is also compiled for newer vector units
 // and selected at run time. (Not by target_clones: its resolver runs before the sanitizers are
-// initialised.)
+// initialised.) Other processors have one loop.
 template <class X, class Y, class Out>
 struct Add {
   using Function = void(const X*, const Y*, Out*, int64_t);
 
   static void baseline(const X* x, const Y* y, Out* out, int64_t n) { add_loop(x, y, out, n); }
+#ifdef __x86_64__
   [[gnu::target("avx2")]] static void avx2(const X* x, const Y* y, Out* out, int64_t n) {
     add_loop(x, y, out, n);
   }
@@ -40,6 +41,9 @@ struct Add {
     }
     return __builtin_cpu_supports("avx2") ? avx2 : baseline;
   }
+#else
+  static Function* best() { return baseline; }
+#endif
   static void run(const X* x, const Y* y, Out* out, int64_t n) {
     static Function* const function = best();
     function(x, y, out, n);

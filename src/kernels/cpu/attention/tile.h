@@ -5,6 +5,7 @@
 // words. Compiled once per instruction set (see CMakeLists.txt); private to this folder.
 #include <cstdint>
 
+#include "src/kernels/cpu/simd/registers.h"
 #include "src/kernels/cpu/simd/vector.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
@@ -127,7 +128,7 @@ template <class Product, int Vectors>
 /// `Product::add(sum, word, b)` adds the product of b and the word, broadcast to all lanes.
 template <class Product>
 void tile_product(const TileProduct& t) {
-  constexpr int kWide = kLanes == 16 ? 4 : 2;  // 32 registers with AVX-512, 16 before
+  constexpr int kWide = kRegisters == 32 ? 4 : 2;
   int64_t j = 0;
   for (; j + kWide * kLanes <= t.n; j += kWide * kLanes) {
     tile_columns<Product, kWide>(t, j);

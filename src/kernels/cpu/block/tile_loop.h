@@ -2,12 +2,13 @@
 // The loop of tile.h for one kind of product: `Product::add(sum, b, a)` on one register.
 #include "src/kernels/cpu/block/tile.h"
 #include "src/kernels/cpu/simd/lanes.h"
+#include "src/kernels/cpu/simd/registers.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 
 using Lanes [[gnu::vector_size(4 * kLanes)]] = float;
 /// Registers for sums; the others hold one vector of b each, and the broadcast word.
-inline constexpr int kSumRegisters = kLanes == 16 ? 24 : 8;
+inline constexpr int kSumRegisters = kRegisters == 32 ? 24 : 8;
 
 /// A tile of `kRows` rows of `kVectors` registers.
 template <class Product, int kRows, int kVectors>
