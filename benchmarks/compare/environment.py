@@ -93,6 +93,7 @@ print(json.dumps(found))
         found = json.loads(probe.stdout.splitlines()[-1])
         self.python, self.versions, self.problems = python, found["versions"], found["problems"]
         if why:
+            say(f"benchmarks/peers/setup.sh failed: {why}")
             self.problems = {needs: f"could not be set up: {why}" for needs in self.problems}
 
     @staticmethod
