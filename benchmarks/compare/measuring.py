@@ -31,10 +31,13 @@ class Bench:
         self.program, self.peers, self.preset, self.inputs = program, peers, preset, inputs
         self.link, self.namespace, self.cores = link, namespace, cores
         self.scratch = inputs.folder.parent / "scratch"
+        self.extensions = (inputs.folder.parent / "extensions").resolve()
 
     def run(self, contender, seed, lr):
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
+        for lock in self.extensions.glob("**/lock"):  # of a run that was killed; the next one would wait for it
+            lock.unlink()
         begin = time.time()
         self.ranks = ranks(contender, self.preset)
         self.threads, self.steps = max(1, self.cores // self.ranks), own_preset(contender, self.preset)["steps"]
@@ -86,7 +89,8 @@ class Bench:
 
     def _environment(self):
         variables = {"OMP_NUM_THREADS": str(self.threads), "PYTHONPATH": str(ROOT / "benchmarks" / "peers"),
-                     "PYTHONDONTWRITEBYTECODE": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+                     "PYTHONDONTWRITEBYTECODE": "1", "TORCH_CPP_LOG_LEVEL": "ERROR",
+                     "TORCH_EXTENSIONS_DIR": str(self.extensions)}  # DeepSpeed compiles one at its first start
         if self.peers.python:
             variables["PEERS_PYTHON"] = self.peers.python
         if self.preset["device"] == "cpu":

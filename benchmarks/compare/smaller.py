@@ -14,7 +14,7 @@ import measuring
 import tuning
 
 ROUNDS = 3      # of timed runs
-TIMED_STEPS = 40
+TIMED_STEPS = 25
 TUNED = 2       # candidates that find their own rates
 PRUNED = "espalier-sparse"  # the pruned network whose time they have
 

@@ -12,7 +12,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 venv=${PEERS_VENV:-$here/.venv}
 python=${PEERS_PYTHON:-$venv/bin/python}
 check() { "$python" -c 'import h5py, numpy, torch; print("torch", torch.__version__, "numpy", numpy.__version__, "h5py", h5py.__version__)'; }
-deepspeed() { "$python" -c 'from importlib.metadata import version; print("deepspeed", version("deepspeed"))'; }
+deepspeed() {
+  "$python" -c 'from importlib.metadata import version; print("deepspeed", version("deepspeed"))' || return
+  [ -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] || {
+    echo "DeepSpeed compiles an extension at its first start: Python.h is missing; on Debian: apt-get install python3-dev" >&2
+    return 1
+  }
+}
 
 if [ -n "${PEERS_PYTHON:-}" ]; then check && deepspeed; exit; fi
 if [ -x "$python" ] && check 2>/dev/null && deepspeed 2>/dev/null; then exit; fi
@@ -35,7 +41,8 @@ if ! "$python" -c 'import torch' 2>/dev/null; then
 fi
 fetch numpy
 fetch h5py
-# Its setup reads the installed torch. Operators would be compiled at their first use; none is used here.
+# Its setup reads the installed torch. Operators are compiled at their first use: of those, runs on CPUs use
+# one, for messages through shared memory.
 fetch setuptools
 fetch wheel
 DS_BUILD_OPS=0 fetch --no-build-isolation deepspeed

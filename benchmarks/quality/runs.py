@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PROGRAM = str(ROOT / "build/src/cli/espalier")
+PROGRAM = os.environ.get("ESPALIER", str(ROOT / "build/src/cli/espalier"))
 SEEDS = [1, 2, 3]
 NANOGPT = {  # nanoGPT's setting for CPUs: 0.8 M parameters
     "model.kind": "gpt", "model.layers": 4, "model.heads": 4, "model.width": 128, "model.context": 64,
