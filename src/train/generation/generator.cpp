@@ -18,13 +18,21 @@ int64_t padded_tokens(int64_t count, int64_t context) {
   return count <= kFewTokens ? count : std::min((count + kStep - 1) / kStep * kStep, context);
 }
 
+/// Products with few rows read memory. Measured (benchmarks/results/generation.md): bytes of a
+/// position beside a kept value, and the rate of sparse products over that of dense ones.
+constexpr double kPositionBytes = 2.2;
+constexpr double kSparseRate = 0.7;
+
 }  // namespace
 
 void choose_generation_storages(const io::Config& config, sparse::Store& store) {
   for (sparse::Parameter& parameter : store.parameters()) {
     const bool free = config.sparse.storage.for_name(parameter.spec.name) == "auto";
-    const bool almost_full = !parameter.full() && 4 * parameter.kept() > 3 * parameter.size();
-    if (free && almost_full && parameter.storage == sparse::Storage::sparse) {
+    const auto value = static_cast<double>(size_of(store.options().dtype));
+    const bool dense_is_faster = static_cast<double>(parameter.kept()) * (value + kPositionBytes) >
+                                 kSparseRate * static_cast<double>(parameter.size()) * value;
+    if (free && !parameter.full() && dense_is_faster &&
+        parameter.storage == sparse::Storage::sparse) {
       store.set_storage(parameter, sparse::Storage::dense);
     }
   }
