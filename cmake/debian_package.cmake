@@ -39,7 +39,7 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME espalier-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libdnnl-dev, libopenmpi-dev, libhdf5-openmpi-dev, \
 libtomlplusplus-dev, libcli11-dev, nlohmann-json3-dev, libfmt-dev, libxxhash-dev, libpcre2-dev, \
-libutf8proc-dev, libsentencepiece-dev, pkg-config")
+libutf8proc-dev, libsentencepiece-dev, zlib1g-dev, pkg-config")
 set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION
   "Static libraries, headers and a CMake package of Espalier, which trains pruned
 neural networks in parallel: find_package(espalier), then link espalier::train.")

@@ -17,7 +17,7 @@ mpich) mpi="libmpich-dev mpich libhdf5-mpich-dev" ;;
 esac
 program="g++ cmake ninja-build pkg-config libdnnl-dev $mpi
   libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev
-  libpcre2-dev libutf8proc-dev libsentencepiece-dev perl-doc git ca-certificates"
+  libpcre2-dev libutf8proc-dev libsentencepiece-dev zlib1g-dev perl-doc git ca-certificates"
 tests="libgtest-dev libgmock-dev libbenchmark-dev python3-h5py iproute2"
 slow="slurmctld slurmd slurm-client"
 package="dpkg-dev file"

@@ -1,38 +1,86 @@
 #pragma once
-// Plain HDF5 files of dense arrays, such as h5py users write. Import: every float16, bfloat16,
-// float32 or float64 dataset at any depth, named by its path with '/' replaced by '.'; other types
-// are skipped and listed. Export: dense float32 datasets under their names in the root. Both stream
-// one array at a time.
+// Plain HDF5 files, such as h5py users write. Import: every float dataset at any depth and every
+// sparse matrix is an array, named by its path with '/' replaced by '.'; masks belong to their
+// arrays (plain_arrays.h); other types are skipped and listed. Export: dense float32 datasets under
+// their names in the root. Both stream one array at a time.
+#include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "io/checkpoint/plain_arrays.h"
 #include "io/hdf5/reader.h"
 #include "src/core/types.h"
 
 namespace espalier::io {
 
+/// Rows [first, first + rows) of an array of the file, in another layout.
+struct ArrayPart {
+  std::string array{};  ///< its name in the file
+  int64_t first = 0, rows = 0;
+  bool transposed = false;     ///< a matrix; rows are those after it is transposed
+  bool channels_last = false;  ///< of [out, channels, height, width] → [out, height width channels]
+  int64_t channels = 0;        ///< above 0: columns [channels, positions] → [positions, channels]
+};
+
+/// A parameter as parts of arrays, one below the other; no parts: zeros.
+struct ArrayView {
+  Shape shape{};
+  std::vector<ArrayPart> parts{};
+  float added = 0;  ///< to each element
+};
+
+/// (name, shape), for messages.
+using NamedShapes = std::vector<std::pair<std::string, std::string>>;
+/// "expected NAME SHAPE (nearest: NAME SHAPE, …)" for up to ten of `expected`, with the found names
+/// that are nearest; then those that are nearest to none.
+std::string expected_and_found(const NamedShapes& expected, const NamedShapes& found);
+
 class PlainReader {
  public:
   explicit PlainReader(std::filesystem::path path);
 
+  const std::filesystem::path& path() const { return path_; }
   std::vector<std::string> names() const;  ///< sorted
-  /// Datasets that are not floating-point.
-  const std::vector<std::string>& skipped() const { return skipped_; }
-  bool has(const std::string& name) const { return places_.contains(name); }
+  /// Datasets that are no arrays, and links to other files.
+  const std::vector<std::string>& skipped() const { return arrays_.skipped; }
+  /// (mask, array), by the names of masks.
+  const std::map<std::string, std::string>& masks() const { return arrays_.masks; }
+  /// Named like masks, with the shape of an array, but of no array.
+  const std::vector<std::string>& loose_masks() const { return arrays_.loose_masks; }
+  bool has(const std::string& name) const;
   Shape shape(const std::string& name) const;
-  /// Row-major, as float.
+  NamedShapes named_shapes() const;
+  /// Row-major, as float; elements that a mask drops, or a sparse matrix lacks, are zero.
   std::vector<float> read(const std::string& name) const;
+  /// 1 for each element that the mask keeps or the sparse matrix stores; empty: it has no mask.
+  std::vector<uint8_t> kept(const std::string& name) const;
+  bool has_mask(const std::string& name) const;
+
+  /// From now on the names are those of `views`.
+  void set_views(std::map<std::string, ArrayView> views) { views_ = std::move(views); }
 
  private:
-  const std::string& place(const std::string& name) const;
+  struct Contents {
+    std::vector<float> values;
+    std::vector<uint8_t> kept;  ///< empty: no mask
+  };
+  const PlainArray& array(const std::string& name) const;
+  Shape array_shape(const std::string& name) const;
+  Contents contents(const std::string& name) const;  ///< of an array of the file
+  Contents viewed(const std::string& name) const;
+  void read_sparse(const std::string& name, const PlainArray& array, Contents& out) const;
+  std::vector<float> floats(const std::string& place, const std::string& name) const;
+  std::vector<int64_t> integers(const std::string& place, const std::string& name) const;
 
   std::filesystem::path path_;
   hdf5::Reader file_;
-  std::map<std::string, std::string> places_;  ///< name → path in the file
-  std::vector<std::string> skipped_;
+  PlainArrays arrays_;
+  std::map<std::string, ArrayView> views_{};  ///< empty: names are those of the arrays
 };
 
 class PlainWriter {

@@ -26,10 +26,16 @@ void Cursor::signature(std::string_view text) {
   expect(std::ranges::equal(take(text.size()), text), "a structure has a wrong signature");
 }
 
+void BoundedFile::set_base(uint64_t base) {
+  expect(base <= file_.size(), "a user block is longer than the file");
+  base_ = base;
+  page_.clear();
+}
+
 void BoundedFile::load(uint64_t address, size_t bytes, void* out) {
   expect(address <= size() && bytes <= size() - address,
          "a structure lies beyond the end of the file");
-  if (!file_.read(address, bytes, out)) {
+  if (!file_.read(base_ + address, bytes, out)) {
     throw Unreadable{file_.error()};
   }
 }
@@ -66,7 +72,8 @@ std::vector<uint8_t> BoundedFile::checked(uint64_t address, uint64_t bytes, cons
   expect(bytes >= 4, what);
   std::vector<uint8_t> out = read(address, bytes);
   const auto body = std::span(out).first(out.size() - 4);
-  expect(metadata_checksum(body) == Cursor(std::span(out).last(4)).number(4), what);
+  const uint64_t stated = Cursor(std::span(out).last(4)).number(4);
+  expect(is_metadata_checksum(body, static_cast<uint32_t>(stated)), what);
   out.resize(body.size());
   return out;
 }

@@ -50,16 +50,22 @@ class Cursor {
   std::span<const uint8_t> rest_;
 };
 
-/// Jenkins' lookup3 (hashlittle, seed 0), HDF5's checksum of metadata. In a file of its own: fuzz
-/// programs replace it (tests/fuzz/checksums.cpp).
+/// Jenkins' lookup3 (hashlittle, seed 0), HDF5's checksum of metadata. The checksums have a file of
+/// their own: fuzz programs replace it (tests/fuzz/checksums.cpp).
 uint32_t metadata_checksum(std::span<const uint8_t> bytes);
+/// Whether `stated` is the checksum of metadata; of a chunk (filter fletcher32).
+bool is_metadata_checksum(std::span<const uint8_t> bytes, uint32_t stated);
+bool is_data_checksum(std::span<const uint8_t> bytes, uint32_t stated);
 
 class BoundedFile {
  public:
   /// Throws Failure when `path` is missing or no ordinary file.
   explicit BoundedFile(const std::filesystem::path& path) : file_(RawFile::open(path)) {}
 
-  uint64_t size() const { return file_.size(); }
+  /// Bytes from the base on. Addresses count from there.
+  uint64_t size() const { return file_.size() - base_; }
+  /// Behind a user block of `base` bytes.
+  void set_base(uint64_t base);
   /// Structures read from now on may have so many bytes in all as the file times 4 (those of
   /// damaged files may refer to each other in circles).
   void restart() { budget_ = (uint64_t{1} << 20) + 4 * size(); }
@@ -74,6 +80,7 @@ class BoundedFile {
   /// The same from `page_`: structures are small and lie side by side.
   void load_structure(uint64_t address, std::span<uint8_t> out);
   RawFile file_;
+  uint64_t base_ = 0;
   uint64_t budget_ = 0;
   uint64_t page_address_ = 0;
   std::vector<uint8_t> page_;  ///< the bytes of the file from page_address_ on

@@ -1,4 +1,6 @@
-// lookup3 by Bob Jenkins, 2006, public domain; in bytes, for any alignment.
+// lookup3 by Bob Jenkins, 2006, public domain; in bytes, for any alignment. Fletcher's checksum of
+// 16-bit words (Fletcher 1982).
+#include <algorithm>
 #include <array>
 #include <bit>
 
@@ -42,6 +44,29 @@ uint32_t metadata_checksum(std::span<const uint8_t> bytes) {
   b ^= a, b -= std::rotl(a, 14);
   c ^= b, c -= std::rotl(b, 24);
   return c;
+}
+
+bool is_metadata_checksum(std::span<const uint8_t> bytes, uint32_t stated) {
+  return metadata_checksum(bytes) == stated;
+}
+
+/// Words are big-endian; a last odd byte is the high one of its word. Sums are modulo 65535.
+bool is_data_checksum(std::span<const uint8_t> bytes, uint32_t stated) {
+  constexpr uint64_t kModulus = 65535;
+  constexpr size_t kWords = 1 << 16;  // whose sums stay below 2^63
+  uint64_t sum = 0;
+  uint64_t sums = 0;
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min(bytes.size(), 2 * kWords));
+    bytes = bytes.subspan(part.size());
+    for (size_t i = 0; i < part.size(); i += 2) {
+      sum += uint64_t{part[i]} << 8 | (i + 1 < part.size() ? part[i + 1] : 0U);
+      sums += sum;
+    }
+    sum %= kModulus;
+    sums %= kModulus;
+  }
+  return stated % 65536 % kModulus == sum && (stated >> 16) % kModulus == sums;
 }
 
 }  // namespace espalier::io::hdf5

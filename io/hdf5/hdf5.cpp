@@ -97,6 +97,7 @@ constexpr std::array kTypes{Known{Type::fp16, 2, [] { return half_type(10); }},
                             Known{Type::fp32, 4, [] { return H5Tcopy(H5T_IEEE_F32LE); }},
                             Known{Type::fp64, 8, [] { return H5Tcopy(H5T_IEEE_F64LE); }},
                             Known{Type::int32, 4, [] { return H5Tcopy(H5T_STD_I32LE); }},
+                            Known{Type::int64, 8, [] { return H5Tcopy(H5T_STD_I64LE); }},
                             Known{Type::uint8, 1, [] { return H5Tcopy(H5T_STD_U8LE); }}};
 
 hid_t library_type(Type type) {

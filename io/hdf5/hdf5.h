@@ -18,7 +18,21 @@
 namespace espalier::io::hdf5 {
 
 /// Element types, little-endian. bf16 is a custom 16-bit float that HDF5 converts like any other.
-enum class Type : uint8_t { fp16, bf16, fp32, fp64, int32, uint8, other_float, other };
+/// Readers convert other floats and integers (also bool of h5py), but not `other`.
+enum class Type : uint8_t {
+  fp16,
+  bf16,
+  fp32,
+  fp64,
+  int32,
+  int64,
+  uint8,
+  other_float,
+  other_integer,
+  other
+};
+bool is_float(Type type);
+bool is_integer(Type type);
 size_t size_of(Type type);
 /// "HDF5 1.10.8"
 std::string library();

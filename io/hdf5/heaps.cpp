@@ -67,7 +67,8 @@ const std::vector<uint8_t>& FractalHeap::direct(const Block& block) {
   if (checksums_) {
     const uint64_t stated = head.number(4);
     std::fill_n(bytes.end() - static_cast<int64_t>(head.rest()) - 4, 4, uint8_t{0});
-    expect(metadata_checksum(bytes) == stated, "a block of a heap has a wrong checksum");
+    expect(is_metadata_checksum(bytes, static_cast<uint32_t>(stated)),
+           "a block of a heap has a wrong checksum");
   }
   return blocks_[block.address] = std::move(bytes);
 }
@@ -192,7 +193,7 @@ class Tree {
 struct SymbolTable {
   BoundedFile& file;
   std::vector<uint8_t> names;
-  const std::function<void(std::string, std::optional<uint64_t>)>& fn;
+  const std::function<void(Symbol)>& fn;
 
   std::string name_at(uint64_t offset) const {
     expect(offset < names.size(), "a name lies beyond its heap");
@@ -210,11 +211,16 @@ struct SymbolTable {
     const auto entries = file.read(address + 8, count * 40);
     Cursor in(entries);
     for (uint64_t i = 0; i < count; ++i) {
-      std::string name = name_at(in.number(8));
-      const uint64_t object = in.address();
+      Symbol symbol{.name = name_at(in.number(8)), .object = in.address()};
       const bool soft = in.number(4) == 2;
-      in.skip(20);
-      fn(std::move(name), soft ? std::nullopt : std::optional(object));
+      in.skip(4);
+      const uint64_t target = in.number(4);
+      in.skip(12);
+      if (soft) {
+        symbol.object.reset();
+        symbol.target = name_at(target);
+      }
+      fn(std::move(symbol));
     }
   }
   void visit_tree(uint64_t address, int most_level) {
@@ -247,7 +253,7 @@ void for_each_record(BoundedFile& file, uint64_t address,
 }
 
 void for_each_symbol(BoundedFile& file, uint64_t tree, uint64_t heap,
-                     const std::function<void(std::string, std::optional<uint64_t>)>& fn) {
+                     const std::function<void(Symbol)>& fn) {
   const auto head_bytes = file.read(heap, 32);
   Cursor head(head_bytes);
   head.signature("HEAP");

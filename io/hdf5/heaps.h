@@ -39,9 +39,15 @@ class FractalHeap {
 void for_each_record(BoundedFile& file, uint64_t address,
                      const std::function<void(std::span<const uint8_t>)>& fn);
 
-/// Calls fn(name, address of the object; none for a soft link) for each link of an old group.
+/// A link of an old group: hard (to an object's address) or soft (to a path).
+struct Symbol {
+  std::string name;
+  std::optional<uint64_t> object{};
+  std::string target{};
+};
+/// Calls fn(symbol) for each link of an old group.
 void for_each_symbol(BoundedFile& file, uint64_t tree, uint64_t heap,
-                     const std::function<void(std::string, std::optional<uint64_t>)>& fn);
+                     const std::function<void(Symbol)>& fn);
 
 /// Object `index` of the global heap collection at `address`.
 std::vector<uint8_t> global_object(BoundedFile& file, uint64_t address, uint64_t index);

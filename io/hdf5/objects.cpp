@@ -44,7 +44,7 @@ void read_float(Datatype& datatype, Cursor& in, uint64_t bits) {
                       datatype.bias < 2048;
 }
 
-Datatype datatype_of(Cursor in) {
+Datatype datatype_of(Cursor in, bool of_enumeration = false) {
   Datatype datatype;
   const uint8_t class_and_version = in.byte();
   const uint64_t bits = in.number(3);
@@ -64,6 +64,14 @@ Datatype datatype_of(Cursor in) {
     case 3:
       datatype.of = Datatype::Class::text;
       break;
+    case 8: {  // an enumeration, which begins with its integer type
+      const uint64_t bytes = datatype.bytes;
+      datatype = of_enumeration ? Datatype{} : datatype_of(in, true);
+      if (datatype.of != Datatype::Class::integer || datatype.bytes != bytes) {
+        datatype = {.bytes = bytes};
+      }
+      break;
+    }
     case 9:
       datatype.of = (bits & 0x0f) == 1 && datatype.bytes == 16 ? Datatype::Class::texts
                                                                : Datatype::Class::other;
@@ -74,56 +82,147 @@ Datatype datatype_of(Cursor in) {
   return datatype;
 }
 
-/// The extents of a dataspace; `count` becomes their product, 0 for a null space.
-std::vector<int64_t> extents_of(Cursor in, double& count) {
+/// Reads the extents of a dataspace into `object`; its count becomes their product, 0 for a null
+/// space.
+void read_extents(Cursor in, Object& object) {
   const uint8_t version = in.byte();
   const uint8_t rank = in.byte();
-  in.skip(1);
+  const uint8_t flags = in.byte();
   expect(version == 1 || version == 2, "a dataspace has an unknown version");
   expect(rank <= 32, "a dataspace has too many dimensions");
   const bool null = version == 2 && in.byte() == 2;
   in.skip(version == 1 ? 5 : 0);
-  std::vector<int64_t> extents;
-  count = null ? 0 : 1;
+  object.extents.clear();
+  object.largest.clear();
+  object.count = null ? 0 : 1;
   for (uint8_t i = 0; i < rank; ++i) {
     const uint64_t extent = in.number(8);
     expect(extent <= uint64_t{INT64_MAX}, "a dataspace has an impossible extent");
-    extents.push_back(static_cast<int64_t>(extent));
-    count *= static_cast<double>(extent);
+    object.extents.push_back(static_cast<int64_t>(extent));
+    object.count *= static_cast<double>(extent);
   }
-  return extents;
+  for (uint8_t i = 0; i < rank; ++i) {
+    const auto extent = static_cast<uint64_t>(object.extents[i]);
+    object.largest.push_back((flags & 1) != 0 ? in.number(8) : extent);
+    expect(object.largest.back() >= extent, "a dataspace has impossible largest extents");
+  }
+}
+
+/// Extents of a chunk; the last number is the size of an element.
+void read_chunk_extents(Cursor& in, Layout& layout, uint8_t rank, size_t width) {
+  expect(rank >= 1 && rank <= 33 && width >= 1 && width <= 8, "chunks have an impossible rank");
+  layout.form = Layout::Form::chunked;
+  for (uint8_t i = 0; i + 1 < rank; ++i) {
+    layout.chunk.push_back(in.number(width));
+  }
+  in.skip(width);
+}
+
+void read_chunk_index(Cursor& in, Layout& layout) {
+  const uint8_t flags = in.byte();
+  const uint8_t rank = in.byte();
+  read_chunk_extents(in, layout, rank, in.byte());
+  layout.unfiltered_edges = (flags & 1) != 0;
+  const uint8_t index = in.byte();
+  expect(index >= 1 && index <= 5, "chunks have an unknown index");
+  layout.index = static_cast<ChunkIndex>(index);
+  switch (layout.index) {
+    case ChunkIndex::single:
+      if ((flags & 2) != 0) {
+        layout.single_bytes = in.number(8);
+        layout.single_skipped = static_cast<uint32_t>(in.number(4));
+      }
+      break;
+    case ChunkIndex::fixed_array:
+      in.skip(1);  // the array has these numbers, too
+      break;
+    case ChunkIndex::extensible_array:
+      in.skip(5);
+      break;
+    case ChunkIndex::tree2:
+      in.skip(6);
+      break;
+    default:
+      break;
+  }
+  layout.address = in.address();
+}
+
+void read_compact(Cursor& in, Layout& layout, size_t width) {
+  layout.form = Layout::Form::compact;
+  const auto data = in.take(in.number(width));
+  layout.compact = {data.begin(), data.end()};
 }
 
 Layout layout_of(Cursor in) {
   Layout layout;
   const uint8_t version = in.byte();
   expect(version >= 1 && version <= 4, "a layout has an unknown version");
-  if (version >= 3) {
-    const uint8_t form = in.byte();
-    layout.is_compact = form == 0;
-    layout.plain = form <= 1;
-    if (form == 0) {
-      const auto data = in.take(in.number(2));
-      layout.compact = {data.begin(), data.end()};
-    } else if (form == 1) {
-      layout.address = in.address();
-      layout.bytes = in.number(8);
-    }
-    return layout;
-  }
-  const uint8_t rank = in.byte();
+  const uint8_t rank = version < 3 ? in.byte() : uint8_t{0};
   const uint8_t form = in.byte();
-  in.skip(5);
-  layout.is_compact = form == 0;
-  layout.plain = form <= 1;
-  layout.address = form == 0 ? kNowhere : in.address();
-  in.skip(4 * uint64_t{rank});
-  if (form == 0) {
-    const auto data = in.take(in.number(4));
-    layout.compact = {data.begin(), data.end()};
+  expect(form <= 3, "a layout has an unknown form");
+  if (version < 3) {
+    in.skip(5);
+    layout.address = form == 0 ? kNowhere : in.address();
+    if (form == 2) {
+      read_chunk_extents(in, layout, rank, 4);
+      return layout;
+    }
+    in.skip(4 * uint64_t{rank});
   }
-  layout.bytes = ~uint64_t{0};  // by extents
+  if (form == 0) {
+    read_compact(in, layout, version < 3 ? 4 : 2);
+  } else if (form == 1) {
+    layout.form = Layout::Form::contiguous;
+    if (version >= 3) {
+      layout.address = in.address();
+    }
+    layout.bytes = version >= 3 ? in.number(8) : ~uint64_t{0};  // else by extents
+  } else if (form == 2 && version == 3) {
+    const uint8_t dimensions = in.byte();
+    layout.address = in.address();
+    read_chunk_extents(in, layout, dimensions, 4);
+  } else if (form == 2) {
+    read_chunk_index(in, layout);
+  }
   return layout;
+}
+
+std::vector<Filter> filters_of(Cursor in) {
+  const uint8_t version = in.byte();
+  expect(version == 1 || version == 2, "filters have an unknown version");
+  const uint8_t count = in.byte();
+  expect(count <= 32, "a dataset has too many filters");
+  in.skip(version == 1 ? 6 : 0);
+  std::vector<Filter> filters(count);
+  for (Filter& filter : filters) {
+    filter.id = in.number(2);
+    const uint64_t name_bytes = version == 1 || filter.id >= 256 ? in.number(2) : 0;
+    in.skip(2);
+    const uint64_t parameters = in.number(2);
+    const auto name = in.take(version == 1 ? (name_bytes + 7) / 8 * 8 : name_bytes);
+    filter.name = {name.begin(), std::ranges::find(name, uint8_t{0})};
+    for (uint64_t i = 0; i < parameters; ++i) {
+      filter.parameters.push_back(static_cast<uint32_t>(in.number(4)));
+    }
+    in.skip(version == 1 && parameters % 2 == 1 ? 4 : 0);
+  }
+  return filters;
+}
+
+std::vector<uint8_t> fill_of(Cursor in) {
+  const uint8_t version = in.byte();
+  expect(version >= 1 && version <= 3, "a fill value has an unknown version");
+  bool defined = true;
+  if (version == 3) {
+    defined = (in.byte() & 0x20) != 0;
+  } else {
+    in.skip(2);
+    defined = in.byte() != 0 || version == 1;
+  }
+  const uint64_t bytes = defined && in.rest() >= 4 ? in.number(4) : 0;
+  const auto value = in.take(bytes < uint64_t{1} << 31 ? bytes : 0);  // negative: undefined
+  return {value.begin(), value.end()};
 }
 
 std::string text_of(std::span<const uint8_t> bytes) {
@@ -134,7 +233,7 @@ Attribute attribute_of(Cursor in) {
   Attribute attribute;
   const uint8_t version = in.byte();
   expect(version >= 1 && version <= 3, "an attribute has an unknown version");
-  expect(in.byte() == 0 || version == 1, "an attribute has a shared type");
+  const bool shared = in.byte() != 0 && version > 1;
   const uint64_t name_bytes = in.number(2);
   const uint64_t datatype_bytes = in.number(2);
   const uint64_t space_bytes = in.number(2);
@@ -145,12 +244,17 @@ Attribute attribute_of(Cursor in) {
     return found;
   };
   attribute.name = text_of(part(name_bytes));
-  attribute.datatype = datatype_of(Cursor(part(datatype_bytes)));
-  double count = 0;
-  extents_of(Cursor(part(space_bytes)), count);
-  const double bytes = count * static_cast<double>(attribute.datatype.bytes);
+  const Cursor type(part(datatype_bytes));
+  Object space;
+  const Cursor extents(part(space_bytes));
+  if (shared) {  // its type is elsewhere: it has a name only
+    return attribute;
+  }
+  attribute.datatype = datatype_of(type);
+  read_extents(extents, space);
+  const double bytes = space.count * static_cast<double>(attribute.datatype.bytes);
   expect(bytes <= static_cast<double>(in.rest()), "an attribute is longer than its message");
-  attribute.count = static_cast<uint64_t>(count);
+  attribute.count = static_cast<uint64_t>(space.count);
   const auto data = in.take(attribute.count * attribute.datatype.bytes);
   attribute.data = {data.begin(), data.end()};
   return attribute;
@@ -167,6 +271,9 @@ Link link_of(Cursor in) {
   link.name = {name.begin(), name.end()};
   if (type == 0) {
     link.object = in.address();
+  } else if (type == 1) {
+    const auto target = in.take(in.number(2));
+    link.target = {target.begin(), target.end()};
   }
   return link;
 }
@@ -174,7 +281,9 @@ Link link_of(Cursor in) {
 /// Reads the messages of an object header and what they refer to.
 class Header {
  public:
-  Header(BoundedFile& file, uint64_t address) : file_(file) {
+  /// `of_type`: of a type that several datasets share.
+  Header(BoundedFile& file, uint64_t address, bool of_type = false)
+      : file_(file), of_type_(of_type) {
     const auto start = file.read(address, 16);
     if (std::ranges::equal(std::span(start).first(4), std::string_view("OHDR"))) {
       read_new(address, start);
@@ -240,7 +349,7 @@ class Header {
     switch (type) {
       case 0x01:
         expect(!shared, "a dataset has a shared dataspace");
-        object_.extents = extents_of(in, object_.count);
+        read_extents(in, object_);
         break;
       case 0x02: {
         object_.group = true;
@@ -253,15 +362,28 @@ class Header {
         break;
       }
       case 0x03:
-        expect(!shared, "a dataset has a shared type");
-        object_.datatype = datatype_of(in);
+        object_.datatype = shared ? shared_datatype(in) : datatype_of(in);
+        break;
+      case 0x04:  // a fill value in files of HDF5 1.4
+        if (object_.fill.empty() && !shared && in.rest() >= 4) {
+          const auto value = in.take(in.number(4));
+          object_.fill = {value.begin(), value.end()};
+        }
+        break;
+      case 0x05:
+        if (!shared) {
+          object_.fill = fill_of(in);
+        }
         break;
       case 0x06:
         object_.links.push_back(link_of(in));
         break;
       case 0x07:
+        elsewhere_ = true;
+        break;
       case 0x0b:
-        elsewhere_ = true;  // in other files, or behind filters
+        expect(!shared, "a dataset has shared filters");
+        filters_ = filters_of(in);
         break;
       case 0x08:
         object_.dataset = true;
@@ -271,8 +393,9 @@ class Header {
         object_.group = true;
         break;
       case 0x0c:
-        expect(!shared, "an attribute is shared");
-        object_.attributes.push_back(attribute_of(in));
+        if (!shared) {
+          object_.attributes.push_back(attribute_of(in));
+        }
         break;
       case 0x10: {
         const uint64_t at = in.address();
@@ -296,13 +419,28 @@ class Header {
     }
   }
 
+  /// Of a type that has an object of its own (h5py: a named type).
+  Datatype shared_datatype(Cursor in) {
+    expect(!of_type_, "a type is shared in circles");
+    const uint8_t version = in.byte();
+    expect(version >= 1 && version <= 3, "a shared type has an unknown version");
+    const uint8_t kind = in.byte();
+    expect(version < 3 || kind == 2, "a type is in a heap of shared messages");
+    in.skip(version == 1 ? 6 : 0);
+    return Header(file_, in.address(), true).take().datatype;
+  }
+
   void finish() {
-    object_.layout.plain = object_.layout.plain && !elsewhere_;
+    if (elsewhere_) {
+      object_.layout.form = Layout::Form::elsewhere;
+    }
+    object_.layout.filters = std::move(filters_);
     if (symbol_tree_ != kNowhere) {
-      for_each_symbol(file_, symbol_tree_, symbol_heap_,
-                      [&](std::string name, std::optional<uint64_t> object) {
-                        object_.links.push_back({.name = std::move(name), .object = object});
-                      });
+      for_each_symbol(file_, symbol_tree_, symbol_heap_, [&](Symbol symbol) {
+        object_.links.push_back({.name = std::move(symbol.name),
+                                 .object = symbol.object,
+                                 .target = std::move(symbol.target)});
+      });
     }
     if (link_heap_ != kNowhere) {
       FractalHeap heap(file_, link_heap_);
@@ -316,6 +454,9 @@ class Header {
     if (attribute_heap_ != kNowhere) {
       FractalHeap heap(file_, attribute_heap_);
       for_each_record(file_, attribute_tree_, [&](std::span<const uint8_t> record) {
+        if ((record[0] & 0x30) != 0) {  // as large as to lie outside of the heap's blocks
+          return;
+        }
         const auto bytes = heap.object(record);
         object_.attributes.push_back(attribute_of(Cursor(bytes)));
       });
@@ -332,7 +473,9 @@ class Header {
   }
 
   BoundedFile& file_;
+  bool of_type_;
   Object object_;
+  std::vector<Filter> filters_;
   int version_ = 1;
   bool ordered_ = false, by_order_ = false, elsewhere_ = false;
   std::vector<std::pair<uint64_t, uint64_t>> continued_;
@@ -359,7 +502,13 @@ Type Datatype::type() const {
   if (of == Class::integer && bytes == 4 && is_signed && !big_endian) {
     return Type::int32;
   }
-  return of == Class::integer && bytes == 1 && !is_signed ? Type::uint8 : Type::other;
+  if (of == Class::integer && bytes == 8 && is_signed && !big_endian) {
+    return Type::int64;
+  }
+  if (of == Class::integer && bytes == 1 && !is_signed) {
+    return Type::uint8;
+  }
+  return of == Class::integer && is_number() ? Type::other_integer : Type::other;
 }
 
 double Datatype::number(const uint8_t* element) const {
@@ -393,30 +542,37 @@ const Link* Object::link(std::string_view name) const {
 
 uint64_t root_of(BoundedFile& file) {
   constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-  expect(file.size() >= 8, "it has no HDF5 signature");
+  const auto begins = [&](uint64_t at) {
+    const auto bytes = file.read(at, 8);
+    return std::ranges::equal(bytes, kSignature, {}, {},
+                              [](char c) { return static_cast<uint8_t>(c); });
+  };
+  // A user block has 512 bytes, or that times a power of two.
+  uint64_t base = 0;
+  while (base + 8 <= file.size() && !begins(base)) {
+    base = base == 0 ? 512 : 2 * base;
+  }
+  expect(base + 8 <= file.size(), "it has no HDF5 signature");
+  file.set_base(base);
   const auto bytes = file.read(0, std::min<uint64_t>(file.size(), 100));
   Cursor in(bytes);
-  expect(std::ranges::equal(in.take(8), kSignature,
-                            [](uint8_t a, char b) { return a == static_cast<uint8_t>(b); }),
-         "it has no HDF5 signature");
+  in.skip(8);
   const uint8_t version = in.byte();
   expect(version <= 3, "its superblock has an unknown version");
   if (version >= 2) {
     file.checked(0, 48, "its superblock has a wrong checksum");
     expect(in.number(2) == 0x0808, "its numbers are not of 8 bytes");
     in.skip(1);
-    expect(in.address() == 0, "it begins with something else than HDF5");
-    in.skip(8);  // superblock extension
-    expect(in.address() <= file.size(), "it is truncated");
-    return in.address();
+  } else {
+    in.skip(4);
+    expect(in.number(2) == 0x0808, "its numbers are not of 8 bytes");
+    in.skip(version == 0 ? 9 : 13);
   }
-  in.skip(4);
-  expect(in.number(2) == 0x0808, "its numbers are not of 8 bytes");
-  in.skip(version == 0 ? 9 : 13);
-  expect(in.address() == 0, "it begins with something else than HDF5");
-  in.skip(8);  // free space
-  expect(in.address() <= file.size(), "it is truncated");
-  in.skip(16);  // driver information; name of the root group
+  const uint64_t stated_base = in.address();  // differs if the user block was added later
+  in.skip(8);                                 // superblock extension, or free space
+  const uint64_t end = in.address();          // in the file, with its stated base
+  expect(stated_base <= end && end - stated_base <= file.size(), "it is truncated");
+  in.skip(version >= 2 ? 0 : 16);  // driver information; name of the root group
   return in.address();
 }
 

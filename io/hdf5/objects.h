@@ -2,12 +2,14 @@
 // Objects of an HDF5 file: groups and datasets with their headers, links and attributes. Formats:
 // HDF5 File Format Specification 3.0, sections II (superblock) and IV (object headers). Private to
 // this folder.
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/hdf5/bounded_file.h"
+#include "io/hdf5/filters.h"
 #include "io/hdf5/hdf5.h"
 
 namespace espalier::io::hdf5 {
@@ -15,7 +17,8 @@ namespace espalier::io::hdf5 {
 /// A type of elements.
 struct Datatype {
   enum class Class : uint8_t { integer, floating, text, texts, other };
-  Class of = Class::other;  ///< text: of fixed length; texts: of variable length
+  /// integer: also enumerations (h5py: bool); text: of fixed length; texts: of variable length
+  Class of = Class::other;
   uint64_t bytes = 0;
   bool big_endian = false, is_signed = false;
   // Of floating numbers, in bits:
@@ -24,6 +27,9 @@ struct Datatype {
   bool ordinary = false;  ///< a floating type with a hidden leading one and all bits used
 
   Type type() const;
+  bool is_number() const {
+    return of == Class::integer ? bytes >= 1 && bytes <= 8 : of == Class::floating && ordinary;
+  }
   /// One element as a double (which holds floats of up to 64 bits exactly), or an integer.
   double number(const uint8_t* element) const;
   int64_t integer(const uint8_t* element) const;
@@ -33,6 +39,7 @@ struct Link {
   std::string name;
   uint64_t order = 0;
   std::optional<uint64_t> object{};  ///< address; none: a soft or external link
+  std::string target{};              ///< path of a soft link
 };
 
 struct Attribute {
@@ -42,13 +49,30 @@ struct Attribute {
   std::vector<uint8_t> data{};
 };
 
+enum class ChunkIndex : uint8_t { tree1, single, implicit, fixed_array, extensible_array, tree2 };
+
+/// A chunk in the file.
+struct Chunk {
+  uint64_t number = 0;  ///< in the grid of chunks, row-major
+  uint64_t address = 0;
+  uint64_t bytes = 0;    ///< as stored
+  uint32_t skipped = 0;  ///< bit i: filter i was not applied
+};
+
 /// Where the data of a dataset are.
 struct Layout {
-  bool plain = false;  ///< one piece of this file, without filters
-  uint64_t address = kNowhere;
-  uint64_t bytes = 0;
+  enum class Form : uint8_t { compact, contiguous, chunked, elsewhere };
+  Form form = Form::elsewhere;     ///< elsewhere: in other files
+  uint64_t address = kNowhere;     ///< of the data, or of the index of chunks
+  uint64_t bytes = 0;              ///< contiguous
   std::vector<uint8_t> compact{};  ///< in the header itself
-  bool is_compact = false;
+  // Of chunks:
+  std::vector<uint64_t> chunk{};  ///< extents of one
+  ChunkIndex index = ChunkIndex::tree1;
+  std::vector<Filter> filters{};
+  bool unfiltered_edges = false;  ///< chunks across the extents
+  uint64_t single_bytes = 0;      ///< index single, with filters
+  uint32_t single_skipped = 0;
 };
 
 struct Object {
@@ -56,8 +80,11 @@ struct Object {
   // Of a dataset:
   Datatype datatype{};
   std::vector<int64_t> extents{};
-  double count = 1;  ///< of elements, more than an integer may hold
+  std::vector<uint64_t> largest{};  ///< extents that it may grow to; kNowhere: unlimited
+  std::vector<uint8_t> fill{};      ///< of an element; empty: zero
+  double count = 1;                 ///< of elements, more than an integer may hold
   Layout layout{};
+  std::shared_ptr<const std::vector<Chunk>> chunks{};  ///< once they are read
   // Of a group or dataset:
   std::vector<Link>
       links{};  ///< by order of creation, if the file keeps an index of it, else by name
@@ -67,7 +94,8 @@ struct Object {
   const Link* link(std::string_view name) const;  ///< null if there is none
 };
 
-/// The address of the root group. Throws FormatError unless the file is HDF5 and not truncated.
+/// The address of the root group, after the file's base is set. Throws FormatError unless the file
+/// is HDF5 and not truncated.
 uint64_t root_of(BoundedFile& file);
 Object object_at(BoundedFile& file, uint64_t address);
 

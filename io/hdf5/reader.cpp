@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "io/files/file_system.h"
+#include "io/hdf5/chunks.h"
 #include "io/hdf5/heaps.h"
 #include "io/hdf5/objects.h"
 #include "src/core/error.h"
@@ -18,7 +19,28 @@ double bytes_of(const Object& object) {
   return object.count * static_cast<double>(object.datatype.bytes);
 }
 
+/// One element as a number of the type Out.
+template <class Out>
+void convert(const Datatype& datatype, const uint8_t* from, size_t count, std::byte* out) {
+  const bool integer = datatype.of == Datatype::Class::integer;
+  for (size_t i = 0; i < count; ++i, from += datatype.bytes, out += sizeof(Out)) {
+    const Out value = integer ? static_cast<Out>(datatype.integer(from))
+                              : static_cast<Out>(datatype.number(from));
+    std::memcpy(out, &value, sizeof(Out));
+  }
+}
+
 }  // namespace
+
+bool is_float(Type type) {
+  return type == Type::fp16 || type == Type::bf16 || type == Type::fp32 || type == Type::fp64 ||
+         type == Type::other_float;
+}
+
+bool is_integer(Type type) {
+  return type == Type::int32 || type == Type::int64 || type == Type::uint8 ||
+         type == Type::other_integer;
+}
 
 struct Reader::State {
   std::mutex lock;
@@ -44,7 +66,7 @@ struct Reader::State {
     }
   }
 
-  const Object& object(uint64_t address) {
+  Object& object(uint64_t address) {
     constexpr size_t kMax = 64;
     const auto found = std::ranges::find(recent, address, &std::pair<uint64_t, Object>::first);
     if (found != recent.end()) {
@@ -57,26 +79,48 @@ struct Reader::State {
     return recent.front().second;
   }
 
-  /// The address of the object at `path`; none if there is no such object.
-  std::optional<uint64_t> address_of(const std::string& path) {
-    uint64_t at = root;
-    for (size_t begin = 1; begin < path.size();) {
+  /// The address of the object at `path` below `group`; none if there is no such object.
+  std::optional<uint64_t> address_of(std::string_view path, std::optional<uint64_t> group = {},
+                                     int soft_links = 0) {
+    uint64_t at = group.value_or(root);
+    for (size_t begin = 0; begin < path.size();) {
       const size_t end = std::min(path.find('/', begin), path.size());
-      const Link* link = object(at).link(std::string_view(path).substr(begin, end - begin));
+      const std::string_view word = path.substr(begin, end - begin);
+      begin = end + 1;
+      if (word.empty() || word == ".") {
+        continue;
+      }
+      const Link* link = object(at).link(word);
       if (link == nullptr) {
         return std::nullopt;
       }
-      check(link->object.has_value(),
-            "{}: {} is a soft or external link, which may lead to another file; store the object "
-            "itself there",
-            label, path.substr(0, end));
-      at = *link->object;
-      begin = end + 1;
+      const auto next = object_of(*link, at, soft_links, path.substr(0, end));
+      if (!next) {
+        return std::nullopt;
+      }
+      at = *next;
     }
     return at;
   }
 
-  const Object& object(const std::string& path) {
+  /// The object that a link of `group` leads to; none if a soft link leads nowhere.
+  std::optional<uint64_t> object_of(const Link& link, uint64_t group, int soft_links,
+                                    std::string_view path) {
+    constexpr int kMostSoftLinks = 16;
+    if (link.object) {
+      return link.object;
+    }
+    check(!link.target.empty(),
+          "{}: {} is an external link, which leads to another file; store the object itself there",
+          label, path);
+    if (soft_links >= kMostSoftLinks) {  // they lead in circles
+      return std::nullopt;
+    }
+    const std::string target = link.target;  // the group may leave `recent`
+    return address_of(target, target.front() == '/' ? root : group, soft_links + 1);
+  }
+
+  Object& object(const std::string& path) {
     const auto address = address_of(path);
     expect(address.has_value(), "there is no such object");
     return object(*address);
@@ -89,20 +133,40 @@ struct Reader::State {
     return *found;
   }
 
-  /// The dataset at `path`, whose data are one piece of the file and within it.
+  /// Bytes that the elements of a dataset may have in all.
+  double most_bytes(const Layout& layout) const {
+    const auto all = static_cast<double>(file.size());
+    return layout.form == Layout::Form::chunked
+               ? static_cast<double>(kMostExpansion) * all + static_cast<double>(kFillSlack)
+           : layout.form == Layout::Form::contiguous && layout.address == kNowhere
+               ? all + static_cast<double>(kFillSlack)
+               : all;
+  }
+
+  /// The dataset at `path`, whose data are in this file; its chunks are found.
   const Object& dataset(const std::string& path) {
-    const Object& found = object(path);
+    Object& found = object(path);
+    const Layout& layout = found.layout;
     expect(found.dataset, "it is no dataset");
-    check(found.layout.plain,
-          "{}: dataset {} is compressed, in chunks, or stored in another file; only data that are "
-          "one piece of the file are read: h5repack -l CONTI -f NONE OLD.h5 NEW.h5 writes such a "
-          "file",
+    check(layout.form != Layout::Form::elsewhere,
+          "{}: dataset {} is stored in another file (external or virtual); write its elements into "
+          "this one",
           label, path);
+    const std::string filter = unsupported(layout.filters);
+    check(filter.empty() || layout.form != Layout::Form::chunked,
+          "{}: dataset {} has the filter {}, and deflate (gzip), shuffle, fletcher32 and lzf are "
+          "supported: h5repack -f NONE OLD.h5 NEW.h5 writes it without filters",
+          label, path, filter);
     // Nothing is allocated for more than the file can hold.
-    check(bytes_of(found) <= static_cast<double>(file.size()),
+    check(bytes_of(found) <= most_bytes(layout),
           "{}: dataset {} claims {:.0f} bytes, more than the file has; the file is damaged or the "
           "dataset was never written, use another file",
           label, path, bytes_of(found));
+    if (layout.form == Layout::Form::chunked && found.chunks == nullptr) {
+      found.chunks = std::make_shared<const std::vector<Chunk>>(
+          found.count > 0 && found.datatype.bytes > 0 ? chunks_of(file, found)
+                                                      : std::vector<Chunk>());
+    }
     return found;
   }
 
@@ -112,51 +176,93 @@ struct Reader::State {
     const auto inside = [&](uint64_t bytes) {
       return first <= bytes && out.size() <= bytes - first;
     };
-    if (layout.is_compact) {
+    if (layout.form == Layout::Form::compact) {
       expect(inside(layout.compact.size()), "its data are shorter than its extents");
       std::memcpy(out.data(), layout.compact.data() + first, out.size());
-      return;
+    } else if (layout.form == Layout::Form::chunked) {
+      read_chunks(file, found, first, out);
+    } else if (layout.address == kNowhere) {
+      write_fill(found, first, out);
+    } else {
+      expect(inside(layout.bytes), "its data are shorter than its extents");
+      file.copy(layout.address + first, out);
     }
-    expect(layout.address != kNowhere, "it was never written");
-    expect(inside(layout.bytes), "its data are shorter than its extents");
-    file.copy(layout.address + first, out);
+  }
+
+  /// The text of one element.
+  std::string text_in(const Datatype& datatype, std::vector<uint8_t> bytes) {
+    if (datatype.of == Datatype::Class::texts) {
+      const std::vector<uint8_t> reference = std::move(bytes);
+      Cursor in(reference);
+      const uint64_t length = in.number(4);
+      const uint64_t heap = in.address();
+      const uint64_t index = in.number(4);
+      bytes = length == 0 ? std::vector<uint8_t>() : global_object(file, heap, index);
+      expect(length <= bytes.size(), "a text is shorter than its length");
+      bytes.resize(length);
+    }
+    return std::string(bytes.begin(), std::ranges::find(bytes, uint8_t{0}));  // up to the padding
   }
 
   struct Walk {
     uint64_t paths = 0;
-    double bytes = 0;  ///< of all datasets
+    double bytes = 0;  ///< of all datasets; of chunks before they expand
+    double fill = 0;   ///< of datasets that were never written
     std::vector<std::string> datasets{};
+    std::vector<std::string> external{};
+    std::vector<uint64_t> groups{};  ///< from the root to the current one
   };
-  void walk(uint64_t group, const std::string& at, int depth, Walk& seen) {
+  void walk(uint64_t group, const std::string& at, Walk& seen) {
     const std::vector<Link> links = object(group).links;
+    seen.groups.push_back(group);
     for (const Link& link : links) {
       const std::string path = at + "/" + link.name;
       // Hard links may form cycles, and lead to a group by countless paths. A link takes more than
       // 8 bytes; a few paths more are ordinary.
-      check(depth < 64 && ++seen.paths < 1000 + file.size() / 8,
+      check(seen.groups.size() <= 64 && ++seen.paths < 1000 + file.size() / 8,
             "{}: more than 64 levels, or more paths than a file of this size has links (at {}); "
             "the file is damaged or has circular links, use another file",
             label, path);
-      if (!link.object) {
+      if (!link.object && link.target.empty()) {
+        seen.external.push_back(path);
         continue;
       }
-      const Object& found = object(*link.object);
+      const auto address = object_of(link, group, 0, path);
+      const bool circular =
+          address && !link.object && std::ranges::find(seen.groups, *address) != seen.groups.end();
+      if (!address || circular) {
+        continue;  // a soft link that leads nowhere, or to a group around it
+      }
+      const Object& found = object(*address);
       if (found.dataset) {
         // Some links may lead to one dataset; many would make its bytes be read as many times.
         // Those that claim more are refused where they are read.
         const double bytes = bytes_of(found);
+        const Layout& layout = found.layout;
+        const bool unwritten =
+            layout.form == Layout::Form::contiguous && layout.address == kNowhere;
+        const bool counts = bytes <= most_bytes(layout);
+        (unwritten ? seen.fill : seen.bytes) += !counts ? 0
+                                                : layout.form == Layout::Form::chunked
+                                                    ? bytes / static_cast<double>(kMostExpansion)
+                                                    : bytes;
         const auto all = static_cast<double>(file.size());
-        seen.bytes += found.layout.plain && bytes <= all ? bytes : 0;
         check(
-            seen.bytes <= 16 * all,
+            seen.bytes <= 16 * all && seen.fill <= 16 * (all + static_cast<double>(kFillSlack)),
             "{}: the datasets claim more than 16 times the bytes of the file (at {}); the file is "
             "damaged, use another file",
             label, path);
         seen.datasets.push_back(path);
       } else if (found.group) {
-        walk(*link.object, path, depth + 1, seen);
+        walk(*address, path, seen);
       }
     }
+    seen.groups.pop_back();
+  }
+  Walk walk() {
+    Walk seen;
+    walk(root, "", seen);
+    return seen;
   }
 };
 
@@ -196,11 +302,11 @@ std::vector<std::string> Reader::children(const std::string& group) const {
 }
 
 std::vector<std::string> Reader::datasets() const {
-  return state_->guarded("list its datasets", [&] {
-    State::Walk seen;
-    state_->walk(state_->root, "", 0, seen);
-    return std::move(seen.datasets);
-  });
+  return state_->guarded("list its datasets", [&] { return state_->walk().datasets; });
+}
+
+std::vector<std::string> Reader::external_links() const {
+  return state_->guarded("list its links", [&] { return state_->walk().external; });
 }
 
 Dataset Reader::describe(const std::string& path) const {
@@ -225,13 +331,22 @@ void Reader::read(const std::string& path, Type type, std::span<std::byte> out) 
       state_->copy(object, out);
       return 0;
     }
-    expect(object.datatype.ordinary && type == Type::fp32, "its elements cannot be converted");
-    std::vector<std::byte> raw(static_cast<size_t>(bytes_of(object)));
-    state_->copy(object, raw);
-    const auto* from = reinterpret_cast<const uint8_t*>(raw.data());
-    for (size_t i = 0; i * sizeof(float) < out.size(); ++i, from += object.datatype.bytes) {
-      const auto value = static_cast<float>(object.datatype.number(from));
-      std::memcpy(out.data() + i * sizeof(float), &value, sizeof(float));
+    const Datatype& datatype = object.datatype;
+    const bool integers = datatype.of == Datatype::Class::integer;
+    expect(datatype.is_number() && (type == Type::fp32 || (type == Type::int64 && integers)),
+           "its elements cannot be converted");
+    const size_t width = size_of(type);
+    const size_t count = out.size() / width;
+    const bool pieces = object.layout.form != Layout::Form::chunked;
+    const size_t most = pieces ? size_t{1} << 16 : count;  // elements
+    std::vector<std::byte> raw(std::min(most, count) * datatype.bytes);
+    for (size_t done = 0; done < count; done += most) {
+      const size_t part = std::min(most, count - done);
+      state_->copy(object, std::span(raw).first(part * datatype.bytes), done * datatype.bytes);
+      const auto* from = reinterpret_cast<const uint8_t*>(raw.data());
+      std::byte* to = out.data() + done * width;
+      type == Type::fp32 ? convert<float>(datatype, from, part, to)
+                         : convert<int64_t>(datatype, from, part, to);
     }
     return 0;
   });
@@ -267,17 +382,20 @@ std::string Reader::text(const std::string& path, const std::string& name) const
     check((variable || found.datatype.of == Datatype::Class::text) && found.count == 1,
           "{}: attribute {} of {} is not a single string; the file is damaged, use another file",
           state_->label, name, path);
-    std::vector<uint8_t> bytes = found.data;
-    if (variable) {
-      Cursor in(found.data);
-      const uint64_t length = in.number(4);
-      const uint64_t heap = in.address();
-      const uint64_t index = in.number(4);
-      bytes = length == 0 ? std::vector<uint8_t>() : global_object(state_->file, heap, index);
-      expect(length <= bytes.size(), "a text is shorter than its length");
-      bytes.resize(length);
-    }
-    return std::string(bytes.begin(), std::ranges::find(bytes, uint8_t{0}));  // up to the padding
+    return state_->text_in(found.datatype, found.data);
+  });
+}
+
+std::string Reader::text_of(const std::string& path) const {
+  return state_->guarded("read dataset " + path, [&] {
+    const Object& found = state_->dataset(path);
+    const Datatype& datatype = found.datatype;
+    check((datatype.of == Datatype::Class::texts || datatype.of == Datatype::Class::text) &&
+              found.count == 1 && datatype.bytes <= 4096,
+          "{}: dataset {} is not a single short string", state_->label, path);
+    std::vector<uint8_t> bytes(static_cast<size_t>(datatype.bytes));
+    state_->copy(found, std::as_writable_bytes(std::span(bytes)));
+    return state_->text_in(datatype, std::move(bytes));
   });
 }
 

@@ -3,10 +3,15 @@
 // crashes on damaged structures. Every structure is checked against the file's bounds, and nothing
 // is allocated for more bytes than the file has.
 //
-// Supported: what hdf5.h and h5py write for arrays of numbers, by any version of the library:
-// superblocks 0 to 3; old and new groups; attributes of texts and integers; contiguous and compact
-// datasets of integers and floats. Objects are reached by hard links only. Data stored elsewhere or
-// behind filters, and shared types, are refused.
+// Supported: what hdf5.h and h5py write for arrays of numbers, by any version of the library to
+// 1.14: superblocks 0 to 3, behind a user block or not; old and new groups; hard and soft links;
+// attributes of texts and integers; compact, contiguous and chunked datasets of integers (also
+// enumerations, such as h5py's bool) and floats, with the filters deflate, shuffle, fletcher32 and
+// lzf; types that datasets share. Refused by name: data in other files (external, virtual), other
+// filters, external links.
+//
+// Bounds: a dataset expands to at most 1032 times the bytes of the file (the most that deflate
+// reaches); elements that were never written, to at most those bytes plus 4 MiB.
 //
 // Errors are Failure with file, action and cause; ReadFailure where the system could not read.
 #include <cstdint>
@@ -35,7 +40,7 @@ class ReadFailure : public Failure {
 struct Dataset {
   Type type = Type::other;
   std::vector<int64_t> extents{};
-  int64_t count = 0;  ///< elements; their bytes are at most those of the file
+  int64_t count = 0;  ///< elements; their bytes are within the bounds above
 };
 
 class Reader {
@@ -49,11 +54,13 @@ class Reader {
   bool exists(const std::string& path) const;
   /// Names in a group, in the order of creation where the file keeps an index of it, else by name.
   std::vector<std::string> children(const std::string& group) const;
-  /// Paths of all datasets below the root, by hard links.
+  /// Paths of all datasets below the root, by hard and soft links.
   std::vector<std::string> datasets() const;
+  /// Paths of links to other files, below the root.
+  std::vector<std::string> external_links() const;
 
   Dataset describe(const std::string& path) const;
-  /// All elements: of the file's type, or any floats as fp32.
+  /// All elements: of the file's type; any numbers as fp32, integers also as int64.
   void read(const std::string& path, Type type, std::span<std::byte> out) const;
   /// Bytes [first, first + out.size()) of the elements, in the file's type.
   void read_part(const std::string& path, uint64_t first, std::span<std::byte> out) const;
@@ -62,6 +69,8 @@ class Reader {
   std::string text(const std::string& path, const std::string& name) const;
   /// Of a scalar or an array.
   std::vector<int64_t> integers(const std::string& path, const std::string& name) const;
+  /// The text of a scalar dataset, of up to 4 KiB.
+  std::string text_of(const std::string& path) const;
 
  private:
   struct State;

@@ -1,5 +1,7 @@
 // espalier import and export: checkpoints from and to directories of Hugging Face models, and plain
 // HDF5 files of dense arrays, zeros where pruned.
+#include <fmt/ranges.h>
+
 #include <array>
 
 #include "io/checkpoint/plain_hdf5.h"
@@ -12,6 +14,7 @@
 #include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/core/trace.h"
+#include "src/hub/array_match.h"
 #include "src/hub/export.h"
 #include "src/hub/import.h"
 #include "src/train/masks/mask_files.h"
@@ -32,6 +35,9 @@ struct ConvertArguments {
   std::string shard_size = "5GB";
   bool sparse = false;
   bool sparse_only = false;
+  // Of HDF5 files:
+  std::string map;
+  std::string names;  ///< config whose parameters are listed
 };
 
 std::optional<DType> dtype_of(const ConvertArguments& arguments) {
@@ -114,7 +120,64 @@ int export_hub(const ConvertArguments& arguments) {
   return 0;
 }
 
+/// Lists the parameters of a network.
+int list_names(const ConvertArguments& arguments) {
+  const io::Config config = config::load(arguments.names, arguments.config.overrides);
+  Rows rows{{"parameter", "shape"}};
+  for (const auto& [name, shape] : hub::expected_names(config)) {
+    rows.push_back({name, shape});
+  }
+  print(table(rows));
+  return 0;
+}
+
+/// What was read otherwise than as the parameters' own arrays.
+void print_notes(const io::PlainReader& reader, const hub::ArrayMatch& match,
+                 const Weights& weights) {
+  Progress notes(true, 0, false);
+  if (!match.names.empty()) {
+    notes.note("arrays are named as in " + match.names);
+  }
+  for (const std::string& note : match.notes) {
+    notes.note(note);
+  }
+  int64_t masked = 0;
+  std::vector<std::string> zeros;
+  for (size_t p = 0; p < weights.prunable.size(); ++p) {
+    const std::string& name = weights.store->parameters()[p].spec.name;
+    if (reader.has_mask(name)) {
+      ++masked;
+      if (!weights.prunable[p]) {
+        zeros.push_back(name);
+      }
+    }
+  }
+  if (masked > 0) {
+    notes.note(
+        fmt::format("masks of {} parameter{} are in the file", masked, masked == 1 ? "" : "s"));
+  }
+  if (!zeros.empty()) {
+    notes.note(fmt::format(
+        "masks of parameters that are not prunable became zeros, which training may change: {}",
+        fmt::join(zeros, ", ")));
+  }
+}
+
 int import_arrays(const ConvertArguments& arguments) {
+  if (!arguments.names.empty()) {
+    if (!arguments.in.empty() || !arguments.out.empty()) {
+      throw Usage("--names CONFIG.toml lists names only; leave out the file and -o");
+    }
+    return list_names(arguments);
+  }
+  if (arguments.in.empty() || arguments.out.empty()) {
+    throw Usage(
+        "name the model to import, and the checkpoint with -o (--names CONFIG.toml lists "
+        "the names of a network's parameters)");
+  }
+  if (!arguments.map.empty() && is_hub_model(arguments.in)) {
+    throw Usage("--map is for HDF5 files; the tensors of a Hugging Face model have known names");
+  }
   if (is_hub_model(arguments.in)) {
     return import_hub(arguments);
   }
@@ -133,16 +196,23 @@ int import_arrays(const ConvertArguments& arguments) {
         "--zeros-are-pruned, --dtype, --context and --no-tokenizer are for folders of Hugging "
         "Face models; zeros of plain arrays are always pruned");
   }
-  check_output(arguments.out, std::array{arguments.in, arguments.config.file});
+  check_output(arguments.out, std::array{arguments.in, arguments.config.file, arguments.map});
   check(
       !io::is_checkpoint(arguments.in),
       "{} is an Espalier checkpoint already: use it unchanged, or run `espalier export` for plain "
       "arrays",
       arguments.in);
-  const WeightsFile file = open_weights(arguments.in, arguments.config);
-  check_output(arguments.out, file.config.data.train);
+  const io::Config config = config::load(arguments.config.file, arguments.config.overrides);
+  check_output(arguments.out, config.data.train);
+  const auto lines =
+      arguments.map.empty() ? std::vector<hub::MapLine>() : hub::read_array_map(arguments.map);
+  const auto reader = std::make_shared<io::PlainReader>(arguments.in);
+  const hub::ArrayMatch match = hub::match_arrays(*reader, config, lines);
+  reader->set_views(match.views);
+  const WeightsFile file = described_weights(arguments.in, config, match.problem);
   Weights weights(file);
-  train::load_plain(arguments.in, *weights.store, weights.prunable);
+  train::load_plain(reader, *weights.store, weights.prunable);
+  print_notes(*reader, match, weights);
   write_weights(arguments.out, *weights.store, config::to_toml(file.config), file.characters);
   Progress(true, 0, false)
       .note(fmt::format("wrote {}: {} of {} parameters kept", arguments.out,
@@ -208,19 +278,19 @@ void register_convert(CLI::App& app, Action& chosen) {
   imported->footer(
       "A directory holds config.json, safetensors files and perhaps tokenizer.json or\n"
       "tokenizer.model (docs/hub.md).\n"
-      "Of plain arrays, zeros of prunable ones become masks.");
+      "An HDF5 file holds arrays of weights, and masks by the conventions of "
+      "torch.nn.utils.prune,\n"
+      "of scipy, or as a tree of their own. Without masks, zeros of prunable arrays become masks.");
   const auto add_dtype = [](CLI::App* command, ConvertArguments& to) {
     command
         ->add_option("--dtype", to.dtype,
                      "type of all values of a Hugging Face model; default: as they are")
         ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   };
-  imported
-      ->add_option("file", in->in,
-                   "directory of a Hugging Face model, or HDF5 file of dense arrays, named as "
-                   "`espalier inspect` shows")
-      ->required();
-  imported->add_option("-o,--out", in->out, "the checkpoint")->required();
+  imported->add_option("file", in->in,
+                       "directory of a Hugging Face model, or HDF5 file of arrays "
+                       "(docs/bring-your-masks.md)");
+  imported->add_option("-o,--out", in->out, "the checkpoint");
   imported->add_flag("--zeros-are-pruned", in->zeros_are_pruned,
                      "zeros of prunable parameters become their masks");
   add_dtype(imported, *in);
@@ -230,6 +300,10 @@ void register_convert(CLI::App& app, Action& chosen) {
                      "leave tokenizer.json or tokenizer.model out");
   imported->add_option("--config", in->config.file,
                        "of an HDF5 file: TOML file that describes the network");
+  imported->add_option("--map", in->map,
+                       "of an HDF5 file: text file with lines THEIRS -> OURS of array names");
+  imported->add_option("--names", in->names,
+                       "list the names and shapes of the parameters of this TOML file's network");
   imported->add_option("--set", in->config.overrides, "section.key=value")->allow_extra_args(false);
   imported->callback([in, &chosen] { chosen = [in] { return import_arrays(*in); }; });
 

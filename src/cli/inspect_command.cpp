@@ -130,7 +130,9 @@ Json inspect_plain(const std::string& path) {
   for (const std::string& name : reader.names()) {
     try {
       const std::vector<float> values = reader.read(name);
-      const int64_t zeros = std::ranges::count(values, 0.0F);
+      const std::vector<uint8_t> kept = reader.kept(name);
+      const int64_t zeros =
+          kept.empty() ? std::ranges::count(values, 0.0F) : std::ranges::count(kept, uint8_t{0});
       const auto size = static_cast<int64_t>(values.size());
       rows.push_back({{"name", name},
                       {"shape", extents_of(reader.shape(name))},
@@ -148,6 +150,8 @@ Json inspect_plain(const std::string& path) {
           {"kept_parameters", sum(rows, "kept")},
           {"sparsity", share(size - sum(rows, "kept"), size)},
           {"arrays", std::move(rows)},
+          {"masks", reader.masks()},
+          {"loose_masks", reader.loose_masks()},
           {"skipped", reader.skipped()},
           {"damaged", std::move(damaged)}};
 }
@@ -205,8 +209,15 @@ std::string text_of(const Json& found) {
                   percent(found["sparsity"].get<double>())});
   std::string text = table(rows) + "\n";
   if (!checkpoint) {
+    for (const auto& [mask, array] : found["masks"].items()) {
+      text += fmt::format("{}: mask of {}\n", mask, array.get<std::string>());
+    }
+    for (const Json& mask : found["loose_masks"]) {
+      text += fmt::format("{}: named like a mask, but no array has its name\n",
+                          mask.get<std::string>());
+    }
     const std::string skipped = joined(found["skipped"], ", ");
-    return text + (skipped.empty() ? "" : "not floating-point, skipped: " + skipped + "\n");
+    return text + (skipped.empty() ? "" : "no arrays, skipped: " + skipped + "\n");
   }
   text += fmt::format(
       "step {}; {} in all: weights and positions {}, optimizer {}; {:.3g} bytes a "

@@ -114,6 +114,12 @@ bool looks_prunable(const std::string& name, const Shape& shape) {
 /// The arrays of a plain file, for any network.
 std::unique_ptr<Weights> weights_without_config(const fs::path& path) {
   const io::PlainReader reader(path);
+  for (const std::string& mask : reader.loose_masks()) {
+    fail(
+        "{}: {} is named like a mask, and no array has its name; name it after its weight "
+        "(NAME_mask, NAME.mask or masks.NAME), or remove it",
+        path.string(), mask);
+  }
   std::vector<sparse::ParameterSpec> specs;
   for (const std::string& name : reader.names()) {
     const Shape shape = reader.shape(name);

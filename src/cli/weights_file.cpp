@@ -9,6 +9,7 @@
 #include "sparse/index/file_index.h"
 #include "src/config/parse.h"
 #include "src/core/cpus.h"
+#include "src/hub/array_match.h"
 #include "src/train/generation/generator.h"
 #include "src/train/masks/mask_files.h"
 #include "src/train/masks/pruner.h"
@@ -118,13 +119,22 @@ WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
   file.config = config_of(file, source);
   const io::PlainReader reader(path);
   file.problem = problem_from_shapes(file.config, path, [&](const std::string& name) {
-    check(reader.has(name),
-          "{} has no dataset \"{}\", which the model in --config has; rename the file's dataset "
-          "('/' counts as '.'), or correct the config",
-          path.string(), name);
+    if (!reader.has(name)) {
+      fail(
+          "{} has no dataset \"{}\", which the model in --config has; `espalier import` translates "
+          "names (--map), or correct the config:{}",
+          path.string(), name,
+          io::expected_and_found(hub::expected_names(file.config), reader.named_shapes()));
+    }
     return reader.shape(name);
   });
   train::check_all_layers(reader, path, parameters_of(file.config, file.problem));
+  return described_weights(path, file.config, file.problem);
+}
+
+WeightsFile described_weights(const fs::path& path, const io::Config& config,
+                              const train::ProblemShape& problem) {
+  WeightsFile file{.path = path, .config = config, .problem = problem};
   file.characters = characters_of(file.config);
   check(file.characters.size() == 0 || file.characters.size() == file.problem.classes,
         "{} belongs to a network with {} characters, but the data of the config hold {}; name the "

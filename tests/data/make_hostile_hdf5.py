@@ -37,6 +37,28 @@ with make("gzip") as f:  # a few bytes that unpack to 256 MB
 with make("chunks") as f:
     f.create_dataset("w", data=np.zeros(8, "f4"), chunks=(4,))
 
+with make("bomb") as f:  # 1,000 bytes of a chunk say that they are 64 MB
+    f.create_dataset("w", shape=(1 << 14, 1 << 10), dtype="f4", chunks=(1 << 14, 1 << 10), compression="gzip")
+    f["w"].id.write_direct_chunk((0, 0), b"\x78\x9c" + bytes(998))
+
+with make("bad_checksum") as f:
+    f.create_dataset("w", data=np.arange(8, dtype="f4"), chunks=(8,), fletcher32=True)
+    f["w"].id.write_direct_chunk((0,), np.arange(9, dtype="f4").tobytes())
+
+with make("szip") as f:  # a filter that is not read; the file names it only
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((4,))
+    plist.set_filter(h5py.h5z.FILTER_SCALEOFFSET, h5py.h5z.FLAG_MANDATORY, (2, 0))
+    h5py.h5d.create(f.id, b"w", h5py.h5t.NATIVE_FLOAT, h5py.h5s.create_simple((4,)), plist)
+
+with make("soft_circles") as f:
+    f["a"] = h5py.SoftLink("/b")
+    f["b"] = h5py.SoftLink("/a")
+    f["none"] = h5py.SoftLink("/nothing")
+    f["g/w"] = np.zeros(2, "f4")
+    f["g/above"] = h5py.SoftLink("/")
+    f["s"] = h5py.SoftLink("g")
+
 with make("unwritten") as f:  # claims 256 GB, of which nothing was written
     f.create_dataset("w", shape=(1 << 36,), dtype="f4")
 

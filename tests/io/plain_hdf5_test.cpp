@@ -19,11 +19,12 @@ namespace fs = std::filesystem;
 TEST(PlainHdf5, FilesOfH5pyComeIn) {
   const PlainReader reader(fs::path(ESPALIER_SOURCE_DIR) / "tests/data/plain_hdf5.h5");
   EXPECT_EQ(reader.names(),
-            (std::vector<std::string>{"a", "big_endian", "deep.double", "deep.er.half",
+            (std::vector<std::string>{"a", "again", "big_endian", "deep.double", "deep.er.half",
                                       "deep.loop.half", "five", "long", "scalar"}));
   EXPECT_EQ(reader.skipped(), (std::vector<std::string>{"step", "text"}));
   EXPECT_EQ(reader.shape("a"), (Shape{3, 2}));
   EXPECT_EQ(reader.read("a"), (std::vector<float>{1.5F, 0, 0, -2, 0.25F, 0}));
+  EXPECT_EQ(reader.read("again"), reader.read("a")) << "a soft link";
   EXPECT_EQ(reader.read("deep.er.half"), (std::vector<float>{0.5F, 65504, 0, 0x1p-24F}));
   EXPECT_EQ(reader.read("deep.double")[0], 1.0F / 3.0F);
   EXPECT_TRUE(std::isinf(reader.read("deep.double")[1]));

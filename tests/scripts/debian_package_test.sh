@@ -41,13 +41,13 @@ for name in Maintainer Description Section Installed-Size; do
 done
 expect "the version of the project" [ "$(field "$package" Version)" = "$version" ]
 depends=$(field "$package" Depends)
-for library in openmpi-bin libopenmpi libhdf5-openmpi libdnnl libfmt libtomlplusplus libxxhash libpcre2 libutf8proc libsentencepiece libgomp \
+for library in openmpi-bin libopenmpi libhdf5-openmpi libdnnl libfmt libtomlplusplus libxxhash libpcre2 libutf8proc libsentencepiece zlib1g libgomp \
   libstdc++ 'libc6 (>='; do
   expect "depends on $library ($depends)" contains ", $depends" ", $library"
 done
 depends=$(field "$development" Depends)
 for library in libopenmpi-dev libhdf5-openmpi-dev libdnnl-dev libfmt-dev libtomlplusplus-dev libxxhash-dev \
-  libpcre2-dev libutf8proc-dev libsentencepiece-dev; do
+  libpcre2-dev libutf8proc-dev libsentencepiece-dev zlib1g-dev; do
   expect "espalier-dev depends on $library ($depends)" contains "$depends" "$library"
 done
 

@@ -16,7 +16,7 @@ SPACK_NAMES = {
     "OpenMP": None, "Threads": None, "MPI": "mpi", "HDF5": "hdf5", "oneDNN": "onednn", "fmt": "fmt",
     "nlohmann_json": "nlohmann-json", "CLI11": "cli11", "PkgConfig": "pkgconfig",
     "tomlplusplus": "tomlplusplus", "xxhash": "xxhash", "pcre2": "pcre2", "utf8proc": "utf8proc",
-    "sentencepiece": "sentencepiece",
+    "sentencepiece": "sentencepiece", "ZLIB": "zlib-api",
     "CUDAToolkit": "cuda", "GTest": "googletest",
 }
 

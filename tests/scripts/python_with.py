@@ -60,3 +60,13 @@ def restart_with(imports, packages, venv, variable):
     if "--inside" not in sys.argv:
         python = python_with(imports, packages, venv, variable)
         os.execv(python, [python, *sys.argv, "--inside"])
+
+
+def restart_with_h5py():
+    """Runs this script again with the system's Python if this one lacks h5py; skips if both lack it."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        if works(python, "import h5py, numpy"):
+            if python != sys.executable:
+                os.execv(python, [python, *sys.argv])
+            return
+    skip("no Python with h5py here: apt-get install python3-h5py")

@@ -10,20 +10,6 @@
 namespace espalier::train {
 namespace {
 
-void check_plain_file(const io::PlainReader& reader, const std::filesystem::path& path,
-                      std::span<const sparse::ParameterSpec> specs) {
-  for (const sparse::ParameterSpec& spec : specs) {
-    check(reader.has(spec.name),
-          "{} has no dataset for parameter \"{}\"; name datasets as `espalier inspect` shows them "
-          "('/' counts as '.')",
-          path.string(), spec.name);
-    check(reader.shape(spec.name) == spec.shape,
-          "{}: dataset \"{}\" has shape {}, but the model needs {}; reshape the dataset, or "
-          "correct [model] in the config",
-          path.string(), spec.name, reader.shape(spec.name).text(), spec.shape.text());
-  }
-}
-
 /// "blocks.#.norm" of "blocks.12.norm".
 std::string without_numbers(const std::string& name) {
   std::string out;
@@ -36,9 +22,19 @@ std::string without_numbers(const std::string& name) {
   return out;
 }
 
-sparse::Mask mask_of_zeros(const io::PlainReader& reader, const std::string& name) {
-  const std::vector<float> values = reader.read(name);
-  return pruning::mask_from_dense_zeros(name, values);
+/// The mask that the file has for the array, or its non-zero elements.
+sparse::Mask mask_of_array(const io::PlainReader& reader, const std::string& name) {
+  if (!reader.has_mask(name)) {
+    return pruning::mask_from_dense_zeros(name, reader.read(name));
+  }
+  const std::vector<uint8_t> kept = reader.kept(name);
+  sparse::Mask mask(static_cast<int64_t>(kept.size()));
+  for (size_t i = 0; i < kept.size(); ++i) {
+    if (kept[i] == 0) {
+      mask.set(static_cast<int64_t>(i), false);
+    }
+  }
+  return mask;
 }
 
 const sparse::Encoding& encoding_of(const io::CheckpointReader& reader,
@@ -70,6 +66,25 @@ void check_same_parameters(const io::CheckpointReader& reader,
         "{} is a checkpoint of another model: it has {} parameters, this one has {} (compare "
         "[model] with `espalier inspect`)",
         file, reader.names().size(), specs.size());
+}
+
+void check_arrays(const io::PlainReader& reader, std::span<const sparse::ParameterSpec> specs) {
+  io::NamedShapes missing;
+  for (const sparse::ParameterSpec& spec : specs) {
+    if (!reader.has(spec.name)) {
+      missing.emplace_back(spec.name, spec.shape.text());
+      continue;
+    }
+    check(reader.shape(spec.name) == spec.shape,
+          "{}: dataset \"{}\" has shape {}, but the model needs {}; reshape the dataset, or "
+          "correct [model] in the config",
+          reader.path().string(), spec.name, reader.shape(spec.name).text(), spec.shape.text());
+  }
+  check(missing.empty(),
+        "{} has no dataset for {} of {} parameters of the model; `espalier import` translates "
+        "names (--map), or correct [model] in the config:{}",
+        reader.path().string(), missing.size(), specs.size(),
+        io::expected_and_found(missing, reader.named_shapes()));
 }
 
 void check_all_layers(const io::PlainReader& reader, const std::filesystem::path& path,
@@ -119,10 +134,15 @@ MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::Parameter
     return
         [reader, specs = std::move(specs)](size_t p) { return read_mask(*reader, specs[p].name); };
   }
-  const auto reader = std::make_shared<io::PlainReader>(path);
-  check_plain_file(*reader, path, specs);
-  return [reader, specs = std::move(specs), prunable = std::move(prunable)](size_t p) {
-    return prunable[p] ? mask_of_zeros(*reader, specs[p].name)
+  return masks_in(std::make_shared<io::PlainReader>(path), std::move(specs), std::move(prunable));
+}
+
+MaskOf masks_in(std::shared_ptr<const io::PlainReader> reader,
+                std::vector<sparse::ParameterSpec> specs, std::vector<bool> prunable) {
+  check_arrays(*reader, specs);
+  return [reader = std::move(reader), specs = std::move(specs),
+          prunable = std::move(prunable)](size_t p) {
+    return prunable[p] ? mask_of_array(*reader, specs[p].name)
                        : sparse::Mask(specs[p].shape.count());
   };
 }

@@ -2,6 +2,7 @@
 // Reads masks from files of weights: checkpoints, and plain HDF5 files of dense arrays.
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,10 +16,17 @@ namespace espalier::train {
 /// The mask of parameter p, in forward order.
 using MaskOf = std::function<sparse::Mask(size_t p)>;
 
-/// Reads masks on demand: those of a checkpoint; in a plain file the non-zero elements of prunable
-/// parameters, and all elements of the others. Throws Failure if the file is of another model.
+/// Reads masks on demand: those of a checkpoint; in a plain file, of prunable parameters their
+/// masks or else their non-zero elements, of the others all elements. Throws Failure if the file is
+/// of another model.
 MaskOf masks_in(const std::filesystem::path& path, std::vector<sparse::ParameterSpec> specs,
                 std::vector<bool> prunable);
+MaskOf masks_in(std::shared_ptr<const io::PlainReader> reader,
+                std::vector<sparse::ParameterSpec> specs, std::vector<bool> prunable);
+
+/// Throws Failure, with the nearest names found, unless a plain file has these parameters in their
+/// shapes.
+void check_arrays(const io::PlainReader& reader, std::span<const sparse::ParameterSpec> specs);
 
 /// Throws Failure if a plain file, at `path`, has parameters of layers that the network lacks:
 /// names that differ from those of its parameters only in numbers. `network`: all its parameters.

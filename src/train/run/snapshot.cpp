@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "io/checkpoint/plain_hdf5.h"
 #include "src/config/parse.h"
 #include "src/core/mirror.h"
 #include "src/model/networks/registry.h"
@@ -173,12 +172,11 @@ void load_low_rank(const io::CheckpointReader& reader, const sparse::Store& stor
   }
 }
 
-void load_plain(const std::filesystem::path& path, sparse::Store& store,
+void load_plain(std::shared_ptr<const io::PlainReader> reader, sparse::Store& store,
                 const std::vector<bool>& prunable) {
-  take_masks(store, masks_in(path, specs_of(store), prunable));
-  const io::PlainReader reader(path);
+  take_masks(store, masks_in(reader, specs_of(store), prunable));
   for (sparse::Parameter& parameter : store.parameters()) {
-    const std::vector<float> values = reader.read(parameter.spec.name);
+    const std::vector<float> values = reader->read(parameter.spec.name);
     std::vector<float> packed;
     for (const int32_t position : parameter.index.positions()) {
       packed.push_back(values[static_cast<size_t>(position)]);
@@ -192,7 +190,7 @@ void load_weights(const std::filesystem::path& path, sparse::Store& store,
   if (io::is_checkpoint(path)) {
     load(io::CheckpointReader(path), store, {.whole = whole});
   } else {
-    load_plain(path, store, prunable);
+    load_plain(std::make_shared<io::PlainReader>(path), store, prunable);
   }
 }
 

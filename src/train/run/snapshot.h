@@ -5,11 +5,13 @@
 #include <array>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/plain_hdf5.h"
 #include "io/config/config.h"
 #include "io/data/tokens.h"
 #include "parallel/reduction/powersgd/factors.h"
@@ -71,8 +73,8 @@ void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int
 void load_low_rank(const io::CheckpointReader& reader, const sparse::Store& store,
                    parallel::LowRank& low_rank);
 
-/// Loads masks and values from a plain HDF5 file of dense arrays (masks_in).
-void load_plain(const std::filesystem::path& path, sparse::Store& store,
+/// Loads masks and values from a plain HDF5 file of arrays (masks_in).
+void load_plain(std::shared_ptr<const io::PlainReader> reader, sparse::Store& store,
                 const std::vector<bool>& prunable);
 
 /// Loads weights and masks from a checkpoint or plain file; no optimizer.

@@ -43,6 +43,7 @@ class Espalier(CMakePackage, CudaPackage):
     depends_on("pcre2@10.40: +jit")
     depends_on("utf8proc@2.6:")
     depends_on("sentencepiece@0.1.97:")
+    depends_on("zlib-api")
     depends_on("cuda@12.3:", when="+cuda")
     depends_on("googletest@1.12: +gmock", type="test")
     depends_on("python", type="test")

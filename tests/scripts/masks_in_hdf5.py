@@ -1,0 +1,52 @@
+"""For tests of masks in HDF5 files: the scripts of docs/bring-your-masks.md, and checkpoints as arrays."""
+import json
+import pathlib
+import re
+import subprocess
+
+import h5py
+import numpy as np
+
+
+def blocks(page, language):
+    """The code blocks of a page that begin with a comment "# NAME", by name."""
+    text = pathlib.Path(page).read_text(encoding="utf-8")
+    found = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    return {m[1]: block for block in found if (m := re.match(r"# (\S+)\n", block))}
+
+
+def network(page):
+    """The first TOML block: a config."""
+    return re.search(r"^```toml\n(.*?)^```", pathlib.Path(page).read_text(encoding="utf-8"), re.M | re.S)[1]
+
+
+class Program:
+    def __init__(self, path, folder):
+        self.path, self.folder = str(path), folder
+
+    def __call__(self, *arguments, code=0):
+        done = subprocess.run([self.path, *map(str, arguments)], cwd=self.folder, capture_output=True, text=True,
+                              timeout=600)
+        assert done.returncode == code, f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout if code == 0 and done.stdout else done.stderr
+
+    def loss(self, checkpoint, *arguments):
+        return json.loads(self("eval", checkpoint, "--json", *arguments))["loss"]
+
+
+def checkpoint_arrays(path):
+    """name → (dense values, kept elements) of a checkpoint with bitmap masks."""
+    arrays = {}
+    with h5py.File(path, "r") as file:
+        for name, group in file["params"].items():
+            shape = tuple(group.attrs["shape"])
+            size = int(np.prod(shape, dtype=np.int64))
+            encoding = group.attrs["encoding"]
+            kept = np.ones(size, bool)
+            if encoding != "full":
+                assert encoding == "bitmap", encoding
+                kept = np.unpackbits(group["index"][:], count=size, bitorder="little").astype(bool)
+            dense = np.zeros(size, "f4")
+            dense[kept] = np.asarray(group["values"][()]).reshape(-1)
+            arrays[name] = dense.reshape(shape), kept.reshape(shape)
+    return arrays
