@@ -278,6 +278,9 @@ void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::Mo
   model.kind = "decoder";
   model.family = like.family;
   read_sizes(json, model);
+  if (like.plus_one && json.is_null("num_key_value_heads")) {
+    json.refuse("num_key_value_heads", "it must be a number, or missing");
+  }
   const bool heads_alike = like.kv_heads == 0 || json.is_null("num_key_value_heads");
   model.kv_heads = json.number("num_key_value_heads", heads_alike ? model.heads : like.kv_heads);
   model.head_width = json.number("head_dim", model.width / model.heads);
