@@ -245,6 +245,11 @@ void read_qwen_window(const ConfigJson& json, io::ModelConfig& model) {
     }
   }
   if (!json.flag("use_sliding_window", false) || json.is_null("sliding_window")) {
+    const Json types = json.has("layer_types") ? json.json()["layer_types"] : Json::array();
+    if (std::ranges::count(types, Json("sliding_attention")) > 0) {
+      json.refuse("layer_types",
+                  "layers have a window only with use_sliding_window and sliding_window");
+    }
     return;
   }
   const int64_t window = json.number("sliding_window", kHubWindow);
