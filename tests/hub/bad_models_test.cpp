@@ -243,6 +243,14 @@ TEST(BadModels, KeysThatChangeTheNetworkAreNamed) {
     expect_config_refused(config_with(kGpt2, key, value), fmt::format("\"{}\": ", key));
   }
   expect_config_refused(config_with("GPTNeoXForCausalLM", "head_dim", "5"), "\"head_dim\": 5 is");
+  expect_config_refused(config_with("Qwen2ForCausalLM", "layer_types",
+                                    R"(["sliding_attention", "sliding_attention"])"),
+                        "only with use_sliding_window");
+  for (const char* key :
+       {"hidden_act", "rms_norm_eps", "num_key_value_heads", "original_max_position_embeddings"}) {
+    expect_config_refused(config_with("GemmaForCausalLM", key, "null"),
+                          fmt::format("\"{}\": null is not supported", key));
+  }
 }
 
 TEST(ImportNotes, KeysWithoutEffectAreNamed) {

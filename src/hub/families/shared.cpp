@@ -245,6 +245,11 @@ void read_qwen_window(const ConfigJson& json, io::ModelConfig& model) {
     }
   }
   if (!json.flag("use_sliding_window", false) || json.is_null("sliding_window")) {
+    const Json types = json.has("layer_types") ? json.json()["layer_types"] : Json::array();
+    if (std::ranges::count(types, Json("sliding_attention")) > 0) {
+      json.refuse("layer_types",
+                  "layers have a window only with use_sliding_window and sliding_window");
+    }
     return;
   }
   const int64_t window = json.number("sliding_window", kHubWindow);
@@ -278,6 +283,9 @@ void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::Mo
   model.kind = "decoder";
   model.family = like.family;
   read_sizes(json, model);
+  if (like.plus_one && json.is_null("num_key_value_heads")) {
+    json.refuse("num_key_value_heads", "it must be a number, or missing");
+  }
   const bool heads_alike = like.kv_heads == 0 || json.is_null("num_key_value_heads");
   model.kv_heads = json.number("num_key_value_heads", heads_alike ? model.heads : like.kv_heads);
   model.head_width = json.number("head_dim", model.width / model.heads);
