@@ -36,7 +36,7 @@ LEFT_OUT = {
     "compare/": "compare_test.py", "gpu/": "needs a GPU: gpu_test.sh", "gpu.sh": "needs a GPU: gpu_test.sh",
     "track.py": "the test script_track", "track.sh": "the test script_track",
     "peers/": "compares with PyTorch: compare_test.py --with-torch runs the rivals", "links/": "needs a link: two_hosts_test.sh",
-    "training.sh": "is sourced", "quality/runs.py": "is imported", "quality/plot.py": "draws",
+    "quality/gradient_sums.py": "thousands of micro-batches a run", "training.sh": "is sourced", "quality/runs.py": "is imported", "quality/plot.py": "draws",
     "quality/adaprec.py": "needs a link and images", "quality/vision_epoch.py": "needs images and PyTorch",
     "quality/images.py": "makes images", "quality/async_quality.py": "needs images",
     "quality/reproductions.py": "needs images", "quality/codec_quality.py": "hundreds of runs",
