@@ -10,7 +10,7 @@ program="g++ cmake ninja-build pkg-config libdnnl-dev libopenmpi-dev openmpi-bin
   libhdf5-openmpi-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev perl-doc git ca-certificates"
 tests="libgtest-dev libgmock-dev libbenchmark-dev python3-h5py clang-format-14 iproute2"
-slow="slurmctld slurmd slurm-client"
+slow="slurmctld slurmd slurm-client chromium"
 package="dpkg-dev file"
 ci="clang-16 libomp-16-dev libclang-rt-16-dev"
 
