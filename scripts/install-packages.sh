@@ -2,7 +2,7 @@
 # install-packages.sh [--package|--tests|--slow|--ci]: installs missing Debian packages with apt, as root or
 # by sudo. If none is missing, it needs neither root nor network. Without root and sudo it prints the command
 # to run; exit code 1. --package adds those with which cpack makes packages, --tests those of the tests,
-# --slow also those of slow tests (Slurm, cpack), --ci those of the tests, of cpack and of .ci/run (Debian 12
+# --slow also those of slow tests (Slurm, cpack, Chromium), --ci those of the tests, of cpack and of .ci/run (Debian 12
 # and Ubuntu 24.04 have its compiler and formatter). For Debian 12 and later, and Ubuntu 24.04 and later.
 # ESPALIER_MPI=mpich takes MPICH instead of Open MPI.
 set -eu
@@ -19,7 +19,7 @@ program="g++ cmake ninja-build pkg-config libdnnl-dev $mpi
   libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev zlib1g-dev perl-doc git ca-certificates"
 tests="libgtest-dev libgmock-dev libbenchmark-dev python3-h5py iproute2"
-slow="slurmctld slurmd slurm-client"
+slow="slurmctld slurmd slurm-client chromium"
 package="dpkg-dev file"
 ci="clang-format-14 clang-16 libomp-16-dev libclang-rt-16-dev"
 

@@ -157,6 +157,33 @@ std::vector<json> read_metrics(const std::filesystem::path& path) {
   return out;
 }
 
+size_t settled_from(size_t steps, const std::function<bool(size_t)>& changed) {
+  if (steps == 0) {
+    return 0;
+  }
+  size_t first = steps - 1;
+  while (first > 0 && !changed(first)) {
+    --first;
+  }
+  return first + (steps - first) / 2;
+}
+
+std::span<const json> settled(std::span<const json> lines) {
+  std::vector<bool> changed(lines.size());
+  const json* layout = nullptr;  // only the first line of a launch has it
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto found = lines[i].find("layout");
+    if (found != lines[i].end() && (layout == nullptr || *found != *layout)) {
+      layout = &*found;
+      changed[i] = true;
+    }
+    if (i > 0 && lines[i].value("sparsity", json()) != lines[i - 1].value("sparsity", json())) {
+      changed[i] = true;
+    }
+  }
+  return lines.subspan(settled_from(lines.size(), [&](size_t i) { return bool(changed[i]); }));
+}
+
 void write_text_atomically(const std::filesystem::path& path, std::string_view text) {
   AtomicFile file(path);
   file.append(text);

@@ -5,6 +5,7 @@
 // docs/formats.md.
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -39,6 +40,13 @@ class MetricsWriter {
 /// Every whole line of a metrics.jsonl. A torn last line, and lines with the zeros that a loss of
 /// power leaves where a write was not on the disk, are ignored. Any other bad line throws Failure.
 std::vector<nlohmann::json> read_metrics(const std::filesystem::path& path);
+
+/// The first of the steps whose medians describe a run as it is now: [result, steps) is the second
+/// half of those since the last change of layout or sparsity. `changed(i)`: step i has another
+/// layout or sparsity than step i - 1; called for i >= 1.
+size_t settled_from(size_t steps, const std::function<bool(size_t)>& changed);
+/// The same lines of a metrics.jsonl.
+std::span<const nlohmann::json> settled(std::span<const nlohmann::json> lines);
 
 /// Temporary file, fsync, rename.
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);

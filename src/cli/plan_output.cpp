@@ -276,16 +276,10 @@ void PlanOutput::add_scaling(std::span<const int> ranks,
   }
 }
 
-/// Also the page shows these.
 std::vector<std::string> PlanOutput::notes() const {
   std::vector<std::string> notes;
   if (!assumed_.empty()) {
     notes.push_back("assumed: " + assumed_);
-  }
-  for (const PlannedLayout& layout : plans_.found) {
-    if (!planner::fits(layout.step, machine_, run_.tensor)) {
-      notes.push_back(planner::shortage(run_, machine_, layout));
-    }
   }
   if (const auto faster = planner::faster_storage(run_, machine_, plans_.found[best_])) {
     notes.push_back(fmt::format(
@@ -293,26 +287,36 @@ std::vector<std::string> PlanOutput::notes() const {
         "suffices",
         faster->storage, percent(faster->share)));
   }
+  if (const auto found = checkpoints()) {
+    notes.push_back(text_of(*found, best().step));
+  }
+  return notes;
+}
+
+std::vector<std::string> PlanOutput::warnings() const {
+  std::vector<std::string> warnings;
+  for (const PlannedLayout& layout : plans_.found) {
+    if (!planner::fits(layout.step, machine_, run_.tensor)) {
+      warnings.push_back(planner::shortage(run_, machine_, layout));
+    }
+  }
   if (const double host = planner::host_memory(ranks_of_best());
       machine_.host_memory > 0 && host > machine_.host_memory) {
-    notes.push_back(fmt::format(
+    warnings.push_back(fmt::format(
         "a rank needs {} of host memory, and host.memory of the machine file gives it {}: set "
         "train.checkpoint_background = false, or use more stages (parallel.pipeline)",
         bytes_text(host), bytes_text(machine_.host_memory)));
   }
   for (const sparse::ParameterSpec& spec : model::parameters_of(run_.layers)) {
     if (spec.shape.count() > sparse::kMaxElements) {
-      notes.push_back(fmt::format(
+      warnings.push_back(fmt::format(
           "{} has {} elements; runs support at most 2^31 - 1, so this network can only be planned",
           spec.name, spec.shape.count()));
       break;
     }
   }
-  if (const auto found = checkpoints()) {
-    notes.push_back(text_of(*found, best().step));
-  }
-  notes.insert(notes.end(), failures_.begin(), failures_.end());
-  return notes;
+  warnings.insert(warnings.end(), failures_.begin(), failures_.end());
+  return warnings;
 }
 
 const std::vector<planner::PlannedRank>& PlanOutput::ranks_of_best() const {
@@ -403,7 +407,8 @@ Json PlanOutput::json() const {
       {"refused", Json::array()},
       {"best", best_json()},
       {"settings", settings_of_best()},
-      {"notes", notes()}};
+      {"notes", notes()},
+      {"warnings", warnings()}};
   for (const PlannedLayout& layout : plans_.found) {
     Json& row = json["plans"].emplace_back(
         json_of(layout, planner::fits(layout.step, machine_, run_.tensor)));
@@ -489,8 +494,10 @@ std::string PlanOutput::text() const {
     text += fmt::format("{} of {} layouts over {} ranks left out: {}\n", refused.layouts,
                         refused.tried, refused.ranks, refused.reason);
   }
-  for (const std::string& note : notes()) {
-    text += note + "\n";
+  for (const std::vector<std::string>& list : {warnings(), notes()}) {
+    for (const std::string& note : list) {
+      text += note + "\n";
+    }
   }
   if (const std::vector<std::string> settings = settings_of_best(); !settings.empty()) {
     text += fmt::format("settings of the best layout, over {} ranks: --set '{}'\n", best().ranks,

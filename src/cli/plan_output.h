@@ -43,7 +43,9 @@ class PlanOutput {
   const std::vector<planner::PlannedRank>& ranks_of_best() const;
   std::optional<planner::CheckpointPrediction> checkpoints() const;
   nlohmann::ordered_json best_json() const;
+  /// Facts and hints; and reasons why a layout cannot run, or not on these devices.
   std::vector<std::string> notes() const;
+  std::vector<std::string> warnings() const;
   /// The keys in which the best layout differs from the run's config, as "section.key=VALUE".
   std::vector<std::string> settings_of_best() const;
   /// The best layout over so many ranks, of those that fit, if any: the fastest, by measured times

@@ -104,10 +104,34 @@ std::optional<double> median(std::vector<double> values) {
   return *middle;
 }
 
-void read_metrics(const fs::path& directory, bool enqueues, MeasuredRun& run) {
+/// Throws Failure unless the newest of `lines` have the layout of summary.json: else they were
+/// measured with another layout than the one that is predicted.
+void check_layout(const fs::path& directory, const json& summary, std::span<const json> lines) {
+  const json* layout = nullptr;
+  for (const json& line : lines) {
+    if (const auto found = line.find("layout"); found != line.end() && found->is_object()) {
+      layout = &*found;
+    }
+  }
+  if (layout == nullptr) {
+    return;  // of an older version of the program
+  }
+  const int ranks = layout_number(directory, summary, {"ranks"});
+  const int stages = layout_number(directory, summary, {"grid", "pipeline"});
+  check(number_at(*layout, {"ranks"}) == ranks && number_at(*layout, {"stages"}) == stages,
+        "{} is of an earlier launch, of {} ranks and {} stages, and the steps since then have "
+        "another layout: let the run end, or predict its config ({} with --ranks)",
+        (directory / "summary.json").string(), ranks, stages, (directory / "config.toml").string());
+}
+
+void read_metrics(const fs::path& directory, const json& summary, bool enqueues, MeasuredRun& run) {
   const fs::path file = directory / "metrics.jsonl";
-  const std::vector<json> lines = io::read_metrics(file);
-  const std::span<const json> settled = std::span(lines).subspan(lines.size() / 2);
+  std::vector<json> lines = io::read_metrics(file);
+  // Later lines are of a launch that has not ended.
+  const double last = number_at(summary, {"steps"}).value_or(INFINITY);
+  std::erase_if(lines, [last](const json& line) { return line["step"].get<double>() > last; });
+  check_layout(directory, summary, lines);
+  const std::span<const json> settled = io::settled(lines);
   const auto seconds = [&](const char* key) {
     std::vector<double> values;
     for (const json& line : settled) {
@@ -177,7 +201,7 @@ MeasuredRun read_measured_run(const fs::path& directory, std::span<const std::st
     config::apply_override(run.config, override_);
   }
   config::validate(run.config);
-  read_metrics(directory, run.config.run.backend == "cuda", run);
+  read_metrics(directory, summary, run.config.run.backend == "cuda", run);
   read_memory(summary, run);
   if (const auto files = io::checkpoints_in(directory / "checkpoints"); !files.empty()) {
     run.checkpoint = static_cast<double>(fs::file_size(files.back()));

@@ -11,7 +11,7 @@
 
 namespace espalier::planner {
 
-/// Numbers of metrics.jsonl are medians over the second half of the steps, when masks have settled.
+/// Numbers of metrics.jsonl are medians over its settled steps (io/run/metrics.h).
 struct MeasuredRun {
   std::string name;   ///< of its directory
   io::Config config;  ///< with the run's stages, micro-batch, recompute, storages and backend

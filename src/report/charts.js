@@ -118,18 +118,28 @@ function showTip(event, head, lines) {
 }
 function hideTip() { byId("tip").hidden = true; }
 
-/** [low, high] over all ys inside the x range, a little padded. `zero`: starts at 0. */
-function yExtent(series, range, log, zero) {
+/**
+ * [low, high] over all ys inside the x range, a little padded. `zero`: starts at 0. `later`: the first fifth of each series
+ * and values above its first one (of a run that diverges) may leave the frame, if other values remain. `spikes`: values
+ * above three times the 95th percentile may.
+ */
+function yExtent(series, range, { log, zero, later, spikes }) {
   let low = Infinity, high = -Infinity;
   for (const one of series) {
     if (one.faint) continue;  // raw values may leave the frame
+    const last = one.xs[one.xs.length - 1], from = later ? Math.max(range[0], one.xs[0] + (last - one.xs[0]) / 5) : range[0];
+    const most = later ? one.ys.find((y) => y !== null) : Infinity;
     one.ys.forEach((y, i) => {
-      if (y === null || one.xs[i] < range[0] || one.xs[i] > range[1] || (log && y <= 0)) return;
+      if (y === null || y > most || one.xs[i] < from || one.xs[i] > range[1] || (log && y <= 0)) return;
       low = Math.min(low, y);
       high = Math.max(high, y);
     });
   }
-  if (low > high) return null;
+  if (spikes && low <= high) {
+    const sorted = series.filter((one) => !one.faint).flatMap((one) => one.ys.filter((y) => y !== null)).sort((a, b) => a - b);
+    high = Math.min(high, 3 * sorted[Math.floor(.95 * (sorted.length - 1))]);
+  }
+  if (low > high) return later ? yExtent(series, range, { log, zero }) : null;
   if (log) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
   const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
   return zero ? [0, Math.max(high * 1.08, 1e-30)] : [low - room, high + room];
@@ -155,15 +165,15 @@ function bandOf(xs, low, high, x, y) {
 let charts = 0;
 
 /**
- * Draws into `box`. options: series [{name, color, xs, ys, dash, faint, circles, dots, low, high}], range [x0, x1], marks [{x, color}],
- * xTicks (else round numbers), xText, yText, height, log, zero, onHover(x or null), onZoom(range). Returns showAt(x): moves the cross there.
+ * Draws into `box`. options: series [{name, color, xs, ys, dash, faint, circles, dots, low, high}], range [x0, x1], marks [{x, color, kind}],
+ * ends [{y, color, text}] labels on the right, later (yExtent), xTicks (else round numbers), xText, yText, height, log, zero, onHover(x or null), onZoom(range). Returns showAt(x): moves the cross there.
  */
 function lineChart(box, options) {
   box.replaceChildren();
-  const extent = yExtent(options.series, options.range, options.log, options.zero);
+  const extent = yExtent(options.series, options.range, options);
   if (!extent) { node("p", "empty", "Nothing to show.", box); return () => {}; }
   const width = Math.max(240, box.clientWidth), height = options.height;
-  const frame = { left: 50, right: width - 18, top: 8, bottom: height - 24 };
+  const frame = { left: 50, right: width - (options.ends && options.ends.length ? 62 : 18), top: 8, bottom: height - 24 };
   const [x0, x1] = options.range, scale = options.log ? Math.log : (value) => value;
   const x = (value) => frame.left + (value - x0) / (x1 - x0 || 1) * (frame.right - frame.left);
   const y = (value) => {
@@ -178,10 +188,11 @@ function lineChart(box, options) {
   const ink = shape("g", { "clip-path": `url(#${clip})`, fill: "none" }, svg);
   for (const mark of options.marks || []) {
     if (mark.x >= x0 && mark.x <= x1) {
-      shape("line", { class: "mark", x1: x(mark.x), x2: x(mark.x), y1: frame.top, y2: frame.bottom, stroke: mark.color }, ink);
+      shape("line", { class: "mark " + (mark.kind || ""), x1: x(mark.x), x2: x(mark.x), y1: frame.top, y2: frame.bottom, stroke: mark.color }, ink);
     }
   }
   for (const one of options.series) drawSeries(ink, one, x, y);
+  drawEnds(svg, frame, options.ends || [], y);
   return addPointer(svg, box, { frame, x, y, options });
 }
 
@@ -195,6 +206,19 @@ function drawAxes(svg, frame, { x, y, extent, options }) {
   for (const mark of options.xTicks || ticks(...options.range, (frame.right - frame.left) / 78, options.xBases)) {
     shape("text", { x: x(mark), y: frame.bottom + 17, "text-anchor": "middle" }, svg).textContent = options.xText(mark);
   }
+}
+
+/** Labels at the heights of their values, moved apart where they would overlap. */
+function drawEnds(svg, frame, ends, y) {
+  const lineHeight = 13, sorted = ends.slice().sort((a, b) => b.y - a.y);
+  let floor = -Infinity;
+  const places = sorted.map((one) => floor = Math.max(Math.min(Math.max(y(one.y), frame.top + 4), frame.bottom), floor + lineHeight));
+  for (let i = places.length - 1, roof = frame.bottom; i >= 0; --i) roof = (places[i] = Math.min(places[i], roof)) - lineHeight;
+  sorted.forEach((one, i) => {
+    const label = shape("text", { class: "end", x: frame.right + 8, y: places[i] + 4 }, svg);
+    label.style.fill = one.color;
+    label.textContent = one.text;
+  });
 }
 
 function drawSeries(ink, one, x, y) {

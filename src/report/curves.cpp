@@ -19,6 +19,7 @@ struct Curve {
 
 constexpr Curve kMeans[] = {
     {"loss", &StepRecord::loss},
+    {"teacher_loss", &StepRecord::teacher_loss},
     {"lr", &StepRecord::lr},
     {"grad_norm", &StepRecord::grad_norm},
     {"tokens_per_s", &StepRecord::tokens_per_s},
@@ -114,7 +115,7 @@ json curves(std::span<const StepRecord> steps, size_t limit) {
     out["loss_low"].push_back(rounded(loss.low));
     out["loss_high"].push_back(rounded(loss.high));
   }
-  drop_unknown(out, {"tokens_per_s", "images_per_s"});
+  drop_unknown(out, {"teacher_loss", "tokens_per_s", "images_per_s"});
   if (bucket == 1) {  // the band is the curve itself
     out.erase("loss_low");
     out.erase("loss_high");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "io/run/metrics.h"
 #include "src/core/error.h"
 
 namespace espalier::report {
@@ -11,10 +12,29 @@ namespace {
 
 using Number = std::optional<double>;
 
-/// Median over the second half of the steps, where a run that prunes early has settled.
+/// Mean over the last tenth of the steps.
+Number last_tenth(const RunData& run, double StepRecord::*member) {
+  double sum = 0;
+  size_t count = 0;
+  for (size_t i = run.steps.size() - (run.steps.size() + 9) / 10; i < run.steps.size(); ++i) {
+    if (std::isfinite(run.steps[i].*member)) {
+      sum += run.steps[i].*member;
+      ++count;
+    }
+  }
+  return count == 0 ? std::nullopt : Number(sum / static_cast<double>(count));
+}
+
+/// Median over the settled steps.
 Number settled(const RunData& run, double StepRecord::*member) {
+  const auto changed = [&](size_t i) {
+    const StepRecord& before = run.steps[i - 1];
+    const StepRecord& now = run.steps[i];
+    const bool known = std::isfinite(before.sparsity) && std::isfinite(now.sparsity);
+    return before.layout != now.layout || (known && before.sparsity != now.sparsity);
+  };
   std::vector<double> values;
-  for (size_t i = run.steps.size() / 2; i < run.steps.size(); ++i) {
+  for (size_t i = io::settled_from(run.steps.size(), changed); i < run.steps.size(); ++i) {
     if (std::isfinite(run.steps[i].*member)) {
       values.push_back(run.steps[i].*member);
     }
@@ -102,11 +122,12 @@ Number peak_rss(const RunData& run) {
 
 using CellOf = std::function<Cell(const RunData&)>;
 
-/// A number of summary.json, or one computed from the steps.
+/// A number computed from the steps, which summary.json may be older than; else that of
+/// summary.json.
 CellOf number(const char* key, std::string (*text)(double), NumberOf computed = {}) {
   return [=](const RunData& run) {
-    const Number known = number_at(run.summary, key);
-    return cell(known || !computed ? known : computed(run), text);
+    const Number found = computed ? computed(run) : std::nullopt;
+    return cell(found ? found : number_at(run.summary, key), text);
   };
 }
 
@@ -136,6 +157,11 @@ std::vector<Row> rows() {
        number("final_val_loss", loss_text, last(&StepRecord::val_loss)), Better::lower, true},
       {"Best validation loss", "Lowest of all evaluations.",
        number("best_val_loss", loss_text, lowest(&StepRecord::val_loss)), Better::lower},
+      {"Training loss", "Mean over the last tenth of the steps; nats a token or image.",
+       [](const RunData& run) { return cell(last_tenth(run, &StepRecord::loss), loss_text); },
+       Better::lower},
+      {"Loss to the teacher", "At the last step; T² KL(teacher ‖ network), nats a token or image.",
+       number("", loss_text, last(&StepRecord::teacher_loss)), Better::lower, false, true},
       {"Top-1 accuracy",
        "At the last evaluation; share of images whose class is the most likely one.",
        number("final_val_top1", percent, last(&StepRecord::val_top1)), Better::higher, true, true},
@@ -148,10 +174,10 @@ std::vector<Row> rows() {
       {"Best top-5 accuracy", "Highest of all evaluations.",
        number("best_val_top5", percent, highest(&StepRecord::val_top5)), Better::higher, false,
        true},
-      {"Tokens/s", "Median over the steps, all ranks together.",
+      {"Tokens/s", "Of all ranks together: median since layout and sparsity last changed.",
        number("tokens_per_s", grouped, settled_at(&StepRecord::tokens_per_s)), Better::higher, true,
        true},
-      {"Images/s", "Median over the steps, all ranks together.",
+      {"Images/s", "Of all ranks together: median since layout and sparsity last changed.",
        number("images_per_s", grouped, settled_at(&StepRecord::images_per_s)), Better::higher, true,
        true},
       {"Model state per parameter",
@@ -159,9 +185,14 @@ std::vector<Row> rows() {
        "divided "
        "by all parameters, pruned ones included.",
        number("model_state_bytes_per_parameter", two_digits), Better::lower, true},
-      {"All-reduce per step", "Bytes that rank 0 sends in one step's all-reduces.",
-       [](const RunData& run) { return cell(allreduce_bytes(run), bytes_text); }, Better::lower,
-       true},
+      {"All-reduce per step",
+       "Bytes that rank 0 sends in one step's all-reduces; none with one replica.",
+       [](const RunData& run) {
+         const Number bytes = allreduce_bytes(run);
+         return bytes == 0.0 ? Cell{.value = std::nullopt, .text = "none"}
+                             : cell(bytes, bytes_text);
+       },
+       Better::lower, true},
       {"Peak memory of the processes", "Resident set size at its highest, summed over the ranks.",
        [](const RunData& run) { return cell(peak_rss(run), bytes_text); }, Better::lower},
       {"Time in steps", "Sum of step times, without evaluation and checkpoints.",
@@ -196,13 +227,24 @@ std::vector<Headline> headlines(std::span<const RunData> runs) {
       out.push_back(std::move(line));
     }
   }
+  // The first line that has a loss stands for the result.
+  const auto major = [&](const char* label, bool value) {
+    std::ranges::find(out, label, &Headline::label)->major = value;
+  };
+  const auto& validation = out.front().cells;
+  const bool evaluated =
+      std::ranges::any_of(validation, [](const Cell& one) { return one.value.has_value(); });
+  major("Validation loss", evaluated);
+  major("Training loss", !evaluated);
   return out;
 }
 
 std::optional<double> allreduce_bytes(const RunData& run) {
-  const Number known = number_at(run.summary, "allreduce_bytes_per_step");
-  return known ? known : settled(run, &StepRecord::allreduce_bytes);
+  const Number found = settled(run, &StepRecord::allreduce_bytes);
+  return found ? found : number_at(run.summary, "allreduce_bytes_per_step");
 }
+
+std::optional<double> p2p_bytes(const RunData& run) { return settled(run, &StepRecord::p2p_bytes); }
 
 std::optional<double> median(std::vector<double> values) {
   if (values.empty()) {

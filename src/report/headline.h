@@ -1,7 +1,7 @@
 #pragma once
 // The numbers that describe a run, most important first; one list for the page and the terminal.
-// Without summary.json they are computed from metrics.jsonl as far as possible (final loss so far,
-// median tokens/s or images/s and all-reduce bytes over the second half of the steps).
+// Losses, speed and bytes come from metrics.jsonl, where it has them: summary.json may be of an
+// earlier launch. Medians are over the settled steps (io/run/metrics.h).
 #include <optional>
 #include <span>
 #include <string>
@@ -30,6 +30,8 @@ std::vector<Headline> headlines(std::span<const RunData> runs);
 
 /// Bytes of all-reduces that rank 0 sends in a step, if known.
 std::optional<double> allreduce_bytes(const RunData& run);
+/// The same of messages between stages.
+std::optional<double> p2p_bytes(const RunData& run);
 /// The upper median; nothing without values.
 std::optional<double> median(std::vector<double> values);
 

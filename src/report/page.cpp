@@ -61,14 +61,17 @@ json pruned_at(const RunData& run) {
 json number_or_null(const std::optional<double>& number) { return number ? json(*number) : json(); }
 
 json bytes_of(const RunData& run) {
-  std::vector<double> p2p;
-  for (const StepRecord& record : run.steps) {
-    if (record.p2p_bytes >= 0) {
-      p2p.push_back(record.p2p_bytes);
-    }
-  }
   return {{"allreduce", number_or_null(allreduce_bytes(run))},
-          {"p2p", number_or_null(median(std::move(p2p)))}};
+          {"p2p", number_or_null(p2p_bytes(run))}};
+}
+
+/// The steps from which on the layout differs.
+json layouts_of(const RunData& run) {
+  json out = json::array();
+  for (const LayoutChange& change : run.layouts) {
+    out.push_back({{"step", change.step}, {"text", change.text}});
+  }
+  return out;
 }
 
 /// summary.pipeline, as far as the page reads it.
@@ -93,14 +96,18 @@ json pipeline_numbers(const json& found) {
   return out;
 }
 
-/// Pictures of one pipeline step, with their summary.
+/// Numbers of the pipeline, and pictures of one step. Pictures without their numbers are left out:
+/// they are of an earlier launch with another layout. Null without either.
 json pipeline_of(const RunData& run) {
-  if (run.pipeline_measured.empty() || run.pipeline_predicted.empty()) {
-    return nullptr;
+  const json numbers = pipeline_numbers(run.summary.value("pipeline", json()));
+  const bool measured = numbers["measured"].value("idle_share", json()).is_number();
+  json pictures = json::array();
+  if (measured && !run.pipeline_measured.empty() && !run.pipeline_predicted.empty()) {
+    pictures = {run.pipeline_measured, run.pipeline_predicted};
   }
-  return {{"measured", run.pipeline_measured},
-          {"predicted", run.pipeline_predicted},
-          {"numbers", pipeline_numbers(run.summary.value("pipeline", json()))}};
+  return pictures.empty() && numbers["delays"].empty()
+             ? json()
+             : json{{"pictures", pictures}, {"numbers", numbers}};
 }
 
 json run_json(const RunData& run, size_t runs) {
@@ -111,6 +118,7 @@ json run_json(const RunData& run, size_t runs) {
           {"notes", run.notes},
           {"curves", run.steps.empty() ? json() : curves(run.steps, points)},
           {"pruned_at", pruned_at(run)},
+          {"layouts", layouts_of(run)},
           {"memory", memory_of(run)},
           {"bytes", bytes_of(run)},
           {"timeline", timeline(run, spans)},

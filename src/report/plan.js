@@ -4,7 +4,7 @@ const { plan: PLAN, timeline: STEP } = JSON.parse(byId("data").textContent);
 const SCALING = PLAN.scaling || [];
 const BEST = PLAN.plans[PLAN.best.plan];
 const MEASURED = BEST.measured_ms != null;  // by --try
-const PARTS = [["compute", "var(--lane-compute)"], ["waiting", "var(--waiting)"], ["reduction", "var(--lane-allreduce)"], ["update", "var(--lane-optimizer)"]];
+const PARTS = [["compute", "var(--lane-compute)"], ["waiting", "var(--waiting)"], ["reduction", "var(--allreduce)"], ["update", "var(--lane-optimizer)"]];
 const ACTIONS = [["forward", "var(--lane-compute)"], ["backward", "var(--lane-backward)"], ["backward of the input", "var(--lane-backward)"],
   ["backward of the weights", "var(--lane-weight)"], ["waiting", "var(--waiting)"]];
 const CATEGORIES = ["weight", "gradient", "master", "moment", "index", "activation", "communication", "scratch"];
@@ -34,8 +34,9 @@ function drawHead() {
     `${short(BEST.samples_per_s)} samples a second, in ${bytesText(BEST.memory)} of a device's ${bytesText(PLAN.device_memory)}.`;
   byId("best").textContent = `${many(BEST.ranks, "rank")}: ${many(BEST.stages, "stage")} × ${many(BEST.replicas, "replica")}, ` +
     `schedule ${BEST.schedule}, ${BEST.micro_batches} × ${BEST.micro_batch} samples, storage ${BEST.storage}, recompute ${BEST.recompute}, exchange ${BEST.exchange}.`;
-  byId("notes").hidden = PLAN.notes.length === 0;
-  for (const note of PLAN.notes) node("p", "", note, byId("notes"));
+  byId("notes").hidden = PLAN.warnings.length === 0;
+  for (const warning of PLAN.warnings) node("p", "", warning, byId("notes"));
+  for (const note of PLAN.notes) node("p", "quiet", note[0].toUpperCase() + note.slice(1) + ".", byId("remarks"));
 }
 
 function drawCards() {
@@ -48,20 +49,52 @@ function drawCards() {
   }
 }
 
+const fixed = (value) => value.toFixed(2);
+/** [head, text of a layout, class] */
+const COLUMNS = [["ranks", (one) => one.ranks], ["stages", (one) => one.stages], ["schedule", (one) => one.schedule, "loose"],
+  ["micro-batch", (one) => `${one.micro_batches} × ${one.micro_batch}`], ["storage", (one) => one.storage], ["recompute", (one) => one.recompute],
+  ["exchange", (one) => one.exchange, "loose"], ["step, ms", (one) => fixed(one.step_ms)], ["beside the best", (one) => one.beside_best, "wrapped"],
+  ...(MEASURED ? [["measured, ms", (one) => one.measured_ms == null ? "–" : fixed(one.measured_ms)]] : []),
+  ["samples/s", (one) => one.samples_per_s.toFixed(1)], ["memory", (one) => bytesText(one.memory) + (one.fits ? "" : " – too much")]];
+
+/** A table of layouts; settings that all of them share stand in `note`. */
+function layoutTable(table, note, rows) {
+  table.replaceChildren();
+  const choices = COLUMNS.slice(0, 7), laid = rows.filter((one) => !one.refused);
+  const shared = laid.length === 0 ? [] : choices.filter(([, text]) => new Set(laid.map(text)).size === 1);
+  note.textContent = shared.length === 0 ? "" : `${laid.length > 1 ? "All" : "Layout"}: ${shared.map(([head, text]) => `${head} ${text(laid[0])}`).join(", ")}.`;
+  const shown = COLUMNS.filter((column) => !shared.includes(column));
+  const reason = shown.findIndex(([head]) => head === "beside the best");
+  fillTable(table, shown.map(([head]) => head), rows.map((one) => shown.map(([head, text], i) =>
+    !one.refused ? text(one) : i === reason ? one.refused : one[head] === undefined ? "–" : one[head])),
+  { rowClass: (i) => rows[i] === BEST ? "best" : "",
+    cellClass: (i, column) => shown[column][2] || (shown[column][0] === "memory" && rows[i].fits === false ? "over" : "") });
+}
+
+/** Most layouts of a search are nearly equal: the first ones of each number of ranks are shown, the others on demand. */
+const FIRST = new Set(PLAN.plans.map((one) => one.ranks)).size > 1 ? 2 : 6;
+const shownPlans = (all) => {
+  const seen = {}, first = PLAN.plans.filter((one) => (seen[one.ranks] = (seen[one.ranks] || 0) + 1) <= FIRST || one === BEST);
+  return all || PLAN.plans.length <= first.length + 2 ? PLAN.plans : first;
+};
+
+function drawPlans(all) {
+  const rows = shownPlans(all), same = PLAN.plans.filter((one) => one.ranks === BEST.ranks);
+  const near = same.filter((one) => one.step_ms <= 1.05 * BEST.step_ms).length;
+  layoutTable(byId("plans"), byId("plans-shared"), rows);
+  byId("plans-note").textContent = near < 3 ? "" : `${near} of ${same.length} layouts over ${many(BEST.ranks, "rank")} take at most 5 % longer than the fastest. Predictions that differ by a few percent do not tell which is faster: measure with --try.`;
+  stackedBars(byId("parts"), rows.map((one) => ({
+    label: `${many(one.ranks, "rank")}: ${layoutOf(one)}, ${one.micro_batches} × ${one.micro_batch}`, text: milliseconds(one.step_ms),
+    parts: PARTS.map(([name, color]) => ({ name, color, value: one[name + "_ms"] })) })), milliseconds);
+}
+
 function drawTables() {
-  const fixed = (value) => value.toFixed(2);
-  fillTable(byId("plans"),
-    ["ranks", "stages", "schedule", "micro-batch", "storage", "recompute", "exchange", "step, ms", "compute", "waiting", "reduction", "update", "samples/s", "memory", "beside the best", ...(MEASURED ? ["measured, ms"] : [])],
-    PLAN.plans.map((one) => [one.ranks, one.stages, one.schedule, `${one.micro_batches} × ${one.micro_batch}`,
-      one.storage, one.recompute, one.exchange, fixed(one.step_ms),
-      ...PARTS.map(([name]) => fixed(one[name + "_ms"])), one.samples_per_s.toFixed(1), bytesText(one.memory) + (one.fits ? "" : " – too much"), one.beside_best, ...(MEASURED ? [one.measured_ms == null ? "–" : fixed(one.measured_ms)] : [])]),
-    { rowClass: (i) => i === PLAN.best.plan ? "best" : "", cellClass: (i, column) => column === 13 && !PLAN.plans[i].fits ? "over" : "" });
+  if (shownPlans(true).length > shownPlans(false).length)
+    switcher(byId("plans-count"), [[false, `Fastest ${FIRST}${FIRST === 2 ? " of each number of ranks" : ""}`], [true, `All ${PLAN.plans.length}`]], false, drawPlans);
+  drawPlans(false);
   for (const [id, rows] of [["by-stages", PLAN.by_stages || []], ["own", PLAN.own || []]]) {
     byId(id + "-section").hidden = rows.length === 0;
-    fillTable(byId(id), ["ranks", "stages", "schedule", "micro-batch", "storage", "recompute", "exchange", "step, ms", "memory", "beside the best"],
-      rows.map((one) => one.refused ? [one.ranks, one.stages ?? "–", ...Array(7).fill("–"), one.refused] :
-        [one.ranks, one.stages, one.schedule, `${one.micro_batches} × ${one.micro_batch}`, one.storage, one.recompute, one.exchange,
-          fixed(one.step_ms), bytesText(one.memory), one.beside_best]), { cellClass: (_, column) => column === 9 ? "wrapped" : "" });
+    layoutTable(byId(id), byId(id + "-shared"), rows);
   }
   byId("refused-section").hidden = PLAN.refused.length === 0;
   fillTable(byId("refused"), ["ranks", "layouts", "of", "reason"],
@@ -80,12 +113,6 @@ function drawComparison() {
   byId("comparison-operations-panel").hidden = !found.rows.some((row) => row.kind === "operation");
 }
 
-function drawParts() {
-  stackedBars(byId("parts"), PLAN.plans.map((one) => ({
-    label: `${many(one.ranks, "rank")}: ${layoutOf(one)}, ${one.micro_batches} × ${one.micro_batch}`, text: milliseconds(one.step_ms),
-    parts: PARTS.map(([name, color]) => ({ name, color, value: one[name + "_ms"] })) })), milliseconds);
-}
-
 const scaling = { unit: "samples_per_s" };
 
 function drawScaling() {
@@ -95,7 +122,7 @@ function drawScaling() {
   const lines = SCALING.map((series, i) => ({ name: series.name, color: `var(--run${i})`, dots: true, xs: series.points.map((one) => place(one.ranks)),
     ys: series.points.map((one) => one[scaling.unit] === undefined ? null : one[scaling.unit]) }));
   const rate = scaling.unit === "samples_per_s", first = SCALING[0].points.find((point) => point.step_ms !== undefined);
-  const ideal = first && { name: "proportional", color: "var(--run7)", dash: "5 4", xs: all.map(place),
+  const ideal = first && { name: "proportional", color: "var(--quiet)", dash: "5 4", xs: all.map(place),
     ys: all.map((ranks) => rate ? first.samples_per_s * ranks / first.ranks : first.step_ms * first.ranks / ranks) };
   const text = rate ? (value) => short(value) + "/s" : milliseconds;
   const [low, high] = [place(all[0]), place(all[all.length - 1])];
@@ -122,7 +149,7 @@ function drawRanks() {
     (PLAN.memory_budget === null ? "" : ` train.memory_budget is ${bytesText(PLAN.memory_budget)}.`);
   stackedBars(byId("memory"), PLAN.best.by_rank.map((rank) => ({ label: label(rank), parts: [
     ...CATEGORIES.map((name) => ({ name, color: `var(--${name})`, value: rank.memory[name] })),
-    { name: "program", color: "var(--run7)", value: rank.memory.program }] })), bytesText, PLAN.device_memory);
+    { name: "program", color: "var(--program)", value: rank.memory.program }] })), bytesText, PLAN.device_memory);
 }
 
 /** Operations below a thousandth of the time are drawn as one. */
@@ -149,7 +176,6 @@ drawHead();
 drawCards();
 drawTables();
 drawComparison();
-drawParts();
 switcher(byId("scaling-unit"), [["samples_per_s", "Samples per second"], ["step_ms", "Time of a step"]], scaling.unit,
   (unit) => { scaling.unit = unit; drawScaling(); });
 drawScaling();

@@ -3,7 +3,9 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const RUNS = DATA.runs;
 const CATEGORIES = ["weight", "gradient", "master", "moment", "index", "activation", "communication", "scratch"];
-const state = { axis: "step", log: false, smoothing: .6, hidden: new Set(), range: null, memoryNow: true, memoryRanks: false, configAll: false };
+/** Runs of different lengths are compared over time. */
+const EQUAL_STEPS = new Set(RUNS.filter((run) => run.curves).map((run) => run.curves.step[run.curves.step.length - 1])).size <= 1;
+const state = { axis: EQUAL_STEPS ? "step" : "seconds", scale: "later", smoothing: .6, hidden: new Set(), range: null, memoryNow: true, memoryRanks: false, configAll: false };
 const colorOf = (run) => `var(--run${run % 8})`;
 const dashOf = (run) => ["", "6 3", "2 3"][Math.floor(run / 8) % 3];
 
@@ -92,7 +94,7 @@ function drawLegend() {
   });
   const redraw = (key) => (value) => { state[key] = value; if (key === "axis") state.range = null; drawCurves(); };
   switcher(byId("axis"), [["step", "Step"], ["seconds", "Time"]], state.axis, redraw("axis"));
-  switcher(byId("scale"), [[false, "Linear"], [true, "Log"]], state.log, redraw("log"));
+  switcher(byId("scale"), [["later", "After the start"], ["all", "Whole"], ["log", "Log"]], state.scale, redraw("scale"));
   byId("smoothing").addEventListener("input", (event) => { state.smoothing = event.target.value / 100; drawCurves(); });
   byId("unzoom").addEventListener("click", () => { state.range = null; drawCurves(); });
 }
@@ -140,15 +142,29 @@ function accuracySeries(key) {
   });
 }
 
-function pruneMarks() {
-  return shownRuns().filter(([run]) => run.pruned_at !== null).map(([run, i]) => {
-    const at = nearest(run.curves.step, run.pruned_at);
-    return { x: state.axis === "step" ? run.pruned_at : run.curves.seconds[at], color: colorOf(i) };
+/** Of pruning, and of changes of the layout. */
+function marksOfRuns() {
+  return shownRuns().flatMap(([run, i]) => {
+    const mark = (step, kind) => ({ x: state.axis === "step" ? step : run.curves.seconds[nearest(run.curves.step, step)], color: colorOf(i), kind });
+    return [...run.layouts.map((one) => mark(one.step, "layout")), ...(run.pruned_at === null ? [] : [mark(run.pruned_at, "")])];
+  });
+}
+
+/** The last validation loss of each run; without one the last training loss. */
+function endsOfRuns(range) {
+  return shownRuns().flatMap(([run, i]) => {
+    const data = run.curves, known = data.validation.loss.length > 0;
+    const [xs, ys] = known ? [data.validation[state.axis], data.validation.loss] : [data[state.axis], smoothed(data.loss, smoothingReach(data.loss.length))];
+    let at = ys.length - 1;
+    while (at >= 0 && (ys[at] === null || xs[at] > range[1])) --at;
+    return at < 0 || xs[at] < range[0] ? [] : [{ y: ys[at], color: colorOf(i), text: ys[at] < 100 ? ys[at].toFixed(3) : short(ys[at]) }];
   });
 }
 
 function drawCurves() {
-  const crosses = [], range = state.range || fullRange(), marks = pruneMarks();
+  byId("axis-note").textContent = (state.axis === "seconds" ? "Over the time in steps, without evaluation and checkpoints. " : "Over steps. ") +
+    (state.scale === "later" && state.range === null ? "The first fifth of each curve may leave the frame." : "");
+  const crosses = [], range = state.range || fullRange(), marks = marksOfRuns();
   byId("unzoom").hidden = state.range === null;
   const shared = {
     range, marks, height: 190,
@@ -160,19 +176,20 @@ function drawCurves() {
   };
   const draw = (id, label, series, more) => crosses.push(lineChart(byId(id), { ...shared, label, series, ...more }));
   draw("loss", "Loss", [...seriesOf("loss", { smooth: true, raw: true }), ...validationSeries()],
-    { height: 330, log: state.log, yText: short, readout: (value) => value.toFixed(4) });
+    { height: 330, log: state.scale === "log", later: state.scale === "later" && state.range === null, ends: endsOfRuns(range), yText: short, readout: (value) => value.toFixed(4) });
   /** Hidden if no run of the page has such a curve. */
   const drawKnown = (id, label, known, series, more) => {
     byId(id + "-section").hidden = !RUNS.some((run) => run.curves && known(run.curves));
     if (!byId(id + "-section").hidden) draw(id, label, series, more);
   };
+  drawKnown("teacher", "Loss to the teacher", (data) => data.teacher_loss, seriesOf("teacher_loss", { smooth: true }), { later: true, yText: short, readout: (value) => value.toFixed(4) });
   for (const [key, label] of [["top1", "Top-1 accuracy"], ["top5", "Top-5 accuracy"]])
     drawKnown(key, label, (data) => data.validation[key], accuracySeries(key), { yText: (value) => +(100 * value).toFixed(2) + " %", readout: (value) => (100 * value).toFixed(2) + " %" });
   for (const [id, label] of [["tokens", "Tokens per second"], ["images", "Images per second"]])
     drawKnown(id, label, (data) => data[id + "_per_s"], seriesOf(id + "_per_s", { smooth: true }), { zero: true, yText: short, readout: (value) => Math.round(value).toLocaleString("en") });
-  draw("norm", "Gradient norm", seriesOf("grad_norm", { smooth: true }), { zero: true, yText: short, readout: (value) => value.toPrecision(4) });
+  draw("norm", "Gradient norm", seriesOf("grad_norm", { smooth: true }), { zero: true, spikes: true, yText: short, readout: (value) => value.toPrecision(4) });
   draw("rate", "Learning rate", seriesOf("lr", {}), { zero: true, yText: short, readout: (value) => value.toPrecision(4) });
-  draw("traffic", "All-reduce bytes a step", seriesOf("allreduce_bytes", {}), { zero: true, yText: (value) => value === 0 ? "0" : bytesText(value).replace(/\.0+ /, " "), readout: bytesText });
+  drawKnown("traffic", "All-reduce bytes a step", (data) => data.allreduce_bytes.some((bytes) => bytes > 0), seriesOf("allreduce_bytes", {}), { zero: true, yText: (value) => value === 0 ? "0" : bytesText(value).replace(/\.0+ /, " "), readout: bytesText });
 }
 
 function drawMemory() {
@@ -189,7 +206,7 @@ function drawMemory() {
 
 function drawBytes() {
   const known = RUNS.map((run, i) => [run, i]).filter(([run]) => run.bytes.allreduce !== null || run.bytes.p2p !== null);
-  byId("bytes-section").hidden = known.length === 0;
+  byId("bytes-section").hidden = !known.some(([run]) => run.bytes.allreduce > 0 || run.bytes.p2p > 0);
   stackedBars(byId("bytes"), known.map(([run, i]) => ({ label: run.name, color: colorOf(i), parts: [
     { name: "all-reduce", value: run.bytes.allreduce || 0, color: "var(--allreduce)" },
     { name: "point to point", value: run.bytes.p2p || 0, color: "var(--p2p)" }] })), bytesText);
@@ -199,20 +216,22 @@ function drawBytes() {
 function drawPipelines() {
   const piped = RUNS.filter((run) => run.pipeline);
   byId("pipeline-section").hidden = piped.length === 0;
-  const percent = (share) => (typeof share === "number" ? `${(100 * share).toFixed(1)} %` : "?");
+  const percent = (share) => `${(100 * share).toFixed(1)} %`;
   const choose = (run) => {
     byId("pipeline").replaceChildren();
-    for (const which of ["measured", "predicted"]) {
+    byId("pipeline-about").hidden = run.pipeline.pictures.length === 0;
+    run.pipeline.pictures.forEach((text, i) => {
       const picture = node("img", "", "", byId("pipeline"));
-      picture.alt = `pipeline, ${which}`;
+      picture.alt = `pipeline, ${["measured", "predicted"][i]}`;
       picture.style.width = "100%";
-      picture.src = `data:image/svg+xml;utf8,${encodeURIComponent(run.pipeline[which])}`;
-    }
-    const { measured = {}, predicted = {}, delays = [] } = run.pipeline.numbers;
+      picture.src = `data:image/svg+xml;utf8,${encodeURIComponent(text)}`;
+    });
+    const { delays } = run.pipeline.numbers;
+    const idle = ["measured", "predicted"].map((which) => [which, run.pipeline.numbers[which].idle_share])
+      .filter(([, share]) => typeof share === "number").map(([which, share]) => `${percent(share)} ${which}`);
     const means = delays.map((delay) => delay.mean.toFixed(2)).join(", ");
-    byId("pipeline-note").textContent =
-      `Idle: ${percent(measured.idle_share)} measured, ${percent(predicted.idle_share)} predicted.` +
-      (means ? ` Mean delay of the stages' gradients, in updates: ${means}.` : "");
+    byId("pipeline-note").textContent = (idle.length ? `Idle: ${idle.join(", ")}. ` : "") +
+      (means ? `Mean delay of the stages' gradients, in updates: ${means}.` : "");
   };
   if (piped.length > 0) {
     switcher(byId("pipeline-run"), piped.map((run) => [run, run.name]), piped[0], choose);

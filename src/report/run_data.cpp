@@ -1,6 +1,8 @@
 #include "src/report/run_data.h"
 
+#include <fmt/ranges.h>
 #include <toml++/toml.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -112,7 +114,15 @@ void read_summary(const fs::path& directory, RunData& run) {
   json parsed = io::parse_json(*text);
   if (parsed.is_object()) {
     run.summary = std::move(parsed);
-    if (!run.complete()) {
+    const auto end = number_at(run.summary, "steps");
+    const bool continued =
+        end && !run.steps.empty() && static_cast<double>(run.steps.back().step) != *end;
+    if (!run.complete() && continued) {
+      run.notes.push_back(fmt::format(
+          "The run goes on from an earlier launch, or was interrupted: ranks, memory, pipeline and "
+          "timeline are those of the launch that ended at step {:.0f}.",
+          *end));
+    } else if (!run.complete()) {
       run.notes.emplace_back("The run stopped before its last step: its numbers are those so far.");
     }
   } else {
@@ -125,6 +135,7 @@ StepRecord record_of(const json& line) {
   return {.step = line.at("step").get<int64_t>(),
           .seconds = number("step_ms") / 1000,
           .loss = number("loss"),
+          .teacher_loss = number("teacher_loss"),
           .val_loss = number("val_loss"),
           .val_top1 = number("val_top1"),
           .val_top5 = number("val_top5"),
@@ -147,6 +158,51 @@ void append(StepRecord record, std::vector<StepRecord>& steps) {
   steps.push_back(record);
 }
 
+/// The entries of two layouts that differ, as "ranks 2 → 1, replicas 2 → 1".
+std::string changes_of(const json& before, const json& after) {
+  constexpr size_t kMost = 100;  // bytes of a value
+  const auto text = [&](const json& layout, const std::string& key) {
+    const json value = layout.value(key, json());
+    const std::string all = value.is_null()     ? "none"
+                            : value.is_string() ? value.get<std::string>()
+                                                : value.dump();
+    return valid_utf8(all.substr(0, kMost));
+  };
+  std::set<std::string> keys;
+  for (const json& layout : {before, after}) {
+    for (const auto& [key, value] : layout.items()) {
+      keys.insert(key);
+    }
+  }
+  constexpr size_t kMostKeys = 32;
+  std::vector<std::string> changes;
+  for (const std::string& key : keys) {
+    if (before.value(key, json()) != after.value(key, json()) && changes.size() < kMostKeys) {
+      std::string name = valid_utf8(key.substr(0, kMost));
+      std::ranges::replace(name, '_', '-');
+      changes.push_back(fmt::format("{} {} → {}", name, text(before, key), text(after, key)));
+    }
+  }
+  return fmt::format("{}", fmt::join(changes, ", "));
+}
+
+/// Counts the changes of the layout; only the first line of a launch has "layout".
+void read_layout(const json& line, json& layout, size_t& changes, RunData& run) {
+  constexpr size_t kMost = 20;  // that a page shows
+  const json found = line.value("layout", json());
+  if (!found.is_object() || found == layout) {
+    return;
+  }
+  if (!layout.is_null()) {
+    ++changes;
+    if (run.layouts.size() < kMost) {
+      run.layouts.push_back(
+          {.step = line["step"].get<int64_t>(), .text = changes_of(layout, found)});
+    }
+  }
+  layout = found;
+}
+
 void read_metrics(const fs::path& directory, RunData& run) {
   const auto text = read_text(directory, "metrics.jsonl", "there are no curves.", run);
   if (!text) {
@@ -155,10 +211,14 @@ void read_metrics(const fs::path& directory, RunData& run) {
   std::istringstream in(*text);
   size_t unreadable = 0;
   bool torn = false;
+  json layout;
+  size_t changes = 0;  // of the layout
   for (std::string line; std::getline(in, line);) {
     const json parsed = io::parse_json(line);
     if (parsed.is_object() && parsed.value("step", json()).is_number_integer()) {
+      read_layout(parsed, layout, changes, run);
       append(record_of(parsed), run.steps);
+      run.steps.back().layout = changes;
     } else if (in.eof()) {
       torn = true;
     } else {
@@ -174,6 +234,12 @@ void read_metrics(const fs::path& directory, RunData& run) {
   }
   if (run.steps.empty()) {
     run.notes.emplace_back("metrics.jsonl holds no step yet.");
+  }
+  for (const LayoutChange& change : run.layouts) {
+    run.notes.push_back(
+        fmt::format("From step {} on the layout differs: {}. Speed and bytes are "
+                    "those of the last layout.",
+                    change.step, change.text));
   }
 }
 
@@ -237,8 +303,13 @@ void read_events(const json& events, RunData& run) {
 }
 
 void read_trace(const fs::path& directory, RunData& run) {
+  const auto off = run.config.find("run.trace");
   const auto text =
-      read_text(directory, "trace.json", "there is no timeline (was run.trace off?).", run);
+      read_text(directory, "trace.json",
+                run.summary.empty() || (off != run.config.end() && off->second == "false")
+                    ? ""
+                    : "there is no timeline.",
+                run);
   if (!text) {
     return;
   }

@@ -17,6 +17,7 @@ struct StepRecord {
   int64_t step = 0;
   double seconds = 0;  ///< sum of step_ms up to and including this step
   double loss = 0;
+  double teacher_loss = 0;
   double val_loss = 0;
   double val_top1 = 0;
   double val_top5 = 0;
@@ -27,6 +28,13 @@ struct StepRecord {
   double allreduce_bytes = 0;
   double p2p_bytes = 0;
   double sparsity = 0;
+  size_t layout = 0;  ///< number of changes of the layout up to this step
+};
+
+/// From `step` on a run has another layout than before: number of ranks, storage, codec, …
+struct LayoutChange {
+  int64_t step = 0;
+  std::string text;  ///< "ranks 2 → 1, replicas 2 → 1"
 };
 
 /// One complete ("X") event of trace.json.
@@ -43,6 +51,7 @@ struct RunData {
   std::map<std::string, std::string> config;  ///< "section.key" -> TOML text of the value
   nlohmann::json summary;                     ///< empty object when there is none
   std::vector<StepRecord> steps;              ///< ascending, each step once
+  std::vector<LayoutChange> layouts;          ///< the first ones
   std::vector<std::string> lanes;  ///< track names in their order: compute, allreduce, ...
   std::vector<TraceSpan> spans;
   /// SVG: a step of the pipeline, measured and as its schedule predicts; empty without a pipeline.

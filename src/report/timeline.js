@@ -28,7 +28,9 @@ function laneColor(lane, name) {
     if (/backward of the weights/.test(name)) return "var(--lane-weight)";
     return /backward/.test(name) ? "var(--lane-backward)" : "var(--lane-compute)";
   }
-  return `var(--lane-${lane.replace("all-reduce", "allreduce").replace("I/O", "io")}, var(--run7))`;
+  if (lane === "all-reduce") return "var(--allreduce)";
+  if (lane === "pipeline") return "var(--p2p)";
+  return `var(--lane-${lane.replace("I/O", "io")}, var(--program))`;
 }
 
 function microseconds(value) {

@@ -181,6 +181,19 @@ TEST(CliRanks, APipelineTrainsLikeOneRank) {
   for (size_t i = 0; i < grid.size(); ++i) {
     EXPECT_NEAR(grid[i], one[i], 1e-4) << "step " << i + 1;
   }
+  // The files that describe the launch are those of the single rank.
+  for (const char* picture : {"grid/pipeline-measured.svg", "grid/pipeline-predicted.svg"}) {
+    EXPECT_FALSE(std::filesystem::exists(here / picture)) << picture;
+  }
+  EXPECT_FALSE(here.summary("grid").contains("pipeline"));
+  expect_code(here.run("report grid"), 0);
+  const std::string page = here.read("grid/report.html");
+  EXPECT_NE(page.find("From step 10 on the layout differs:"), std::string::npos);
+  EXPECT_NE(page.find("ranks 4 \\u2192 1"), std::string::npos);
+  // A launch that makes no step leaves them as they are.
+  const auto summary = here.summary("grid");
+  expect_code(run_ranks(here, 2, train + kPipeline + "--out grid --resume auto"), 0);
+  EXPECT_EQ(here.summary("grid"), summary);
 }
 
 }  // namespace

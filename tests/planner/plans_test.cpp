@@ -433,6 +433,42 @@ TEST(MeasuredRun, StagesAreThoseOfTheRun) {
   }
 }
 
+/// Lines of steps `first` to `last` that take `ms`, of a launch over so many ranks.
+std::string lines_of_launch(int first, int last, double ms, int ranks) {
+  std::string text;
+  for (int step = first; step <= last; ++step) {
+    json line{{"step", step}, {"step_ms", ms}, {"wait_ms", ranks}, {"sparsity", 0.9}};
+    if (step == first) {
+      line["layout"] = {{"ranks", ranks}, {"stages", 1}};
+    }
+    text += line.dump() + "\n";
+  }
+  return text;
+}
+
+TEST(MeasuredRun, MediansAreOfTheLayoutOfTheSummary) {
+  const RunFiles files;
+  // Most steps are of another layout.
+  files.write("metrics.jsonl", lines_of_launch(1, 20, 50, 4) + lines_of_launch(21, 24, 7, 2));
+  const MeasuredRun run = files.read();
+  EXPECT_EQ(run.steps, 2U);
+  EXPECT_DOUBLE_EQ(run.step, 0.007);
+  EXPECT_DOUBLE_EQ(*run.waiting, 0.002);
+  // Equal launches are one.
+  files.write("metrics.jsonl", lines_of_launch(1, 10, 5, 2) + lines_of_launch(11, 12, 7, 2));
+  EXPECT_EQ(files.read().steps, 6U);
+  // Steps after the end that summary.json describes.
+  json summary = RunFiles::summary();
+  summary["steps"] = 10;
+  files.write("summary.json", summary.dump());
+  files.write("metrics.jsonl", lines_of_launch(1, 10, 7, 2) + lines_of_launch(11, 40, 50, 4));
+  EXPECT_DOUBLE_EQ(files.read().step, 0.007);
+  // It describes none of the steps.
+  files.write("metrics.jsonl", lines_of_launch(1, 5, 7, 2) + lines_of_launch(6, 10, 50, 4));
+  EXPECT_NE(failure_of([&] { files.read(); }).find("is of an earlier launch, of 2 ranks"),
+            std::string::npos);
+}
+
 TEST(MeasuredRun, NamesWhatIsMissing) {
   const auto message_without = [](const std::string& file) {
     const RunFiles files;

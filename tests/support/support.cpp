@@ -19,9 +19,9 @@ std::vector<nlohmann::json> metrics_without_times(const io::Config& config) {
   std::ifstream file(std::filesystem::path(config.run.out) / "metrics.jsonl");
   for (std::string text; std::getline(file, text);) {
     nlohmann::json line = nlohmann::json::parse(text);
-    for (const char* time : {"step_ms", "tokens_per_s", "images_per_s", "compute_ms", "wait_ms",
-                             "collective_ms", "update_ms"}) {
-      line.erase(time);
+    for (const char* key : {"step_ms", "tokens_per_s", "images_per_s", "compute_ms", "wait_ms",
+                            "collective_ms", "update_ms", "layout"}) {
+      line.erase(key);
     }
     lines.push_back(std::move(line));
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "io/files/folders.h"
 #include "io/run/metrics.h"
 #include "parallel/pipeline/schedule/draw.h"
 #include "parallel/transport/busy.h"
@@ -101,7 +102,13 @@ Json delays_of(const Layout& layout, const Pipeline& pipeline, Ranks& ranks) {
 Json record_pipeline(const std::filesystem::path& directory, const Layout& layout,
                      const Pipeline& pipeline, Ranks& ranks) {
   const Json delays = layout.asynchronous() ? delays_of(layout, pipeline, ranks) : Json();
+  constexpr const char* kMeasured = "pipeline-measured.svg";
+  constexpr const char* kPredicted = "pipeline-predicted.svg";
   if (!layout.pipelined()) {
+    if (ranks.world().rank() == 0) {
+      io::remove_file(directory / kMeasured);
+      io::remove_file(directory / kPredicted);
+    }
     return delays.is_null() ? delays : Json{{"schedule", layout.schedule.name}, {"delays", delays}};
   }
   const Timeline measured = measured_timeline(pipeline.times(), ranks.pipeline());
@@ -112,10 +119,10 @@ Json record_pipeline(const std::filesystem::path& directory, const Layout& layou
   const parallel::Costs costs = mean_costs(measured, layout.stages());
   const Timeline predicted = layout.policy ? simulate(*layout.policy, costs).second
                                            : simulate(pipeline.last_schedule(), costs);
-  io::write_text_atomically(directory / "pipeline-measured.svg",
+  io::write_text_atomically(directory / kMeasured,
                             parallel::draw_svg(measured, "measured, last step"));
   io::write_text_atomically(
-      directory / "pipeline-predicted.svg",
+      directory / kPredicted,
       parallel::draw_svg(predicted, layout.schedule.name + ", simulated with these times"));
   Json json{{"schedule", layout.schedule.name},
             {"stages", layout.stages()},

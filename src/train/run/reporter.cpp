@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "io/files/folders.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/device/wait_hook.h"
 #include "src/train/exchange/agreement.h"
@@ -34,7 +35,10 @@ Reporter::Reporter(Run& run, const TrainerOptions& options)
 
 void Reporter::write_metrics(const StepReport& report) {
   if (run_.comm.rank() == 0) {
-    const nlohmann::ordered_json line = metrics_line(report);
+    nlohmann::ordered_json line = metrics_line(report);
+    if (!std::exchange(wrote_layout_, true)) {
+      line["layout"] = layout_json(run_);
+    }
     const parallel::Busy busy(run_.comm);
     run_.directory->write_metrics(line);
     if (run_.config().run.tensorboard) {
@@ -179,6 +183,16 @@ void Reporter::finish(bool finished) {
   } else {
     compare_ranks(run_.stage->store(), run_.ranks->data(), &run_.data_parallel->low_rank());
   }
+  if (run_.step == run_.resumed_step) {  // nothing was measured
+    std::array<int64_t, 1> restored{};
+    if (run_.comm.rank() == 0) {
+      restored[0] = run_.directory->restore_summary(run_.step, finished) ? 1 : 0;
+    }
+    parallel::broadcast(run_.comm, 0, std::as_writable_bytes(std::span(restored)));
+    if (restored[0] != 0) {
+      return;
+    }
+  }
   const auto pipeline =
       record_pipeline(run_.directory->root(), run_.plan->layout, *run_.pipeline, *run_.ranks);
   {
@@ -196,6 +210,8 @@ void Reporter::finish(bool finished) {
                  .codec_choice = all_codec_choices()});
   if (run_.config().run.trace) {
     write_traces(run_.directory->root() / "trace.json", trace_, run_.comm);
+  } else if (run_.comm.rank() == 0) {
+    io::remove_file(run_.directory->root() / "trace.json");  // of an earlier launch
   }
 }
 

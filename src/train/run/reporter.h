@@ -79,9 +79,10 @@ class Reporter {
   std::string git_;
   std::filesystem::path system_root_;
   Trace trace_;
-  int64_t timed_from_;      ///< step since which Run::operation_times counts
-  bool warmed_up_ = false;  ///< ... without the first steps
-  int64_t last_saved_;      ///< step of the newest checkpoint; -1: none
+  int64_t timed_from_;         ///< step since which Run::operation_times counts
+  bool warmed_up_ = false;     ///< ... without the first steps
+  bool wrote_layout_ = false;  ///< metrics.jsonl has the layout of this launch
+  int64_t last_saved_;         ///< step of the newest checkpoint; -1: none
   Background background_;
   /// A checkpoint that is not saved yet.
   struct Pending {

@@ -176,6 +176,20 @@ void RunDirectory::unfinish_summary() const {
   }
 }
 
+bool RunDirectory::restore_summary(int64_t step, bool finished) const {
+  const fs::path file = root_ / "summary.json";
+  if (!io::path_exists(file)) {
+    return false;
+  }
+  auto summary = io::parse_json<nlohmann::ordered_json>(io::read_text(file, "summary"));
+  if (!summary.is_object() || summary.value("steps", nlohmann::ordered_json()) != step) {
+    return false;
+  }
+  summary["finished"] = finished;
+  io::write_json_atomically(file, summary);
+  return true;
+}
+
 fs::path RunDirectory::checkpoint_path(int64_t step) const {
   return checkpoints() / io::checkpoint_name(step);
 }

@@ -68,6 +68,9 @@ class RunDirectory {
   void write_metrics(const nlohmann::ordered_json& line);
   /// Rank 0, with run.tensorboard: writes the bytes of an io::EventSummary.
   void write_events(int64_t step, std::string_view summary);
+  /// Rank 0, of a launch that made no step: if summary.json is of `step`, it holds again, with the
+  /// pictures and the trace beside it. Returns whether it does.
+  bool restore_summary(int64_t step, bool finished) const;
   /// Rank 0: all lines and events to the disk, before a checkpoint of their steps is. Another
   /// thread may call it and `check_lock`.
   void sync_metrics() const;

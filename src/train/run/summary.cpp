@@ -102,26 +102,26 @@ double median(std::vector<double> values) {
 /// Adds the results in metrics.jsonl.
 void add_curves(const std::filesystem::path& metrics, bool of_images, Json& summary) {
   const std::vector<nlohmann::json> lines = io::read_metrics(metrics);
-  const auto column = [&lines](const char* key) {
+  const auto column = [](const char* key, std::span<const nlohmann::json> of) {
     std::vector<double> values;
-    for (const nlohmann::json& line : lines) {
+    for (const nlohmann::json& line : of) {
       if (line.contains(key) && line[key].is_number()) {
         values.push_back(line[key].get<double>());
       }
     }
     return values;
   };
-  const std::vector<double> losses = column("val_loss");
+  const std::vector<double> losses = column("val_loss", lines);
   summary["final_val_loss"] = losses.empty() ? Json() : Json(losses.back());
   summary["best_val_loss"] = losses.empty() ? Json() : Json(*std::ranges::min_element(losses));
   for (const std::string key : {"val_top1", "val_top5"}) {
-    if (const std::vector<double> shares = column(key.c_str()); !shares.empty()) {
+    if (const std::vector<double> shares = column(key.c_str(), lines); !shares.empty()) {
       summary["final_" + key] = shares.back();
       summary["best_" + key] = *std::ranges::max_element(shares);
     }
   }
   const char* rate = of_images ? "images_per_s" : "tokens_per_s";
-  summary[rate] = median(column(rate));
+  summary[rate] = median(column(rate, io::settled(lines)));
   summary["allreduce_bytes_per_step"] =
       lines.empty() ? int64_t{0} : lines.back().value("allreduce_bytes", int64_t{0});
 }
@@ -267,6 +267,29 @@ Json metrics_line(const StepReport& report) {
     line["val_top5"] = *report.val_top5;
   }
   return line;
+}
+
+Json layout_json(const Run& run) {
+  const io::Config& config = run.config();
+  const Layout& layout = run.plan->layout;
+  Json json{{"ranks", run.comm.size()},
+            {"stages", layout.grid.pipeline},
+            {"replicas", layout.grid.data},
+            {"micro_batch", run.plan->micro_batch()},
+            {"recompute", name_of(run.plan->fit.choice.recompute)},
+            {"threads", run.backend->stream().threads()},
+            {"kernels", run.manifest.kernels},
+            {"storage", config.sparse.storage.fallback},
+            {"dtype", config.train.dtype}};
+  if (layout.pipelined() || layout.asynchronous()) {
+    json["schedule"] = layout.schedule.name;
+  }
+  if (layout.grid.data > 1) {
+    json["reduction"] = config.parallel.reduction;
+    json["codec"] = config.parallel.codec.fallback;
+    json["zero"] = config.parallel.zero;
+  }
+  return json;
 }
 
 void write_summary(const SummaryInput& input) {

@@ -11,9 +11,13 @@
 namespace espalier::train {
 
 nlohmann::ordered_json metrics_line(const StepReport& report);
+/// The settings and choices that decide the speed, bytes and memory of a launch's steps: "layout"
+/// of the first line that it writes.
+nlohmann::ordered_json layout_json(const Run& run);
 
 /// Collective over the pipeline. Records its last step; returns numbers in seconds on world rank 0,
-/// null elsewhere and without a pipeline. Clocks of one machine agree. Writes
+/// null elsewhere and without a pipeline. Clocks of one machine agree. Writes, or removes if there
+/// is no pipeline (they are of an earlier launch with another layout),
 ///
 ///   pipeline-measured.svg    begin and end of every action on every rank of the first replica
 ///   pipeline-predicted.svg   simulated with the mean time of each stage's actions, without latency
