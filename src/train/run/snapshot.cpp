@@ -5,6 +5,7 @@
 
 #include "io/checkpoint/plain_hdf5.h"
 #include "src/config/parse.h"
+#include "src/core/finite.h"
 #include "src/core/mirror.h"
 #include "src/model/networks/registry.h"
 #include "src/train/masks/mask_files.h"
@@ -89,6 +90,7 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, const LoadOp
     } else {
       reader.values(name, view);
     }
+    check_finite(view, reader.path().string(), name);
     store.set_values(parameter, values);
     if (!options.optimizer) {
       continue;
@@ -102,6 +104,7 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, const LoadOp
             "{} holds no {} of \"{}\": it cannot be resumed; start from its weights with --init",
             reader.path().string(), kind, name);
       reader.optimizer(name, kind, view);
+      check_finite(view, reader.path().string(), fmt::format("{} of {}", kind, name));
     };
     for (int which = 0; which < store.options().moments; ++which) {
       read(kMomentKinds.at(static_cast<size_t>(which)));
@@ -183,6 +186,7 @@ void load_plain(const std::filesystem::path& path, sparse::Store& store,
     for (const int32_t position : parameter.index.positions()) {
       packed.push_back(values[static_cast<size_t>(position)]);
     }
+    check_finite(view_of(packed), path.string(), parameter.spec.name);
     store.set_values(parameter, packed);
   }
 }
