@@ -207,15 +207,16 @@ std::optional<OtherType> other_than_uint16(const Sample& sample) {
     return OtherType{"int32", "<i4", "every second 16-bit word is 0, or nearly", true};
   }
   const bool even_zero = lanes[0].zero() && lanes[2].zero();
-  if (even_zero && lanes[1].only(is_upper_of_float) && lanes[3].only(is_upper_of_float) &&
-      is_varied(true, odd.count())) {
+  // Numbers below 2^16 have at most 15 bits behind the point: the last byte is 0.
+  const auto high_only = [](size_t word) { return (word & 0xff) == 0; };
+  if (lanes[0].only(high_only) && lanes[2].only(high_only) && lanes[1].only(is_upper_of_float) &&
+      lanes[3].only(is_upper_of_float) && is_varied(true, odd.count())) {
     return OtherType{"float32", "<f4", "its words are those of whole numbers in fp32"};
   }
   if (lanes[0].only(is_swapped_upper) && lanes[2].only(is_swapped_upper) &&
       is_varied(even_zero, odd.count())) {
     return OtherType{"big-endian int32", ">i4", "the first of two 16-bit words is 0, or nearly"};
   }
-  const auto high_only = [](size_t word) { return (word & 0xff) == 0; };
   Lane all;
   all.seen = sample.words;
   if (all.only(high_only) && is_varied(true, all.distinct())) {
