@@ -2,7 +2,6 @@
 // The last group of a row may be shorter than M; it keeps at most N too, as if padded with zeros.
 // Source: Mishra et al., "Accelerating sparse deep neural networks", 2021 (2:4), section 3.
 #include <algorithm>
-#include <cmath>
 #include <functional>
 
 #include "pruning/registry.h"
@@ -78,12 +77,6 @@ Result nm(std::span<const Candidate> candidates, const Settings& settings) {
   Result result;
   for (const Candidate& candidate : candidates) {
     prune_one(candidate, settings, result.masks.emplace_back(candidate.index->mask()));
-  }
-  const double implied = 1 - static_cast<double>(settings.n) / settings.m;
-  if (settings.sparsity != 0 && std::abs(settings.sparsity - implied) > 0.005) {
-    result.warnings.push_back(fmt::format(
-        "pruning.method = \"nm\" prunes to {}:{} (sparsity {}) and ignores pruning.sparsity = {}",
-        settings.n, settings.m, implied, settings.sparsity));
   }
   return result;
 }

@@ -8,6 +8,7 @@
 #include "pruning/registry.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"
+#include "src/core/finite.h"
 
 namespace espalier::pruning {
 namespace {
@@ -30,6 +31,14 @@ void check_settings(const Settings& settings) {
 void check_numbers(std::string_view name, std::span<const float> values) {
   check(!has_nan(values),
         "pruning: parameter \"{}\" holds a NaN: training has diverged, start from an earlier "
+        "checkpoint",
+        name);
+}
+
+void check_values(std::string_view name, std::span<const float> values) {
+  check_numbers(name, values);
+  check(all_finite(std::as_bytes(values), DType::fp32),
+        "pruning: parameter \"{}\" holds an infinity: training has diverged, start from an earlier "
         "checkpoint",
         name);
 }
@@ -81,7 +90,7 @@ void check_candidate(const Candidate& candidate, bool needs_values, bool needs_s
           "one score per kept element", candidate.name, candidate.scores.size(),
           candidate.index->kept());
   if (needs_values) {
-    check_numbers(candidate.name, candidate.values);
+    check_values(candidate.name, candidate.values);
   }
   if (needs_scores) {
     check_numbers(candidate.name, candidate.scores);
@@ -124,6 +133,11 @@ Result prune_matrix(const Candidate& matrix, std::vector<double> statistic,
   require(method.reads_inputs(), "a method that reads inputs", method.name);
   check_settings(settings);
   check_candidate(matrix, true);
+  check(
+      std::ranges::all_of(statistic, [](double sum) { return std::isfinite(sum); }),
+      "the inputs of \"{}\" on the calibration data are not finite, or too large: the network has "
+      "diverged, use an earlier checkpoint",
+      matrix.name);
   Result result = method.prune_matrix(matrix, std::move(statistic), settings, values);
   warn_empty({&matrix, 1}, settings, result);
   return result;
@@ -134,7 +148,7 @@ int64_t kept_count(int64_t size, double sparsity) {
 }
 
 sparse::Mask mask_from_dense_zeros(std::string_view name, std::span<const float> values) {
-  check_numbers(name, values);
+  check_values(name, values);
   sparse::Mask mask(static_cast<int64_t>(values.size()));
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] == 0.0F) {

@@ -137,6 +137,7 @@ extern const Method kRandom{
     .help = "drawn at random",
     .run = random,
     .needs_values = false,
+    .random = true,
 };
 
 }  // namespace espalier::pruning

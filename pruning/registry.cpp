@@ -1,6 +1,8 @@
 #include "pruning/registry.h"
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "pruning/selection.h"
 
@@ -80,6 +82,40 @@ Settings settings_of(const io::PruningConfig& config, uint64_t seed) {
           .m = static_cast<int>(config.m),
           .block = static_cast<int>(config.block),
           .rounds = static_cast<int>(config.rounds)};
+}
+
+bool reads_key(const io::PruningConfig& config, std::string_view key) {
+  const Method& method = method_of(config);
+  const GradientLearning* learning = method.learning;
+  const sparse::IndexShape shape =
+      method.shape == nullptr ? sparse::IndexShape{} : method.shape(config);
+  // Masks of moving methods begin at random unless pruning.at_step draws them by `run`.
+  const bool chosen = !method.from_file() && config.prunes();
+  const bool random_start = method.moving() && config.at_step < 0;
+  const std::array<std::pair<std::string_view, bool>, 18> readers{{
+      {"method", true},
+      {"exclude", true},
+      {"sparsity", chosen && method.sparsity == nullptr},
+      {"at_step", config.prunes() && !method.reads_inputs()},
+      {"from_step", chosen && method.sparsity == nullptr && !method.reads_inputs()},
+      {"to_step", chosen && method.sparsity == nullptr && !method.reads_inputs()},
+      {"every", config.gradual() || method.moving() || method.waits ||
+                    (learning != nullptr && learning->project != nullptr)},
+      {"distance", method.waits},
+      {"drop_fraction", method.moving()},
+      {"distribution", random_start},
+      {"scope", chosen && !method.by_layer && !random_start},
+      {"score_batches", method.score != nullptr},
+      {"rounds", method.needs_paths},
+      {"penalty", learning != nullptr && learning->add != nullptr},
+      {"n", shape.n > 0},
+      {"m", shape.n > 0},
+      {"block", shape.height > 0},
+      {"file", method.from_file()},
+  }};
+  const auto* found = std::ranges::find(readers, key, [](const auto& one) { return one.first; });
+  require(found != readers.end(), "a key of [pruning]", key);
+  return found->second;
 }
 
 int64_t interval_of(const io::PruningConfig& config) {

@@ -64,6 +64,7 @@ struct Method {
   /// Computes masks within the current ones. Null: masks come from a file, or `prune_matrix`.
   Result (*run)(std::span<const Candidate> candidates, const Settings& settings) = nullptr;
   bool needs_values = true;      ///< `run` reads Candidate::values
+  bool random = false;           ///< draws: reads Settings::seed
   bool by_layer = false;         ///< prunes each parameter alone, for any scope
   Scope scope = Scope::global;   ///< default
   bool needs_paths = false;      ///< `run` computes its scores from Settings::paths
@@ -127,6 +128,8 @@ bool masks_are_blocks(const io::PruningConfig& config);
 double sparsity_of(const io::PruningConfig& config);
 Scope scope_of(const io::PruningConfig& config);
 Settings settings_of(const io::PruningConfig& config, uint64_t seed);
+/// Whether the method reads a key of [pruning] with these settings.
+bool reads_key(const io::PruningConfig& config, std::string_view key);
 /// Steps between two changes of masks, or of the arrays of a learning method.
 int64_t interval_of(const io::PruningConfig& config);
 

@@ -11,6 +11,7 @@
 #include "io/files/raw_file.h"
 #include "io/hdf5/hdf5.h"
 #include "src/core/error.h"
+#include "src/core/finite.h"
 
 namespace espalier::io {
 namespace {
@@ -527,6 +528,8 @@ std::vector<CheckpointReader::Verified> CheckpointReader::verify_all(FilePart pa
       buffer.resize(std::max(buffer.size(), row.bytes));
       verified_read(at, found.type, std::span(buffer).first(row.bytes));
       row.ok = true;
+      row.finite = !is_value(found.type) ||
+                   all_finite(std::span(buffer).first(row.bytes), dtype_in_memory(found.type));
     } catch (const Failure& failure) {
       if (failure.retryable() && !is_unreadable(failure)) {
         throw;  // not the file's fault

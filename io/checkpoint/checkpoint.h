@@ -205,6 +205,7 @@ class CheckpointReader {
     bool ok = false;
     std::string error;        ///< empty when ok
     bool unreadable = false;  ///< is_unreadable
+    bool finite = true;       ///< no element is a NaN or an infinity
   };
   /// Reads every dataset of `part`; a damaged one is reported, not thrown.
   std::vector<Verified> verify_all(FilePart part = {}) const;
@@ -243,6 +244,10 @@ std::string checkpoint_name(int64_t step);
 std::optional<int64_t> checkpoint_step(const std::filesystem::path& path);
 /// Checkpoints in `folder`, oldest step first; empty when the folder does not exist.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
+/// The checkpoint that a user names by `path`: of a run's directory, or of a folder of checkpoints,
+/// the one of the highest step; likewise of FOLDER/last.h5 if there is no such file. It is not
+/// verified. Any other path stays as it is. Throws Failure for a folder without checkpoints.
+std::filesystem::path checkpoint_named(const std::filesystem::path& path);
 /// Whether a reader failed because the disk could not read a block (EIO): the file is damaged, or
 /// the disk failed once.
 bool is_unreadable(const Failure& failure);

@@ -41,6 +41,29 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   return out;
 }
 
+fs::path checkpoint_named(const fs::path& path) {
+  std::error_code unknown;
+  const bool folder = fs::is_directory(path, unknown);
+  if (!folder && (path.filename() != "last.h5" || path_exists(path))) {
+    return path;
+  }
+  const fs::path where = folder ? path : path.parent_path();
+  for (const fs::path& place : {where / "checkpoints", where}) {
+    if (fs::is_directory(place.empty() ? "." : place, unknown)) {
+      if (const auto all = checkpoints_in(place.empty() ? "." : place); !all.empty()) {
+        return all.back();
+      }
+    }
+  }
+  check(!folder,
+        "{} is a folder without checkpoints (step-N.h5, in it or in its folder checkpoints){}",
+        path.string(),
+        path_exists(path / "config.json")
+            ? ": make a checkpoint of a Hugging Face model with `espalier import`"
+            : "; name a checkpoint, or the directory of a run");
+  return path;
+}
+
 bool is_unreadable(const Failure& failure) {
   const auto* read = dynamic_cast<const hdf5::ReadFailure*>(&failure);
   return read != nullptr && read->error() == EIO;

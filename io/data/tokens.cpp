@@ -7,72 +7,15 @@
 #include <cmath>
 #include <cstring>
 
+#include "io/data/token_format.h"
 #include "io/files/folders.h"
 #include "io/files/mapped_file.h"
-#include "io/files/raw_file.h"
-#include "io/run/parse_json.h"
 #include "io/tokenizer/tokenizer.h"
 #include "src/core/error.h"
 #include "src/core/rng.h"
 
 namespace espalier::io {
 namespace {
-
-/// llm.c's file header: 256 int32. The first three are a magic number, the version and the number
-/// of tokens; the rest is unused.
-struct Header {
-  int32_t magic;
-  int32_t version;
-  int width;  ///< bytes a token
-};
-constexpr std::array kHeaders{Header{20240520, 1, 2}, Header{20240801, 7, 4}};
-constexpr size_t kHeaderBytes = 1024;
-
-struct Layout {
-  size_t header = 0;
-  int width = 1;
-};
-
-std::string note_of(const std::string& path) { return path + ".json"; }
-
-/// Bytes of a token by the note FILE.json of `espalier data tokenize`; 2 if there is none.
-int width_by_note(const std::filesystem::path& path) {
-  constexpr size_t kMaxNote = size_t{1} << 20;
-  const std::filesystem::path note = note_of(path.string());
-  if (!path_exists(note)) {
-    return 2;
-  }
-  const nlohmann::json json = parse_json(read_text(note, "note", kMaxNote));
-  return json.is_object() && json.contains("token_type") && json["token_type"] == "uint32" ? 4 : 2;
-}
-
-int token_width(const DataConfig& data, const std::filesystem::path& path) {
-  return data.token_type == "uint32" ? 4 : data.token_type == "uint16" ? 2 : width_by_note(path);
-}
-
-/// Finds llm.c's header; throws Failure when it does not fit the file.
-Layout layout_of(const MappedFile& file, const DataConfig& data) {
-  if (data.kind != "tokens") {
-    return {};
-  }
-  std::array<int32_t, 3> start{};
-  if (file.bytes().size() < kHeaderBytes) {
-    return {.header = 0, .width = token_width(data, file.path())};
-  }
-  std::memcpy(start.data(), file.bytes().data(), sizeof(start));
-  const auto* known = std::ranges::find(kHeaders, start[0], &Header::magic);
-  if (known == kHeaders.end()) {
-    return {.header = 0, .width = token_width(data, file.path())};
-  }
-  const std::string name = file.path().string();
-  check(start[1] == known->version, "data file {} has llm.c's header of version {}; known: {}",
-        name, start[1], known->version);
-  const size_t tokens = (file.bytes().size() - kHeaderBytes) / static_cast<size_t>(known->width);
-  check(static_cast<size_t>(start[2]) == tokens,
-        "data file {} should hold {} tokens by its header, but it holds {}; write or copy it again",
-        name, start[2], tokens);
-  return {.header = kHeaderBytes, .width = known->width};
-}
 
 template <class Number>
 void copy_numbers(const uint8_t* from, std::span<int32_t> out) {
@@ -130,6 +73,9 @@ TokenFiles::TokenFiles(const DataConfig& data, std::span<const std::string> path
     Segment segment{.file = MappedFile(path)};
     const std::span<const uint8_t> content = segment.file.bytes();
     const bool is_text = data.kind == "tokens" && !is_token_file(path);
+    if (is_text) {
+      check_no_container(path, content);
+    }
     if (is_text && tokenizer == nullptr) {
       refuse_text(path);
     }
@@ -137,7 +83,9 @@ TokenFiles::TokenFiles(const DataConfig& data, std::span<const std::string> path
       segment.encoded =
           tokenizer->encode({reinterpret_cast<const char*>(content.data()), content.size()});
     }
-    const Layout layout = is_text ? Layout{.width = 4} : layout_of(segment.file, data);
+    const TokenLayout layout = data.kind != "tokens" ? TokenLayout{}
+                               : is_text             ? TokenLayout{.width = 4}
+                                                     : token_layout(path, content, data);
     const size_t bytes =
         is_text ? segment.encoded.size() * sizeof(int32_t) : content.size() - layout.header;
     check(bytes % static_cast<size_t>(layout.width) == 0,

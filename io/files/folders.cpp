@@ -104,18 +104,53 @@ bool make_folder(const fs::path& path) {
   return error == 0;
 }
 
+void check_folder(const fs::path& folder) {
+  fs::path at = folder.empty() ? "." : folder;
+  struct stat status {};
+  while (::lstat(at.c_str(), &status) != 0) {
+    const int error = errno;
+    check_system((error == ENOENT || error == ENOTDIR) && folder_of(at) != at, error,
+                 "folder {} cannot be used: {}: {}; check the path and its permissions",
+                 folder.string(), at.string(), cause_of(error));
+    at = folder_of(at);
+  }
+  const bool link = S_ISLNK(status.st_mode);
+  if (::stat(at.c_str(), &status) != 0) {
+    const int error = errno;
+    std::error_code unreadable;
+    check(!link || error != ENOENT,
+          "{} is a link to {}, which does not exist; make that folder, remove the link, or name "
+          "another output",
+          at.string(), fs::read_symlink(at, unreadable).string());
+    check_system(false, error, "folder {} cannot be used: {}; check the path and its permissions",
+                 at.string(), cause_of(error));
+  }
+  check(S_ISDIR(status.st_mode),
+        "{} is a file, and {} needs a folder there; name another output, or move the file",
+        at.string(), folder.string());
+  const int error = ::access(at.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
+  check_system(error == 0, error,
+               "folder {} cannot be written: {}; change its permissions, or name another output",
+               at.string(), cause_of(error));
+}
+
 void make_folder_of(const fs::path& path) {
   const fs::path folder = path.parent_path();
-  if (folder.empty() || path_exists(folder)) {
+  std::error_code unknown;
+  if (folder.empty() || fs::is_directory(folder, unknown)) {
     return;
   }
+  check_folder(folder);
   make_folder_of(folder);
   make_folder(folder);
 }
 
 void check_replaceable(const fs::path& path) {
   struct stat status {};
-  const bool other = ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  check(!exists || !S_ISDIR(status.st_mode), "{} is a folder; name a file, for example {}",
+        path.string(), (path / "NAME").string());
+  const bool other = exists && !S_ISREG(status.st_mode);
   check(!other, "{} is not an ordinary file and is not replaced; name another output file",
         path.string());
 }

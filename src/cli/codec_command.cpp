@@ -237,7 +237,7 @@ void add_sources(CLI::App& command, CodecArguments& arguments) {
   auto* checkpoint = command
                          .add_option("--checkpoint", arguments.checkpoint,
                                      "each parameter's kept elements, a message each")
-                         ->transform(newest_for_last);
+                         ->transform(checkpoint_path);
   auto* synthetic = command
                         .add_option("--synthetic", arguments.synthetic,
                                     "drawn numbers: normal, heavy (normal times e^(1.5 normal)), "

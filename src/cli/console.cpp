@@ -211,29 +211,57 @@ void Progress::finish() {
   }
 }
 
-ByteProgress::ByteProgress(int64_t total)
-    : total_(std::max<int64_t>(total, 1)),
+WorkProgress::WorkProgress(std::string what, Unit unit)
+    : what_(std::move(what)),
+      unit_(unit),
       terminal_(on_terminal()),
       started_(now_seconds()),
       last_shown_(started_) {}
 
-ByteProgress::~ByteProgress() {
-  if (terminal_ && last_shown_ != started_) {
+WorkProgress::~WorkProgress() {
+  if (bar_open_) {
     say("\r\033[K");
   }
 }
 
-void ByteProgress::show(int64_t done) {
+void WorkProgress::show(int64_t done, int64_t total) {
   const double now = now_seconds();
-  if (!terminal_ || now - last_shown_ < kTerminalInterval) {
+  if (now - last_shown_ < (terminal_ ? kTerminalInterval : kPlainInterval) || done <= 0) {
     return;
   }
   last_shown_ = now;
-  const double rate = static_cast<double>(done) / (now - started_);
-  say(fmt::format("\r\033[K{}  {} of {}  {}/s  {} left",
-                  bar_text(static_cast<double>(done) / static_cast<double>(total_)),
-                  bytes_text(static_cast<double>(done)), bytes_text(static_cast<double>(total_)),
-                  bytes_text(rate), duration_text(static_cast<double>(total_ - done) / rate)));
+  const auto text_of = [this](int64_t number) {
+    return unit_ == Unit::bytes ? bytes_text(static_cast<double>(number)) : grouped(number);
+  };
+  const double share = static_cast<double>(done) / static_cast<double>(std::max(total, done));
+  const std::string left = duration_text((now - started_) * (1 - share) / share);
+  const std::string text =
+      fmt::format("{} of {}  {} left", text_of(done), text_of(std::max(total, done)), left);
+  if (terminal_) {
+    say(fmt::format("\r\033[K{}  {}: {}", bar_text(share), what_, text));
+    bar_open_ = true;
+  } else {
+    say(fmt::format("{}: {:.0f} %, {}\n", what_, 100 * share, text));
+  }
+}
+
+StatusLine::StatusLine() : terminal_(on_terminal()), last_shown_(now_seconds()) {}
+
+StatusLine::~StatusLine() {
+  if (bar_open_) {
+    say("\r\033[K");
+  }
+}
+
+void StatusLine::show(const std::string& text) {
+  const double now = now_seconds();
+  if (terminal_) {
+    say("\r\033[K" + text);
+    bar_open_ = true;
+  } else if (now - last_shown_ >= kPlainInterval) {
+    last_shown_ = now;
+    say(text + "\n");
+  }
 }
 
 }  // namespace espalier::cli

@@ -69,20 +69,39 @@ class Progress {
   bool bar_open_ = false;
 };
 
-/// Shows on a terminal how far the reading of a text is.
-class ByteProgress {
+/// Shows how far a long command is, and the time left: on a terminal a bar, else a line every few
+/// seconds. Short work shows nothing.
+class WorkProgress {
  public:
-  explicit ByteProgress(int64_t total);
-  ~ByteProgress();  ///< removes the line
-  ByteProgress(const ByteProgress&) = delete;
-  ByteProgress& operator=(const ByteProgress&) = delete;
-  void show(int64_t done);
+  enum class Unit : uint8_t { count, bytes };
+  explicit WorkProgress(std::string what, Unit unit = Unit::count);
+  ~WorkProgress();  ///< removes the bar
+  WorkProgress(const WorkProgress&) = delete;
+  WorkProgress& operator=(const WorkProgress&) = delete;
+  void show(int64_t done, int64_t total);
 
  private:
-  int64_t total_;
+  std::string what_;
+  Unit unit_;
   bool terminal_;
   double started_;  ///< seconds
   double last_shown_;
+  bool bar_open_ = false;
+};
+
+/// Shows the present part of a long command, as WorkProgress does.
+class StatusLine {
+ public:
+  StatusLine();
+  ~StatusLine();
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+  void show(const std::string& text);
+
+ private:
+  bool terminal_;
+  double last_shown_;
+  bool bar_open_ = false;
 };
 
 }  // namespace espalier::cli

@@ -10,9 +10,12 @@
 #include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/option_use.h"
+#include "src/cli/output_path.h"
 #include "src/cli/weights_file.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
+#include "src/core/finite.h"
 #include "src/core/trace.h"
 #include "src/hub/array_match.h"
 #include "src/hub/export.h"
@@ -38,6 +41,7 @@ struct ConvertArguments {
   // Of HDF5 files:
   std::string map;
   std::string names;  ///< config whose parameters are listed
+  const CLI::App* command = nullptr;
 };
 
 std::optional<DType> dtype_of(const ConvertArguments& arguments) {
@@ -81,13 +85,15 @@ int import_hub(const ConvertArguments& arguments) {
         arguments.in);
   check_output(arguments.out, files_beside(arguments.in));
   const double started = now_seconds();
-  const hub::ImportReport report =
-      hub::import_model({.from = arguments.in,
-                         .to = arguments.out,
-                         .zeros_are_pruned = arguments.zeros_are_pruned,
-                         .dtype = dtype_of(arguments),
-                         .context = arguments.context,
-                         .tokenizer = !arguments.no_tokenizer});
+  WorkProgress progress("import, elements");
+  const hub::ImportReport report = hub::import_model(
+      {.from = arguments.in,
+       .to = arguments.out,
+       .zeros_are_pruned = arguments.zeros_are_pruned,
+       .dtype = dtype_of(arguments),
+       .context = arguments.context,
+       .tokenizer = !arguments.no_tokenizer,
+       .on_progress = [&progress](int64_t done, int64_t total) { progress.show(done, total); }});
   Progress notes(true, 0, false);
   for (const std::string& note : report.notes) {
     notes.note(note);
@@ -100,16 +106,19 @@ int import_hub(const ConvertArguments& arguments) {
 }
 
 int export_hub(const ConvertArguments& arguments) {
+  check_output_folder(arguments.out);
   const double started = now_seconds();
   const int64_t shard = config::parse_bytes(arguments.shard_size);
   check(shard > 0, "--shard-size {} is too small; name a size such as 5GB", arguments.shard_size);
-  const hub::ExportReport report =
-      hub::export_model({.from = arguments.in,
-                         .to = arguments.out,
-                         .dtype = dtype_of(arguments),
-                         .shard_bytes = static_cast<uint64_t>(shard),
-                         .dense = !arguments.sparse_only,
-                         .sparse = arguments.sparse || arguments.sparse_only});
+  WorkProgress progress("export, elements");
+  const hub::ExportReport report = hub::export_model(
+      {.from = arguments.in,
+       .to = arguments.out,
+       .dtype = dtype_of(arguments),
+       .shard_bytes = static_cast<uint64_t>(shard),
+       .dense = !arguments.sparse_only,
+       .sparse = arguments.sparse || arguments.sparse_only,
+       .on_progress = [&progress](int64_t done, int64_t total) { progress.show(done, total); }});
   const uint64_t bytes = (arguments.sparse_only ? 0 : report.dense_bytes) +
                          (arguments.sparse || arguments.sparse_only ? report.sparse_bytes : 0);
   Progress(true, 0, false)
@@ -190,12 +199,13 @@ int import_arrays(const ConvertArguments& arguments) {
                     "of a Hugging Face model needs none)",
                     arguments.in));
   }
-  if (arguments.zeros_are_pruned || arguments.no_tokenizer || arguments.context > 0 ||
-      !arguments.dtype.empty()) {
-    throw Usage(
-        "--zeros-are-pruned, --dtype, --context and --no-tokenizer are for folders of Hugging "
-        "Face models; zeros of plain arrays are always pruned");
-  }
+  constexpr std::string_view kFolders = "with a Hugging Face model";
+  check_used(*arguments.command,
+             {{"--zeros-are-pruned", false,
+               "with a Hugging Face model; zeros of plain arrays are always pruned"},
+              {"--dtype", false, kFolders},
+              {"--context", false, kFolders},
+              {"--no-tokenizer", false, kFolders}});
   check_output(arguments.out, std::array{arguments.in, arguments.config.file, arguments.map});
   check(
       !io::is_checkpoint(arguments.in),
@@ -232,6 +242,7 @@ std::vector<float> dense_values(const io::CheckpointReader& reader,
   } else {
     reader.values(info.name, view);
   }
+  check_finite(view, reader.path().string(), info.name);
   if (info.encoding == "full") {
     return packed;
   }
@@ -248,16 +259,20 @@ int export_arrays(const ConvertArguments& arguments) {
   if (!is_hdf5_name(arguments.out)) {
     return export_hub(arguments);
   }
-  if (arguments.sparse || arguments.sparse_only || !arguments.dtype.empty()) {
-    throw Usage(
-        "--sparse, --sparse-only and --dtype are for folders of Hugging Face models, and an output "
-        "that ends in .h5 holds plain float32 arrays; name a folder with -o");
-  }
+  constexpr std::string_view kFolders =
+      "if -o names a folder; one that ends in .h5 is a file of plain float32 arrays";
+  check_used(*arguments.command, {{"--sparse", false, kFolders},
+                                  {"--sparse-only", false, kFolders},
+                                  {"--dtype", false, kFolders},
+                                  {"--shard-size", false, kFolders}});
   check_output(arguments.out, std::array{arguments.in});
   const io::CheckpointReader reader(arguments.in);
   io::PlainWriter writer(arguments.out);
   int64_t count = 0;
+  int64_t arrays = 0;
+  WorkProgress progress("export, arrays");
   for (const std::string& name : reader.names()) {
+    progress.show(arrays++, std::ssize(reader.names()));
     const io::StoredParameter info = reader.info(name);
     writer.write(name, info.shape, dense_values(reader, info));
     count += info.shape.count();
@@ -305,6 +320,7 @@ void register_convert(CLI::App& app, Action& chosen) {
   imported->add_option("--names", in->names,
                        "list the names and shapes of the parameters of this TOML file's network");
   imported->add_option("--set", in->config.overrides, "section.key=value")->allow_extra_args(false);
+  in->command = imported;
   imported->callback([in, &chosen] { chosen = [in] { return import_arrays(*in); }; });
 
   auto out = std::make_shared<ConvertArguments>();
@@ -313,7 +329,7 @@ void register_convert(CLI::App& app, Action& chosen) {
   exported->footer(
       "transformers loads the directory (docs/hub.md). An output that ends in .h5 or .hdf5 is a\n"
       "file of dense float32 arrays, for h5py and others. Pruned elements are zeros.");
-  exported->add_option("file", out->in, "checkpoint")->transform(newest_for_last)->required();
+  exported->add_option("file", out->in, "checkpoint")->transform(checkpoint_path)->required();
   exported->add_option("-o,--out", out->out, "the directory, or the plain HDF5 file")->required();
   add_dtype(exported, *out);
   exported
@@ -324,6 +340,7 @@ void register_convert(CLI::App& app, Action& chosen) {
   exported->add_flag("--sparse", out->sparse,
                      "also write sparse.safetensors: kept values and positions");
   exported->add_flag("--sparse-only", out->sparse_only, "write no dense tensors");
+  out->command = exported;
   exported->callback([out, &chosen] { chosen = [out] { return export_arrays(*out); }; });
 }
 

@@ -4,9 +4,11 @@
 
 #include "io/data/image_format.h"
 #include "io/data/images.h"
+#include "io/data/token_format.h"
 #include "io/data/tokens.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/option_use.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {
@@ -16,6 +18,7 @@ struct DataArguments {
   io::DataConfig data{.validation_fraction = 0};
   int64_t context = 64;
   bool json = false;
+  const CLI::App* command = nullptr;
 };
 
 /// Printable bytes as they are, others as \xNN.
@@ -69,6 +72,11 @@ int inspect_images(const DataArguments& arguments) {
 }
 
 int inspect(const DataArguments& arguments) {
+  const bool images = arguments.data.kind == "images";
+  check_used(*arguments.command,
+             {{"--format", images, "with --kind images"},
+              {"--token-type", arguments.data.kind == "tokens", "with --kind tokens"},
+              {"--context", !images, "with kinds of text and tokens"}});
   if (arguments.data.kind == "images") {
     return inspect_images(arguments);
   }
@@ -85,6 +93,11 @@ int inspect(const DataArguments& arguments) {
   if (arguments.data.kind == "chars") {
     json["characters"] = shown(train.characters().bytes());
   }
+  const int64_t noted =
+      arguments.data.kind == "tokens" ? io::noted_vocabulary(arguments.data.train) : 0;
+  if (noted > 0) {
+    json["tokenizer_vocabulary"] = noted;
+  }
   if (arguments.json) {
     print_json(json);
     return 0;
@@ -96,9 +109,14 @@ int inspect(const DataArguments& arguments) {
                       grouped(json[split]["windows"].get<int64_t>())});
     }
   }
-  print(fmt::format(
-      "{}vocabulary {}{}\n", table(rows), train.vocabulary(),
-      json.contains("characters") ? ": " + json["characters"].get<std::string>() : std::string()));
+  const std::string about =
+      json.contains("characters") ? ": " + json["characters"].get<std::string>()
+      : noted > train.vocabulary()
+          ? fmt::format(
+                " (the largest token + 1); their tokenizer has {}: set model.vocabulary = {}",
+                grouped(noted), noted)
+          : "";
+  print(fmt::format("{}vocabulary {}{}\n", table(rows), train.vocabulary(), about));
   return 0;
 }
 
@@ -124,12 +142,13 @@ void register_inspect_data(CLI::App& data, Action& chosen) {
       ->check(CLI::IsMember(names(io::image_formats())))
       ->capture_default_str();
   command->add_option("--token-type", arguments->data.token_type, "data.token_type")
-      ->check(CLI::IsMember({"uint16", "uint32"}))
+      ->check(CLI::IsMember({"auto", "uint16", "uint32"}))
       ->capture_default_str();
   command->add_option("--context", arguments->context, "model.context")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "print one JSON object");
+  arguments->command = command;
   command->callback([arguments, &chosen] { chosen = [arguments] { return inspect(*arguments); }; });
 }
 

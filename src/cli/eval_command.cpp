@@ -1,16 +1,21 @@
 // espalier eval FILE.h5: the validation loss of a file of weights, and the accuracy of a classifier
 // of images, over the same samples as in training. With --data TEXT: the perplexity of a text by
 // sliding windows (src/train/generation/perplexity.h).
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <optional>
 
+#include "io/data/fingerprint.h"
 #include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/option_use.h"
 #include "src/cli/text_codec.h"
 #include "src/cli/weights_file.h"
 #include "src/core/trace.h"
 #include "src/train/generation/perplexity.h"
+#include "src/train/run/manifest.h"
 #include "src/train/run/source.h"
 
 namespace espalier::cli {
@@ -23,6 +28,7 @@ struct EvalArguments {
   std::string tokenizer;
   int64_t stride = 0;  ///< 0: the context
   bool json = false;
+  const CLI::App* command = nullptr;
 };
 
 struct Evaluation {
@@ -37,6 +43,7 @@ struct Evaluation {
 Evaluation evaluate(train::Stage& stage, const train::Source& source, const io::Config& config,
                     int64_t micro_batch) {
   const double begin = now_seconds();
+  WorkProgress progress("eval, samples");
   Evaluation result;
   result.samples = train::evaluation_samples(source, config, config.train.eval_batches);
   train::Part::Loss sum;
@@ -44,6 +51,7 @@ Evaluation evaluate(train::Stage& stage, const train::Source& source, const io::
     const int64_t n = std::min(micro_batch, result.samples - at);
     source.validation(at, stage.inputs(n), stage.targets(n));
     sum += stage.evaluate(n);
+    progress.show(at + n, result.samples);
   }
   result.predictions = result.samples * source.problem().rows;
   const auto predictions = static_cast<double>(result.predictions);
@@ -58,13 +66,33 @@ Evaluation evaluate(train::Stage& stage, const train::Source& source, const io::
   return result;
 }
 
+/// The files whose samples are evaluated.
+const std::vector<std::string>& files_of(const io::DataConfig& data) {
+  return data.validation.empty() ? data.train : data.validation;
+}
+
+/// For the user: these files are not those of training. Empty: they are, or it is unknown.
+std::string data_note(const WeightsFile& file) {
+  const auto manifest = file.meta.extra.find("manifest");
+  if (!file.data_of_run || manifest == file.meta.extra.end()) {
+    return "";
+  }
+  const train::Manifest was = train::manifest_of(manifest->second, file.path.string());
+  const bool own = !file.config.data.validation.empty();
+  const std::string& content = own ? was.validation_data : was.train_data;
+  const std::vector<std::string>& files = files_of(file.config.data);
+  const std::string now = io::fingerprint(files);
+  return content == now ? ""
+                        : fmt::format("{} is not the data of the training run ({} instead of {})",
+                                      fmt::join(files, ", "), now, content);
+}
+
 nlohmann::ordered_json json_of(const Evaluation& result, const WeightsFile& file,
                                const sparse::Store& store) {
-  nlohmann::ordered_json json{{"file", file.path.string()},
-                              {"step", file.meta.step},
-                              {"val_loss", result.loss},
-                              {"samples", result.samples},
-                              {"predictions", result.predictions}};
+  nlohmann::ordered_json json{
+      {"file", file.path.string()},        {"step", file.meta.step},
+      {"val_loss", result.loss},           {"samples", result.samples},
+      {"predictions", result.predictions}, {"data", files_of(file.config.data)}};
   if (result.top1) {
     json["val_top1"] = *result.top1;
   }
@@ -125,9 +153,11 @@ int eval_text(const EvalArguments& arguments, const WeightsFile& file) {
                                                           : std::max(kTokens / context, int64_t{1}),
                         std::ssize(windows));
   Inference network(file, file.problem, micro_batch);
-  const train::TextLoss result =
-      train::text_loss(network.stage, micro_batch, windows,
-                       [&text](int64_t first, std::span<int32_t> out) { text.read(first, out); });
+  WorkProgress progress("eval, windows");
+  const train::TextLoss result = train::text_loss(
+      network.stage, micro_batch, windows,
+      [&text](int64_t first, std::span<int32_t> out) { text.read(first, out); },
+      [&progress](int64_t done, int64_t total) { progress.show(done, total); });
   const double loss = result.sum / static_cast<double>(result.predictions);
   check(std::isfinite(loss), "{}: the loss is {}: training has diverged; use an earlier checkpoint",
         arguments.file, loss);
@@ -152,19 +182,25 @@ int eval_text(const EvalArguments& arguments, const WeightsFile& file) {
 }
 
 int eval(const EvalArguments& arguments) {
-  const WeightsFile file = open_weights(arguments.file, arguments.config);
+  WeightsFile file = open_weights(arguments.file, arguments.config);
   if (!arguments.data.empty()) {
     return eval_text(arguments, file);
   }
-  if (arguments.stride > 0 || !arguments.tokenizer.empty()) {
-    throw Usage("--stride and --tokenizer belong to --data FILE");
+  check_used(*arguments.command,
+             {{"--stride", false, "with --data FILE"}, {"--tokenizer", false, "with --data FILE"}});
+  check(
+      !files_of(file.config.data).empty(),
+      "{} names no data to evaluate: add --data FILE (a text or a token file), or name files with "
+      "--set 'data.validation=[\"FILE\"]'",
+      file.path.string());
+  // Those of the weights: these data may have fewer.
+  (file.config.data.kind == "images" ? file.config.model.classes : file.config.model.vocabulary) =
+      file.problem.classes;
+  const auto source = train::open_source(
+      file.config, file.characters.size() > 0 ? &file.characters : nullptr, true);
+  if (const std::string note = data_note(file); !note.empty()) {
+    Progress(true, 0, false).note(note);
   }
-  check(!file.config.data.train.empty(),
-        "{} names no data to evaluate: add --data FILE (a text or a token file), or the data of "
-        "training with --set 'data.train=[\"FILE\"]'",
-        file.path.string());
-  const auto source =
-      train::open_source(file.config, file.characters.size() > 0 ? &file.characters : nullptr);
   const int64_t micro_batch = micro_batch_of(file.config);
   Inference network(file, source->problem(), micro_batch);
   const Evaluation result = evaluate(network.stage, *source, file.config, micro_batch);
@@ -184,6 +220,9 @@ int eval(const EvalArguments& arguments) {
   }
   rows.push_back(
       {file.config.data.kind == "images" ? "images" : "tokens", grouped(result.predictions)});
+  const io::DataConfig& data = file.config.data;
+  rows.push_back({data.validation.empty() ? "last part of" : "data",
+                  fmt::format("{}", fmt::join(files_of(data), ", "))});
   print(table(rows));
   return 0;
 }
@@ -195,7 +234,7 @@ void register_eval(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand(
       "eval", "Validation loss, accuracy of images, perplexity, bits per byte of a checkpoint");
   command->add_option("file", arguments->file, "checkpoint, or with --config plain HDF5")
-      ->transform(newest_for_last)
+      ->transform(checkpoint_path)
       ->required();
   command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
   command->add_option("--set", arguments->config.overrides, "section.key=value, e.g. other data")
@@ -207,10 +246,13 @@ void register_eval(CLI::App& app, Action& chosen) {
                    "of --data: tokens from one window to the next; 0: the context")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--tokenizer", arguments->tokenizer,
-                      "of --data: tokenizer.json, tokenizer.model or a checkpoint, instead of the "
-                      "checkpoint's");
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "of --data: tokenizer.json, tokenizer.model or a checkpoint, instead of the "
+                   "checkpoint's")
+      ->transform(tokenizer_path);
   command->add_flag("--json", arguments->json, "print one JSON object");
+  arguments->command = command;
   command->callback([arguments, &chosen] { chosen = [arguments] { return eval(*arguments); }; });
 }
 

@@ -11,6 +11,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/core/error.h"
+#include "src/core/finite.h"
 #include "src/train/masks/mask_files.h"
 #include "src/train/run/snapshot.h"
 
@@ -40,13 +41,17 @@ bool reported(const Json& damaged, const std::string& dataset) {
   return std::ranges::any_of(damaged, [&](const Json& row) { return row["dataset"] == dataset; });
 }
 
-/// Lists every dataset with its bytes; appends damaged ones to `damaged`.
-size_t verify(const io::CheckpointReader& reader, Json& damaged) {
+/// Lists every dataset with its bytes; appends damaged ones to `damaged`, and those with a NaN or an
+/// infinity to `not_finite`.
+size_t verify(const io::CheckpointReader& reader, Json& damaged, Json& not_finite) {
   size_t bytes = 0;
   for (const auto& row : reader.verify_all()) {
     bytes += row.bytes;
     if (!row.ok) {
       damaged.push_back({{"dataset", row.dataset}, {"error", row.error}});
+    }
+    if (!row.finite) {
+      not_finite.push_back(row.dataset);
     }
   }
   return bytes;
@@ -89,7 +94,8 @@ Json inspect_checkpoint(const std::string& path) {
   const io::CheckpointReader reader(path);
   const io::CheckpointMeta meta = reader.meta();
   Json damaged = Json::array();
-  const size_t bytes = verify(reader, damaged);
+  Json not_finite = Json::array();
+  const size_t bytes = verify(reader, damaged, not_finite);
   Json rows = parameters_of(reader, damaged);
   const int64_t size = sum(rows, "size");
   const int64_t kept = sum(rows, "kept");
@@ -117,6 +123,7 @@ Json inspect_checkpoint(const std::string& path) {
       {"bytes_per_parameter", share(static_cast<int64_t>(bytes), size)},
       {"arrays", std::move(rows)},
       {"damaged", std::move(damaged)},
+      {"not_finite", std::move(not_finite)},
       {"manifest", std::move(manifest)},
       {"codec_choice",
        meta.extra.contains("codec_choice") ? Json(meta.extra.at("codec_choice")) : Json()},
@@ -127,9 +134,13 @@ Json inspect_plain(const std::string& path) {
   const io::PlainReader reader(path);
   Json rows = Json::array();
   Json damaged = Json::array();
+  Json not_finite = Json::array();
   for (const std::string& name : reader.names()) {
     try {
       const std::vector<float> values = reader.read(name);
+      if (!all_finite(std::as_bytes(std::span(values)), DType::fp32)) {
+        not_finite.push_back(name);
+      }
       const std::vector<uint8_t> kept = reader.kept(name);
       const int64_t zeros =
           kept.empty() ? std::ranges::count(values, 0.0F) : std::ranges::count(kept, uint8_t{0});
@@ -153,7 +164,8 @@ Json inspect_plain(const std::string& path) {
           {"masks", reader.masks()},
           {"loose_masks", reader.loose_masks()},
           {"skipped", reader.skipped()},
-          {"damaged", std::move(damaged)}};
+          {"damaged", std::move(damaged)},
+          {"not_finite", std::move(not_finite)}};
 }
 
 std::string joined(const Json& list, const char* separator) {
@@ -243,6 +255,11 @@ int inspect(const InspectArguments& arguments) {
   } else {
     print(text_of(found));
   }
+  for (const Json& dataset : found["not_finite"]) {
+    Progress(true, 0, false)
+        .note(fmt::format("{} has a NaN or an infinity: other commands refuse the file",
+                          dataset.get<std::string>()));
+  }
   for (const Json& row : found["damaged"]) {
     print_error(row["error"].get<std::string>());
   }
@@ -255,7 +272,7 @@ void register_inspect(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command =
       app.add_subcommand("inspect", "List and verify what a checkpoint or plain HDF5 file holds");
-  command->add_option("file", arguments->file, "HDF5 file")->transform(newest_for_last)->required();
+  command->add_option("file", arguments->file, "HDF5 file")->transform(checkpoint_path)->required();
   command->add_flag("--json", arguments->json, "print one JSON object");
   command->callback([arguments, &chosen] { chosen = [arguments] { return inspect(*arguments); }; });
 }

@@ -32,6 +32,7 @@ std::string results_of(const train::Lottery& lottery, int64_t rounds) {
 
 int lottery(const LotteryArguments& arguments) {
   const io::Config config = config_of(arguments.train);
+  note_default_network(arguments.train, config);
   const auto rounds_of = [&](train::Lottery::Calls calls) {
     return train::Lottery(config, arguments.rounds, arguments.rewind, std::move(calls));
   };

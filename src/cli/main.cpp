@@ -1,4 +1,6 @@
 // espalier: the program. Exit codes: exit_code.h.
+#include <sys/resource.h>
+
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -88,7 +90,19 @@ void check_values(CLI::App& app) {
   }
 }
 
+/// Threads and the parsers of configs crash on a smaller stack, without a word.
+void check_stack() {
+  constexpr rlim_t kLeast = 512U << 10U;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    check(limit.rlim_cur >= kLeast,
+          "the stack is limited to {} KiB, and at least {} are needed: run `ulimit -s 8192` first",
+          limit.rlim_cur >> 10U, kLeast >> 10U);
+  }
+}
+
 int run(int argc, char** argv) {
+  check_stack();
   CLI::App app("Trains pruned neural networks in parallel.", "espalier");
   app.require_subcommand(0, 1);  // a missing one is reported below, a mistyped one by CLI11
   app.failure_message(CLI::FailureMessage::help);

@@ -12,6 +12,8 @@
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/listing.h"
+#include "src/cli/option_use.h"
+#include "src/cli/output_path.h"
 #include "src/cli/plan_output.h"
 #include "src/cli/train_arguments.h"
 #include "src/cli/weights_file.h"
@@ -34,6 +36,7 @@ struct PlanArguments {
   bool search = false, codecs = false, json = false, calibrate = false, quick = false;
   int threads = 1, rounds = 1;
   int tries = 0;  ///< layouts to measure; 0: none
+  const CLI::App* command = nullptr;
 };
 
 /// Measures layouts.
@@ -97,6 +100,9 @@ int predict(const PlanArguments& arguments, const Trial& trial = nullptr) {
   }
   const planner::Machine machine = planner::read_machine(arguments.machine);
   const io::Config config = measured ? measured->config : config_of(arguments.train);
+  if (!measured) {
+    note_default_network(arguments.train, config);
+  }
   check_outputs(arguments, config);
   const AssumedProblem problem = assume_problem(config, nullptr);
   const model::Layers layers = model::make_layers(config.model, problem.shape);
@@ -159,9 +165,10 @@ int predict_and_try(PlanArguments arguments) {
           "with mpirun, or leave --ranks out",
           arguments.ranks, ranks);
     arguments.ranks = ranks;
+    StatusLine status;
     planner::TrialOptions options{.on_progress = [&](const std::string& text) {
-      if (comm.rank() == 0 && on_terminal()) {
-        std::fprintf(stderr, "\r\033[K%s", text.c_str());
+      if (comm.rank() == 0) {
+        status.show(text);
       }
     }};
     if (arguments.quick) {
@@ -179,9 +186,6 @@ int predict_and_try(PlanArguments arguments) {
         layout = config::parse(text, "a layout of the search");
       }
       std::vector<planner::Tried> found = planner::try_layouts(comm, layouts, options);
-      if (comm.rank() == 0 && on_terminal()) {
-        std::fprintf(stderr, "\r\033[K");
-      }
       return found;
     };
     if (comm.rank() == 0) {
@@ -199,15 +203,17 @@ int measure(const PlanArguments& arguments) {
         "--calibrate measures this machine: leave the config, --machine and --search out");
   check(arguments.trace.empty(), "--calibrate predicts no step: leave --trace out");
   check(!arguments.output.empty(), "--calibrate needs -o FILE, where the machine is written");
+  check_output(arguments.output, {});
   return on_ranks(io::Config(), [&](parallel::Communicator& comm, const auto& /*on_failure*/) {
+    StatusLine status;
     const planner::Machine machine =
         planner::calibrate(comm, {.threads = arguments.threads,
                                   .quick = arguments.quick,
                                   .rounds = arguments.rounds,
                                   .directory = fs::absolute(arguments.output).parent_path(),
                                   .on_progress = [&](const std::string& text) {
-                                    if (comm.rank() == 0 && on_terminal()) {
-                                      std::fprintf(stderr, "\r\033[K%s", text.c_str());
+                                    if (comm.rank() == 0) {
+                                      status.show(text);
                                     }
                                   }});
     if (comm.rank() == 0) {
@@ -276,8 +282,20 @@ void register_plan(CLI::App& app, Action& chosen) {
                       "write a page (plan.html); with --calibrate: the machine file");
   command->add_option("--trace", arguments->trace,
                       "write the best layout's step as Chrome trace events (plan.json)");
+  arguments->command = command;
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
+      constexpr std::string_view kMeasures = "with --calibrate";
+      constexpr std::string_view kPlans = "without --calibrate";
+      const bool measures = arguments->calibrate;
+      check_used(*arguments->command,
+                 {{"--threads", measures, kMeasures},
+                  {"--rounds", measures, kMeasures},
+                  {"--quick", measures || arguments->tries > 0, "with --calibrate or --try"},
+                  {"--ranks", !measures, kPlans},
+                  {"--set", !measures, kPlans},
+                  {"--tensor", !measures, kPlans},
+                  {"--json", !measures, kPlans}});
       return arguments->calibrate   ? measure(*arguments)
              : arguments->tries > 0 ? predict_and_try(*arguments)
                                     : predict(*arguments);

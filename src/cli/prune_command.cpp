@@ -16,6 +16,8 @@
 #include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/option_use.h"
+#include "src/cli/output_path.h"
 #include "src/cli/text_codec.h"
 #include "src/cli/weights_file.h"
 #include "src/config/dump.h"
@@ -38,6 +40,7 @@ struct PruneArguments {
   int64_t seed = -1;
   std::vector<std::string> calibration;
   int64_t samples = 128;
+  const CLI::App* command = nullptr;
 };
 
 /// The methods that this command can do.
@@ -71,16 +74,21 @@ io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConf
   check(method.without_training(),
         "pruning method \"{}\" needs training; use it in a config, or one of {} here", method.name,
         methods_without_training());
+  const auto reads = [&](const char* key) { return pruning::reads_key(config, key); };
+  check_used(
+      *arguments.command,
+      {{"--sparsity", reads("sparsity"), "with methods other than nm, which keeps n of every m"},
+       {"--scope", reads("scope"), "with methods whose elements compete across layers"},
+       {"--n", reads("n"), "with method nm"},
+       {"--m", reads("m"), "with method nm"},
+       {"--block", reads("block"), "with method block"},
+       {"--seed", method.random, "with method random"},
+       {"--calibration", method.reads_inputs(), "with methods that read inputs: wanda, sparsegpt"},
+       {"--samples", method.reads_inputs(), "with methods that read inputs: wanda, sparsegpt"}});
   if (method.reads_inputs() && arguments.calibration.empty()) {
     throw Usage(
         fmt::format("--calibration is missing: text like the training data, whose "
                     "activations method \"{}\" reads",
-                    method.name));
-  }
-  if (!method.reads_inputs() && !arguments.calibration.empty()) {
-    throw Usage(
-        fmt::format("--calibration is for methods that read activations; method \"{}\" does "
-                    "not, so leave it out",
                     method.name));
   }
   if (!arguments.sparsity && method.sparsity == nullptr) {
@@ -160,6 +168,10 @@ Loaded load(const PruneArguments& arguments) {
     loaded.characters = file.characters;
     loaded.problem = file.problem;
     loaded.texts = io::texts_of_model(file.meta);
+    if (const auto found = file.meta.extra.find(std::string(train::kWorkingDirectory));
+        found != file.meta.extra.end()) {
+      loaded.texts.insert(*found);
+    }
     if (!std::ranges::all_of(arguments.calibration, io::is_token_file)) {
       loaded.tokenizer = tokenizer_for(file);
     }
@@ -205,7 +217,9 @@ pruning::Result masks_for(const PruneArguments& arguments, const Loaded& loaded,
     notes.note(fmt::format("the calibration data hold {} samples; all are used", data.samples));
   }
   return train::prune_by_inputs(loaded.config, loaded.problem, store, kernels::by_name("cpu"),
-                                prunable, settings, data);
+                                prunable, settings, data,
+                                [progress = std::make_shared<WorkProgress>("prune")](
+                                    int64_t done, int64_t total) { progress->show(done, total); });
 }
 
 int prune(const PruneArguments& arguments) {
@@ -256,7 +270,7 @@ void register_prune(CLI::App& app, Action& chosen) {
       "bias, wte\n"
       "or wpe.");
   command->add_option("file", arguments->in, "checkpoint or plain HDF5")
-      ->transform(newest_for_last)
+      ->transform(checkpoint_path)
       ->required();
   command->add_option("-o,--out", arguments->out, "the pruned checkpoint")->required();
   command->add_option("--method", arguments->method, methods_without_training())->required();
@@ -284,6 +298,7 @@ void register_prune(CLI::App& app, Action& chosen) {
   command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
   command->add_option("--set", arguments->config.overrides, "section.key=value")
       ->allow_extra_args(false);
+  arguments->command = command;
   command->callback([arguments, &chosen] { chosen = [arguments] { return prune(*arguments); }; });
 }
 

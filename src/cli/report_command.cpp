@@ -1,6 +1,8 @@
 // espalier report RUN_DIR…: writes a page with curves, memory, bytes and timeline, and one table.
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/option_use.h"
+#include "src/cli/output_path.h"
 #include "src/cli/weights_file.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
@@ -15,6 +17,7 @@ struct ReportArguments {
   std::vector<std::string> runs;
   std::string out;
   bool table_only = false;
+  const CLI::App* command = nullptr;
 };
 
 /// The data files of a run; none if its config cannot be read, which the page says.
@@ -32,6 +35,7 @@ std::vector<std::string> data_of(const fs::path& run) {
 int report(const ReportArguments& arguments) {
   const std::vector<fs::path> directories(arguments.runs.begin(), arguments.runs.end());
   if (arguments.table_only) {
+    check_used(*arguments.command, {{"--out", false, "without --table, which writes no page"}});
     print(report::summary_table(report::read_runs(directories)));
     return 0;
   }
@@ -61,6 +65,7 @@ void register_report(CLI::App& app, Action& chosen) {
       ->required();
   command->add_option("-o,--out", arguments->out, "the page (one run: RUN/report.html)");
   command->add_flag("--table", arguments->table_only, "print the table, write no page");
+  arguments->command = command;
   command->callback([arguments, &chosen] { chosen = [arguments] { return report(*arguments); }; });
 }
 

@@ -11,6 +11,7 @@
 #include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/option_use.h"
 #include "src/cli/text_codec.h"
 #include "src/cli/weights_file.h"
 #include "src/core/trace.h"
@@ -32,6 +33,7 @@ struct SampleArguments {
   train::Sampling sampling;
   uint64_t seed = 1;
   bool json = false;
+  const CLI::App* command = nullptr;
 };
 
 /// A sequence being written.
@@ -258,6 +260,10 @@ int sample(const SampleArguments& arguments) {
   if (std::isnan(arguments.sampling.temperature) || std::isnan(arguments.sampling.top_p)) {
     throw Usage("--temperature and --top-p take numbers: 0 to 1000, and 0 to 1");
   }
+  const bool draws = arguments.sampling.temperature > 0;
+  constexpr std::string_view kDraws = "with a --temperature above 0";
+  check_used(*arguments.command,
+             {{"--top-k", draws, kDraws}, {"--top-p", draws, kDraws}, {"--seed", draws, kDraws}});
   const WeightsFile file = open_weights(arguments.file, arguments.config);
   return Sampler(arguments, file).run();
 }
@@ -268,7 +274,7 @@ void register_sample(CLI::App& app, Action& chosen) {
   auto arguments = std::make_shared<SampleArguments>();
   CLI::App* command = app.add_subcommand("sample", "Write text with a trained network");
   command->add_option("file", arguments->file, "checkpoint, or with --config plain HDF5")
-      ->transform(newest_for_last)
+      ->transform(checkpoint_path)
       ->required();
   command
       ->add_option(
@@ -299,15 +305,18 @@ void register_sample(CLI::App& app, Action& chosen) {
       ->allow_extra_args(false);
   command->add_option("--seed", arguments->seed, "the same seed writes the same text")
       ->capture_default_str();
-  command->add_option("--tokenizer", arguments->tokenizer,
-                      "tokenizer.json, tokenizer.model or a checkpoint, instead of the "
-                      "checkpoint's");
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "tokenizer.json, tokenizer.model or a checkpoint, instead of the "
+                   "checkpoint's")
+      ->transform(tokenizer_path);
   command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
   command
       ->add_option("--set", arguments->config.overrides,
                    "section.key=value, e.g. sparse.storage=dense")
       ->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "print one JSON object");
+  arguments->command = command;
   command->callback([arguments, &chosen] { chosen = [arguments] { return sample(*arguments); }; });
 }
 

@@ -7,6 +7,8 @@
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/option_use.h"
+#include "src/cli/output_path.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {
@@ -211,7 +213,19 @@ void register_schedule(CLI::App& app, Action& chosen) {
       ->check(CLI::Range(20, 10000));
   command->add_option("--svg", arguments->svg, "also draw to this file");
   command->add_flag("--json", arguments->json, "one JSON object instead of text");
-  command->callback([arguments, &chosen] { chosen = [arguments] { return draw(*arguments); }; });
+  command->callback([arguments, command, &chosen] {
+    chosen = [arguments, command] {
+      const parallel::ScheduleEntry& entry = parallel::schedule_entry(arguments->name);
+      check_used(*command, {{"--virtual-stages", entry.chunks == 0, "with schedule interleaved"},
+                            {"--every", !entry.synchronous, "with schedule async"},
+                            {"--in-flight", entry.by_arrival(), "with schedule message-driven"},
+                            {"--columns", !arguments->json, "without --json"}});
+      if (!arguments->svg.empty()) {
+        check_output(arguments->svg, {});
+      }
+      return draw(*arguments);
+    };
+  });
 }
 
 }  // namespace espalier::cli

@@ -23,11 +23,14 @@
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
 #include "io/run/metrics.h"
+#include "src/cli/checkpoint_path.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/exit_code.h"
+#include "src/cli/output_path.h"
 #include "src/cli/stop_signals.h"
+#include "src/cli/train_arguments.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/config/schema.h"
@@ -154,6 +157,8 @@ class Sweep {
       : arguments_(arguments),
         launcher_(words_of(arguments.launcher)),
         base_(config::load(arguments.config, arguments.overrides)) {
+    name_checkpoints(base_);
+    note_default_network({.config = arguments.config, .overrides = arguments.overrides}, base_);
     for (const std::string& text : arguments.over) {
       axes_.push_back(axis_of(text));
       const auto same = [&](const Axis& axis) { return axis.key == axes_.back().key; };
@@ -181,6 +186,10 @@ class Sweep {
   }
 
   int run() {
+    check_output_folder(out_);
+    check(!is_run(out_) && !io::path_exists(out_ / "metrics.jsonl"),
+          "{} is the directory of a run; name another directory for the sweep with --out",
+          out_.string());
     if (arguments_.dry_run) {
       for (const Point& point : points_) {
         print(point.directory.string() + "\n");

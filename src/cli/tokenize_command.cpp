@@ -2,8 +2,10 @@
 // that of a checkpoint.
 #include <charconv>
 #include <cstring>
+#include <functional>
 
 #include "io/data/fingerprint.h"
+#include "io/data/token_format.h"
 #include "io/data/tokens.h"
 #include "io/files/folders.h"
 #include "io/files/mapped_file.h"
@@ -11,6 +13,7 @@
 #include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/output_path.h"
 #include "src/cli/tokenizer_file.h"
 #include "src/cli/weights_file.h"
 #include "src/core/error.h"
@@ -133,8 +136,8 @@ int32_t separator_of(const TokenizeArguments& arguments, const io::Tokenizer& to
 }
 
 /// Appends the tokens of a text file.
-void tokenize_file(const io::MappedFile& file, const io::Tokenizer& tokenizer, int64_t& done,
-                   ByteProgress& progress, TokenFile& out) {
+void tokenize_file(const io::MappedFile& file, const io::Tokenizer& tokenizer,
+                   const std::function<void(int64_t bytes)>& on_read, TokenFile& out) {
   constexpr size_t kPart = size_t{1} << 18;
   io::TokenizerStream stream(tokenizer);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
@@ -145,8 +148,7 @@ void tokenize_file(const io::MappedFile& file, const io::Tokenizer& tokenizer, i
     tokens.clear();
     stream.add(part, tokens);
     out.append(tokens);
-    done += static_cast<int64_t>(part.size());
-    progress.show(done);
+    on_read(static_cast<int64_t>(part.size()));
   }
   tokens.clear();
   stream.finish(tokens);
@@ -167,15 +169,17 @@ int tokenize_by_file(const TokenizeArguments& arguments) {
   int64_t total = 0;
   for (const std::string& path : arguments.data.train) {
     files.emplace_back(path, "text file");
+    io::check_no_container(path, files.back().bytes());
     total += static_cast<int64_t>(files.back().bytes().size());
   }
   const double started = now_seconds();
   TokenFile tokens(arguments.out, type);
   int64_t done = 0;
   {
-    ByteProgress progress(total);
+    WorkProgress progress("tokenize", WorkProgress::Unit::bytes);
     for (const io::MappedFile& file : files) {
-      tokenize_file(file, tokenizer, done, progress, tokens);
+      tokenize_file(
+          file, tokenizer, [&](int64_t bytes) { progress.show(done += bytes, total); }, tokens);
       if (separator >= 0) {
         tokens.append(std::array{separator});
       }
@@ -204,7 +208,26 @@ int tokenize_by_file(const TokenizeArguments& arguments) {
   return 0;
 }
 
+/// Whether a text is JSON, one value a line.
+bool is_json_lines(const std::string& path) {
+  const io::MappedFile file(path, "text file");
+  constexpr size_t kLongest = size_t{1} << 20;  // of the line that is looked at
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                              std::min(file.bytes().size(), kLongest));
+  const std::string_view line = text.substr(0, text.find('\n'));
+  return line.starts_with('{') && nlohmann::json::accept(line);
+}
+
 int tokenize(const TokenizeArguments& arguments) {
+  for (const std::string& path : arguments.data.train) {
+    if (is_json_lines(path)) {
+      Progress(true, 0, false)
+          .note(
+              fmt::format("{} holds JSON lines: their braces, keys and quotes become tokens, too; "
+                          "to train on the texts alone, write these to a file of their own",
+                          path));
+    }
+  }
   check_output(arguments.out, arguments.data.train);
   check_output(note_file_of(arguments), arguments.data.train);
   return arguments.tokenizer.empty() ? tokenize_bytes(arguments) : tokenize_by_file(arguments);
@@ -232,7 +255,7 @@ void register_tokenize(CLI::App& data, Action& chosen) {
           ->add_option("--tokenizer", arguments->tokenizer,
                        "tokenizer.json or tokenizer.model of a Hugging Face model, or a checkpoint "
                        "that holds one (docs/tokenizers.md)")
-          ->transform(newest_for_last);
+          ->transform(tokenizer_path);
   tokenizer->excludes(kind);
   command
       ->add_option("--document-separator", arguments->separator,

@@ -32,6 +32,9 @@ void add_options(CLI::App& command, TrainArguments& arguments);
 /// The config file with the overrides of the command line. Throws Failure.
 io::Config config_of(const TrainArguments& arguments);
 
+/// On rank 0: notes that a config without [model] has the default network.
+void note_default_network(const TrainArguments& arguments, const io::Config& config);
+
 /// Trains as one rank of `comm`. `on_failure` is called with the exception in flight before the run
 /// is destroyed: that waits for devices, and one may hang.
 ExitCode train_on(parallel::Communicator& comm, const io::Config& config,

@@ -143,6 +143,7 @@ int train(const TrainArguments& arguments) {
     }
     throw;
   }
+  note_default_network(arguments, *config);
   if (arguments.dry_run) {
     if (launched_rank() == 0) {
       const bool resumes =
@@ -219,8 +220,25 @@ io::Config config_of(const TrainArguments& arguments) {
     config::check_limits(*config::find_field("run", "out"), config, "--out");
     config::validate(config);
   }
+  name_checkpoints(config);
   config::check_prunes_in_time(config);
   return config;
+}
+
+void note_default_network(const TrainArguments& arguments, const io::Config& config) {
+  const bool starts =
+      !arguments.init.empty() || (!arguments.resume.empty() && arguments.resume != "none");
+  const bool overridden = std::ranges::any_of(
+      arguments.overrides, [](const std::string& set) { return set.starts_with("model."); });
+  if (launched_rank() != 0 || starts || overridden ||
+      config::has_section(arguments.config, "model")) {
+    return;
+  }
+  Progress(true, 0, false)
+      .note(fmt::format("{} has no [model]: the network is the default one, {} of {} layers, {} "
+                        "wide, with a context of {}",
+                        arguments.config, config.model.kind, config.model.layers,
+                        config.model.width, config.model.context));
 }
 
 void add_options(CLI::App& command, TrainArguments& arguments) {
@@ -230,7 +248,7 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
       ->allow_extra_args(false);
   command.add_option("--out", arguments.out, "run directory, instead of run.out");
   auto* resume = command.add_option("--resume", arguments.resume, "auto, none, or a checkpoint")
-                     ->transform(newest_for_last);
+                     ->transform(resume_path);
   command
       .add_option("--accept-changes", arguments.accepted,
                   "what may differ from the checkpoint though it changes results: data, seed, "
@@ -243,7 +261,7 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
       .add_option("--init", arguments.init,
                   "weights and masks to start from (HDF5); without a section [model] "
                   "in the config, also its network")
-      ->transform(newest_for_last);
+      ->transform(checkpoint_path);
   command.add_option("--steps", arguments.steps, "end this call after step N of the run")
       ->check(CLI::PositiveNumber);
   command.add_flag(

@@ -45,6 +45,57 @@ io::Config config_of(const WeightsFile& file, const ConfigSource& source) {
   return config::parse(file.meta.config, file.path.string() + " (config)", source.overrides);
 }
 
+/// The folders that relative paths in a checkpoint's config may begin in: the one above its run's
+/// directory that run.out begins in, wherever the run was moved, and the working directory of the
+/// training.
+std::vector<fs::path> folders_of_training(const WeightsFile& file, const std::string& out) {
+  std::vector<fs::path> folders;
+  std::error_code missing;
+  fs::path run = fs::weakly_canonical(fs::absolute(file.path), missing).parent_path();
+  while (run.filename().string().starts_with("set-aside-")) {
+    run = run.parent_path();
+  }
+  const fs::path place = fs::path(out).lexically_normal();
+  if (run.filename() == "checkpoints" && place.is_relative()) {
+    fs::path begin = run.parent_path();
+    fs::path rest = place.has_filename() ? place : place.parent_path();
+    while (!rest.empty() && begin.filename() == rest.filename()) {
+      begin = begin.parent_path();
+      rest = rest.parent_path();
+    }
+    if (rest.empty()) {
+      folders.push_back(begin);
+    }
+  }
+  if (const auto found = file.meta.extra.find(std::string(train::kWorkingDirectory));
+      found != file.meta.extra.end()) {
+    folders.emplace_back(found->second);
+  }
+  return folders;
+}
+
+/// Finds the data files that a checkpoint's config (`saved`) names, from any working directory.
+/// Those that --config or --set names are relative to the present one.
+void find_data(const io::Config& saved, WeightsFile& file) {
+  io::DataConfig& data = file.config.data;
+  file.data_of_run = data.train == saved.data.train && data.validation == saved.data.validation;
+  if (!file.data_of_run) {
+    return;
+  }
+  const std::vector<fs::path> folders = folders_of_training(file, saved.run.out);
+  std::error_code unknown;
+  const fs::path here = fs::current_path(unknown);
+  for (std::vector<std::string>* files : {&data.train, &data.validation}) {
+    for (std::string& name : *files) {
+      const auto found = std::ranges::find_if(
+          folders, [&](const fs::path& folder) { return fs::exists(folder / name, unknown); });
+      if (fs::path(name).is_relative() && found != folders.end() && *found != here) {
+        name = (*found / name).string();
+      }
+    }
+  }
+}
+
 /// For a plain file: the vocabulary of kind "chars" comes from the data.
 io::Vocabulary characters_of(const io::Config& config) {
   return config.data.kind == "bytes"   ? io::Vocabulary::all_bytes()
@@ -72,25 +123,6 @@ int threads_of(const io::Config& config) {
   return config.run.threads > 0 ? static_cast<int>(config.run.threads) : usable_cpu_count();
 }
 
-/// Of a run directory; commands may write its report.html.
-bool is_file_of_run(const std::string& name) {
-  return name == ".lock" || name == "supervise.jsonl" ||
-         std::ranges::find(train::kRunFiles, name) != train::kRunFiles.end();
-}
-
-bool is_run(const fs::path& folder) {
-  return io::path_exists(folder / "manifest.json") || io::path_exists(folder / "config.toml");
-}
-
-/// The run of a folder RUN/checkpoints or RUN/checkpoints/set-aside-N.
-std::optional<fs::path> run_with_checkpoints(fs::path folder) {
-  if (folder.filename().string().starts_with("set-aside-")) {
-    folder = folder.parent_path();
-  }
-  const fs::path run = folder.parent_path();
-  return folder.filename() == "checkpoints" && is_run(run) ? std::optional(run) : std::nullopt;
-}
-
 }  // namespace
 
 WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
@@ -111,8 +143,11 @@ WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
       return reader.info(name).shape;
     });
     if (!file.meta.config.empty()) {
-      train::check_same_model(
-          file.config, config::parse(file.meta.config, path.string() + " (config)"), path.string());
+      const io::Config saved = config::parse(file.meta.config, path.string() + " (config)");
+      train::check_same_model(file.config, saved, path.string());
+      if (source.file.empty()) {
+        find_data(saved, file);
+      }
     }
     return file;
   }
@@ -165,26 +200,6 @@ Inference::Inference(const WeightsFile& file, const train::ProblemShape& problem
   }
   train::load_weights(file.path, stage.store(),
                       train::prunable_of(stage.store(), file.config.pruning));
-}
-
-void check_output(const fs::path& out, std::span<const std::string> inputs) {
-  io::check_replaceable(out);
-  std::error_code missing;
-  const fs::path written = fs::weakly_canonical(fs::absolute(out), missing);  // "new/../in" is "in"
-  for (const std::string& in : inputs) {
-    check(!fs::equivalent(in, written, missing),
-          "{} is the input {}, which would be replaced; name another output file with -o",
-          out.string(), in);
-  }
-  const fs::path folder = written.parent_path();
-  const auto run = run_with_checkpoints(folder);
-  check(!run || !io::checkpoint_step(out),
-        "{} would be a checkpoint of the run {}, but without the optimizer's state: it could not "
-        "be resumed; name another output file with -o",
-        out.string(), run ? run->string() : "");
-  check(!is_run(folder) || !is_file_of_run(out.filename().string()),
-        "{} is a file of the run {}, which would be replaced; name another output file with -o",
-        out.string(), folder.string());
 }
 
 std::map<std::string, DType> types_in(const fs::path& path) {

@@ -32,6 +32,7 @@ struct WeightsFile {
   io::CheckpointMeta meta;    ///< of a checkpoint
   io::Vocabulary characters;  ///< vocabulary of text; empty: no text, or unknown
   io::Config config;
+  bool data_of_run = false;  ///< config.data names the files of training, by the checkpoint
   train::ProblemShape
       problem;  ///< vocabulary or classes, and features, from the shapes of the arrays
 };
@@ -65,11 +66,6 @@ struct Inference {
   Inference(const WeightsFile& file, const train::ProblemShape& problem, int64_t micro_batch,
             bool generation = false);
 };
-
-/// Called before the work: throws Failure if `out` is no place for a file, is one of the files that
-/// the command reads (also by links; names of no file are ignored), or belongs to a run: a file
-/// that the run needs, or a checkpoint, which must hold the optimizer's state.
-void check_output(const fs::path& out, std::span<const std::string> inputs);
 
 /// The types of a checkpoint's values, by parameter; empty for a plain file.
 std::map<std::string, DType> types_in(const fs::path& path);

@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <sstream>
 
@@ -33,8 +34,11 @@ struct Assign {
   std::string_view where;
 
   [[noreturn]] void mismatch(std::string_view expected) const {
-    fail("{}: {} = {} is a {}, expected {}", where, field.key(), source_text(node), type_name(node),
-         expected);
+    const auto real = node.value_exact<double>();
+    const bool whole = real && std::abs(*real) < 0x1p53 && std::floor(*real) == *real;
+    fail("{}: {} = {} is a {}, expected {}{}", where, field.key(), source_text(node),
+         type_name(node), expected,
+         whole ? fmt::format("; write {}", static_cast<int64_t>(*real)) : "");
   }
   template <class T>
   T exact(const toml::node& value, std::string_view expected) const {
@@ -139,13 +143,23 @@ void check_keys(std::string_view text, std::string_view name) {
 }
 
 /// False for text that is not TOML: `parse` reports it.
-bool has_section(std::string_view text, std::string_view name, std::string_view section) {
+bool text_has_section(std::string_view text, std::string_view name, std::string_view section) {
   check_keys(text, name);
   try {
     return toml::parse(text, name).contains(section);
   } catch (const toml::parse_error&) {
     return false;
   }
+}
+
+/// Why a text of digits is no TOML integer, and the fix.
+std::string number_advice(std::string_view text) {
+  const size_t first = text.find_first_not_of("+-0_");
+  const auto digits =
+      std::count_if(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return first != std::string_view::npos && digits > 18
+             ? "integers are from -9223372036854775808 to 9223372036854775807"
+             : "write it without leading zeros";
 }
 
 /// The value of an assignment as a TOML document with the one key "v". What is no TOML is a bare
@@ -161,6 +175,11 @@ toml::table override_value(const std::string& text, bool wants_string) {
     }
     return bare;
   } catch (const toml::parse_error&) {
+    const size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
+    const bool digits =
+        text.size() > sign && text.find_first_not_of("0123456789_", sign) == std::string::npos;
+    check(wants_string || !digits, "--set: {} is no number that a config can hold: {}", text,
+          number_advice(text));
     const bool meant_as_toml = text.find_first_of("\"'[{") == 0;
     check(!meant_as_toml,
           "--set: {} is not a TOML value; quote strings and lists for the shell, for example --set "
@@ -246,11 +265,15 @@ Config parse(std::string_view text, std::string_view name, std::span<const std::
   return config;
 }
 
+bool has_section(const std::filesystem::path& path, std::string_view section) {
+  return text_has_section(io::read_text(path, "config", io::kMaxConfig), path.string(), section);
+}
+
 Config load(const std::filesystem::path& path, std::span<const std::string> overrides,
             const std::function<io::ModelConfig(const Config& rest)>& model) {
   const std::string text = io::read_text(path, "config", io::kMaxConfig);
   Config config;
-  if (model && !has_section(text, path.string(), "model")) {
+  if (model && !text_has_section(text, path.string(), "model")) {
     Config rest;
     read_keys(text, path.string(), overrides, rest);
     config.model = model(rest);

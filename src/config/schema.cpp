@@ -23,6 +23,7 @@
 namespace espalier::config {
 namespace {
 
+using namespace effects;
 using Choices = std::vector<Choice>;
 
 /// Adds rows of one section.
@@ -33,11 +34,12 @@ struct Rows {
   Section Config::*section;
 
   template <class Value>
-  void add(std::string key, Value Section::*value, Limits limits, std::string help) {
+  void add(std::string key, Value Section::*value, Limits limits, std::string help,
+           const Effect& effect) {
     out.push_back(
         {name, std::move(key),
          [section = section, value](Config& config) { return Slot(&(config.*section.*value)); },
-         std::move(limits), std::move(help)});
+         std::move(limits), std::move(help), effect});
   }
 };
 
@@ -77,76 +79,89 @@ Limits gradient_codecs() { return {.choices = choices(parallel::codecs()), .code
 void add_decoder(Rows<io::ModelConfig>& rows) {
   using M = io::ModelConfig;
   rows.add("family", &M::family, one_of(choices(model::families())),
-           "of decoder: the choices that zeros and \"auto\" in the keys below stand for");
+           "of decoder: the choices that zeros and \"auto\" in the keys below stand for", kDecoder);
   rows.add("kv_heads", &M::kv_heads, range(0, 1 << 16),
-           "of decoder: heads of keys and values, which queries share; divides heads; 0: heads");
+           "of decoder: heads of keys and values, which queries share; divides heads; 0: heads",
+           kDecoder);
   rows.add("head_width", &M::head_width, range(0, 1 << 16),
-           "of decoder: features of a head; 0: width / heads");
+           "of decoder: features of a head; 0: width / heads", kDecoder);
   rows.add("mlp_width", &M::mlp_width, range(0, 1 << 24),
-           "of decoder: hidden width of a block's MLP; 0: mlp_ratio * width");
+           "of decoder: hidden width of a block's MLP; 0: mlp_ratio * width", kDecoder);
   rows.add("activation", &M::activation, one_of(kAuto + choices(model::activations())),
-           "of decoder: in the MLP; gated ones multiply it by another product");
+           "of decoder: in the MLP; gated ones multiply it by another product", kDecoder);
   rows.add("residual", &M::residual,
            one_of(kAuto + Choices{{.name = "sequential", .help = "the MLP reads x + attention(x)"},
                                   {.name = "parallel", .help = "attention and MLP read x"}}),
-           "of decoder: what the MLP of a block reads");
+           "of decoder: what the MLP of a block reads", kDecoder);
   rows.add("biases", &M::biases,
            one_of(kAuto + Choices{{.name = "mlp", .help = "only those of MLPs"},
                                   {.name = "none", .help = "no linear layer has any"}}),
-           "of decoder: which of the family's biases linear layers have; auto: all");
+           "of decoder: which of the family's biases linear layers have; auto: all", kBiases);
   rows.add("norm_epsilon", &M::norm_epsilon, range(0, 1),
-           "of decoder: added to mean squares in norms; 0: the family's");
+           "of decoder: added to mean squares in norms; 0: the family's", kDecoder);
   rows.add("window", &M::window, range(0, 1 << 24),
-           "of decoder: tokens that a token attends to, itself included; 0: all before it");
+           "of decoder: tokens that a token attends to, itself included; 0: all before it",
+           kDecoder);
   rows.add("full_every", &M::full_every, range(0, 1 << 16),
-           "of decoder with a window: blocks n, 2 n, ... attend to all tokens; 0: none does");
+           "of decoder with a window: blocks n, 2 n, ... attend to all tokens; 0: none does",
+           kDecoder);
   rows.add("attention_scale", &M::attention_scale, at_least(0),
-           "of decoder: factor of queries times keys; 0: 1 / sqrt(head_width)");
+           "of decoder: factor of queries times keys; 0: 1 / sqrt(head_width)", kDecoder);
   rows.add("rotary_base", &M::rotary_base, at_least(0),
-           "of decoder: longest wavelength of rotary positions / 2 pi; 0: the family's");
+           "of decoder: longest wavelength of rotary positions / 2 pi; 0: the family's",
+           kPositions);
   rows.add(
       "local_rotary_base", &M::local_rotary_base, at_least(0),
       "of decoder: rotary base of blocks with a window, unscaled; 0: of gemma3 10,000, else as "
-      "all blocks");
+      "all blocks",
+      kPositions);
   rows.add("rotary_share", &M::rotary_share, range(0, 1),
-           "of decoder: features of a head that are rotated / all; 0: the family's");
+           "of decoder: features of a head that are rotated / all; 0: the family's", kPositions);
   rows.add("rotary_scaling", &M::rotary_scaling, one_of(choices(model::rotary_scalings())),
-           "of decoder: how rotary frequencies change for a longer context than before");
+           "of decoder: how rotary frequencies change for a longer context than before",
+           kPositions);
   rows.add("rotary_factor", &M::rotary_factor, {.at_most = 1e6, .above = 0},
-           "of a rotary_scaling: new / old context");
+           "of a rotary_scaling: new / old context", kScaled);
   rows.add("rotary_context", &M::rotary_context, range(0, 1 << 24),
-           "of a rotary_scaling: old context; 0: context");
+           "of a rotary_scaling: old context; 0: context", kScaled);
   rows.add("rotary_low", &M::rotary_low, above(0),
            "of llama3, yarn: frequencies with fewer turns within rotary_context are divided by "
-           "rotary_factor");
+           "rotary_factor",
+           kScaledByTurns);
   rows.add("rotary_high", &M::rotary_high, at_least(0),
-           "of llama3, yarn: frequencies with more turns stay; 0: 4 of llama3, 32 of yarn");
+           "of llama3, yarn: frequencies with more turns stay; 0: 4 of llama3, 32 of yarn",
+           kScaledByTurns);
   rows.add("rotary_gain", &M::rotary_gain, at_least(0),
-           "factor of cosines and sines; 0: of yarn 0.1 ln(rotary_factor) + 1, else 1");
+           "factor of cosines and sines; 0: of yarn 0.1 ln(rotary_factor) + 1, else 1", kPositions);
 }
 
 void add_model(std::vector<Field>& out) {
   using M = io::ModelConfig;
   Rows<M> rows{out, "model", &Config::model};
-  rows.add("kind", &M::kind, one_of(choices(model::networks())), "network");
-  rows.add("layers", &M::layers, range(1, 10'000), "blocks");
-  rows.add("heads", &M::heads, range(1, 1 << 16), "attention heads; of gpt: must divide width");
-  rows.add("width", &M::width, range(1, 1 << 20), "features of a token");
-  rows.add("context", &M::context, range(1, 1 << 24), "tokens of a sequence");
+  rows.add("kind", &M::kind, one_of(choices(model::networks())), "network", kAlways);
+  rows.add("layers", &M::layers, range(1, 10'000), "blocks", kTransformer);
+  rows.add("heads", &M::heads, range(1, 1 << 16), "attention heads; of gpt: must divide width",
+           kTransformer);
+  rows.add("width", &M::width, range(1, 1 << 20), "features of a token", kTransformer);
+  rows.add("context", &M::context, range(1, 1 << 24), "tokens of a sequence", kTransformer);
   rows.add("tie_embeddings", &M::tie_embeddings, {},
-           "of gpt, decoder: the output head is the token embedding");
-  rows.add("dropout", &M::dropout, fraction(), "probability that an activation is dropped");
-  rows.add("mlp_ratio", &M::mlp_ratio, range(1, 64), "hidden width of a block's MLP / width");
+           "of gpt, decoder: the output head is the token embedding", kTransformer);
+  rows.add("dropout", &M::dropout, fraction(), "probability that an activation is dropped",
+           kDropout);
+  rows.add("mlp_ratio", &M::mlp_ratio, range(1, 64), "hidden width of a block's MLP / width",
+           kMlpRatio);
   rows.add("norm", &M::norm, one_of(choices(model::norms())),
-           "of gpt, vision: normalisation in blocks and before the head");
-  rows.add("hidden", &M::hidden, range(1, 1 << 24), "of mlp: widths of the hidden layers");
+           "of gpt, vision: normalisation in blocks and before the head", kNorm);
+  rows.add("hidden", &M::hidden, range(1, 1 << 24), "of mlp: widths of the hidden layers", kMlp);
   rows.add("network", &M::network, {},
-           "of vision: the layers, such as \"conv 64 3 stride 2\", \"max 2\", \"linear 256\"");
+           "of vision: the layers, such as \"conv 64 3 stride 2\", \"max 2\", \"linear 256\"",
+           kVision);
   rows.add("image", &M::image, range(1, 1 << 16),
-           "of vision: [height, width, channels] of the data");
+           "of vision: [height, width, channels] of the data", kVision);
   rows.add("classes", &M::classes, range(0, 1 << 20),
-           "number of classes of images; 0: from the data");
-  rows.add("vocabulary", &M::vocabulary, range(0, 1 << 24), "number of tokens; 0: from the data");
+           "number of classes of images; 0: from the data", kImages);
+  rows.add("vocabulary", &M::vocabulary, range(0, 1 << 24), "number of tokens; 0: from the data",
+           kTokens);
   add_decoder(rows);
 }
 
@@ -158,148 +173,173 @@ void add_data(std::vector<Field>& out) {
                    {"chars", "any files; a token is one of the bytes that occur"},
                    {"tokens", "files of binary token numbers"},
                    {"images", "images with labels, in files of data.format"}}),
-           "format of the data");
-  rows.add("train", &D::train, {}, "files");
-  rows.add("validation", &D::validation, {}, "files; empty: the last part of train");
+           "format of the data", kAlways);
+  rows.add("train", &D::train, {}, "files", kAlways);
+  rows.add("validation", &D::validation, {}, "files; empty: the last part of train", kAlways);
   rows.add("validation_fraction", &D::validation_fraction, fraction(),
-           "size of that part / size of train");
+           "size of that part / size of train", kSplit);
   rows.add("token_type", &D::token_type,
            one_of({{"auto", "by the note FILE.json of `espalier data tokenize`, else uint16"},
                    {"uint16", "unsigned, 2 bytes"},
                    {"uint32", "unsigned, 4 bytes"}}),
-           "type of token files without a header");
-  rows.add("format", &D::format, one_of(choices(io::image_formats())), "of images: their files");
-  rows.add(
-      "mean", &D::mean, range(0, 1),
-      "of images: subtracted from pixels / 255; one number, or one for each channel; empty: 0");
+           "type of token files without a header", kTokens);
+  rows.add("format", &D::format, one_of(choices(io::image_formats())), "of images: their files",
+           kImages);
+  rows.add("mean", &D::mean, range(0, 1),
+           "of images: subtracted from pixels / 255; one number, or one for each channel; empty: 0",
+           kImages);
   rows.add("deviation", &D::deviation, {.at_most = 1, .above = 0},
-           "of images: divisor of the difference; one number, or one for each channel; empty: 1");
+           "of images: divisor of the difference; one number, or one for each channel; empty: 1",
+           kImages);
   rows.add("crop", &D::crop, range(0, 1 << 12),
            "of images: training cuts random windows of the original size, after padding each side "
-           "with so many zeros");
-  rows.add("flip", &D::flip, {}, "of images: training mirrors each with probability 1/2");
+           "with so many zeros",
+           kImages);
+  rows.add("flip", &D::flip, {}, "of images: training mirrors each with probability 1/2", kImages);
   rows.add("order", &D::order,
            one_of({{"random", "each sample is drawn from all training data"},
                    {"epochs", "of images: each image once an epoch, in an order of that epoch"}}),
-           "order of training samples");
+           "order of training samples", kImages);
 }
 
 void add_train(std::vector<Field>& out) {
   using T = io::TrainConfig;
   Rows<T> rows{out, "train", &Config::train};
-  rows.add("steps", &T::steps, at_least(1), "optimizer updates");
-  rows.add("global_batch", &T::global_batch, range(1, 1 << 24), "sequences a step, over all ranks");
+  rows.add("steps", &T::steps, at_least(1), "optimizer updates", kAlways);
+  rows.add("global_batch", &T::global_batch, range(1, 1 << 24), "sequences a step, over all ranks",
+           kAlways);
   rows.add("micro_batch", &T::micro_batch, range(0, 1 << 24),
-           "sequences a forward pass; 0: the rank's share, or as many as memory_budget allows");
-  rows.add("dtype", &T::dtype, words({"fp32", "bf16", "fp16"}), "type of weights and activations");
+           "sequences a forward pass; 0: the rank's share, or as many as memory_budget allows",
+           kAlways);
+  rows.add("dtype", &T::dtype, words({"fp32", "bf16", "fp16"}), "type of weights and activations",
+           kAlways);
   rows.add("gradient_dtype", &T::gradient_dtype, words({"auto", "fp32", "bf16", "fp16"}),
            "type in which micro-batches and ranks sum the gradient; auto: fp32, or dtype if a step "
-           "has one micro-batch on one replica");
+           "has one micro-batch on one replica",
+           kHalf);
   rows.add("master_copy", &T::master_copy, {},
            "with bf16, fp16: an fp32 copy of the weights takes the updates; false: no copy, "
-           "updates round stochastically");
+           "updates round stochastically",
+           kHalf);
   rows.add("label_smoothing", &T::label_smoothing, fraction(),
-           "share of the training loss's target distribution that all classes have alike");
+           "share of the training loss's target distribution that all classes have alike", kAlways);
   rows.add("loss_scale", &T::loss_scale, at_least(0),
-           "factor of gradients until the update; 0: in fp16 dynamic, else 1");
+           "factor of gradients until the update; 0: in fp16 dynamic, else 1", kAlways);
   rows.add("seed", &T::seed, range(0, 0x1p53 - 1),  // greater integers are not exact as doubles
-           "seed of initial weights, data order, dropout and rounding");
+           "seed of initial weights, data order, dropout and rounding", kAlways);
   rows.add("eval_every", &T::eval_every, at_least(0),
-           "steps between evaluations; 0: at the end only");
+           "steps between evaluations; 0: at the end only", kAlways);
   rows.add("eval_batches", &T::eval_batches, at_least(0),
-           "global batches an evaluation; 0: all validation samples");
+           "global batches an evaluation; 0: all validation samples", kAlways);
   rows.add("checkpoint_every", &T::checkpoint_every, at_least(-1),
-           "steps between checkpoints; 0: at the end only; -1: never");
+           "steps between checkpoints; 0: at the end only; -1: never", kAlways);
   rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1),
-           "newest checkpoints that are kept");
+           "newest checkpoints that are kept", kSaves);
   rows.add("checkpoint_background", &T::checkpoint_background, {},
            "write checkpoints from a copy while training goes on; false, or if memory_budget has "
-           "no room for the copy: steps wait");
+           "no room for the copy: steps wait",
+           kSaves);
   rows.add("recompute", &T::recompute, one_of(named(model::recompute_names()) + kAuto),
            "activations that backward computes again instead of storing them; auto: as many as "
-           "memory_budget requires");
+           "memory_budget requires",
+           kAlways);
   rows.add("tf32", &T::tf32, {},
-           "on a GPU: dense fp32 products and convolutions in TF32 (operands rounded to 11 bits)");
-  rows.add("fp8", &T::fp8, {}, "dense products of hidden layers in 8 bits: E4M3, gradients E5M2");
+           "on a GPU: dense fp32 products and convolutions in TF32 (operands rounded to 11 bits)",
+           kGpu);
+  rows.add("fp8", &T::fp8, {}, "dense products of hidden layers in 8 bits: E4M3, gradients E5M2",
+           kAlways);
   rows.add("memory_budget", &T::memory_budget, {},
-           "memory of a rank, e.g. \"16GiB\"; empty: no limit");
+           "memory of a rank, e.g. \"16GiB\"; empty: no limit", kAlways);
   rows.add("parametrization", &T::parametrization, one_of(choices(optim::parametrizations())),
-           "how the learning rate and initial values of a parameter follow its width and density");
+           "how the learning rate and initial values of a parameter follow its width and density",
+           kAlways);
   rows.add("base_width", &T::base_width, range(0, 1 << 20),
            "of supar and supar-lr: width of the network whose learning rate is given; 0: this "
-           "network's");
+           "network's",
+           kScales);
   rows.add("base_density", &T::base_density, {.at_most = 1, .above = 0},
-           "of supar and supar-lr: density of prunable weights in that network");
+           "of supar and supar-lr: density of prunable weights in that network", kScales);
   rows.add("sync_batch_norm", &T::sync_batch_norm, {},
-           "statistics of batch norm are those of the micro-batches of all replicas; CPUs only");
+           "statistics of batch norm are those of the micro-batches of all replicas; CPUs only",
+           kReplicasOfVision);
   rows.add("teacher", &T::teacher, {},
            "distillation: checkpoint of a network for the same data, whose predictions are learned "
-           "as well; empty: none");
+           "as well; empty: none",
+           kAlways);
   rows.add("teacher_weight", &T::teacher_weight, {.at_most = 1, .above = 0},
-           "of a teacher: share of the loss; the targets have the rest");
+           "of a teacher: share of the loss; the targets have the rest", kTeacher);
   rows.add("teacher_temperature", &T::teacher_temperature, above(0),
-           "of a teacher: divisor of its and the network's logits");
+           "of a teacher: divisor of its and the network's logits", kTeacher);
 }
 
 void add_optimizer(std::vector<Field>& out) {
   using O = io::OptimizerConfig;
   Rows<O> rows{out, "optimizer", &Config::optimizer};
-  rows.add("kind", &O::kind, one_of(choices(optim::optimizers())), "update rule");
-  rows.add("lr", &O::lr, at_least(0), "learning rate after warm-up");
+  rows.add("kind", &O::kind, one_of(choices(optim::optimizers())), "update rule", kAlways);
+  rows.add("lr", &O::lr, at_least(0), "learning rate after warm-up", kAlways);
   rows.add("min_lr", &O::min_lr, at_least(0),
-           "of cosine, linear, polynomial: learning rate at the last step");
-  rows.add("warmup_steps", &O::warmup_steps, at_least(0), "steps of linear rise to lr");
+           "of cosine, linear, polynomial: learning rate at the last step", kMinLr);
+  rows.add("warmup_steps", &O::warmup_steps, at_least(0), "steps of linear rise to lr", kAlways);
   rows.add("schedule", &O::schedule, one_of(choices(optim::lr_schedules())),
-           "decay of the learning rate after warm-up");
+           "decay of the learning rate after warm-up", kAlways);
   rows.add("decay_at", &O::decay_at, at_least(1),
-           "of schedule step: steps after which the learning rate falls, e.g. [3000, 4500]");
+           "of schedule step: steps after which the learning rate falls, e.g. [3000, 4500]",
+           kStepSchedule);
   rows.add("decay_factor", &O::decay_factor, {.at_most = 1, .above = 0},
-           "of schedule step: new / old learning rate");
-  rows.add("power", &O::power, above(0), "of schedule polynomial");
-  rows.add("beta1", &O::beta1, fraction(), "decay of the first moment");
-  rows.add("beta2", &O::beta2, fraction(), "decay of the second moment");
-  rows.add("epsilon", &O::epsilon, above(0), "added to the root of the second moment");
-  rows.add("momentum", &O::momentum, fraction(), "of sgd");
-  rows.add("nesterov", &O::nesterov, {}, "of sgd: Nesterov's momentum");
+           "of schedule step: new / old learning rate", kStepSchedule);
+  rows.add("power", &O::power, above(0), "of schedule polynomial", kPolynomial);
+  rows.add("beta1", &O::beta1, fraction(), "decay of the first moment", kBetas);
+  rows.add("beta2", &O::beta2, fraction(), "decay of the second moment", kBetas);
+  rows.add("epsilon", &O::epsilon, above(0), "added to the root of the second moment", kAdam);
+  rows.add("momentum", &O::momentum, fraction(), "of sgd", kSgd);
+  rows.add("nesterov", &O::nesterov, {}, "of sgd: Nesterov's momentum", kSgd);
   rows.add("weight_decay", &O::weight_decay, at_least(0),
-           "matrices only; sgd adds it to the gradient, the others decouple it");
-  rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: no clipping");
-  rows.add("state_bits", &O::state_bits, words({"8", "32"}), "bits of an optimizer moment");
-  rows.add("offload", &O::offload, {}, "on a GPU: moments and master copies in pinned host memory");
+           "matrices only; sgd adds it to the gradient, the others decouple it", kAlways);
+  rows.add("clip", &O::clip, at_least(0), "largest global gradient norm; 0: no clipping", kAlways);
+  rows.add("state_bits", &O::state_bits, words({"8", "32"}), "bits of an optimizer moment",
+           kAlways);
+  rows.add("offload", &O::offload, {}, "on a GPU: moments and master copies in pinned host memory",
+           kGpu);
 }
 
 void add_pruning(std::vector<Field>& out) {
   using P = io::PruningConfig;
   Rows<P> rows{out, "pruning", &Config::pruning};
   rows.add("method", &P::method, one_of(choices(pruning::methods())),
-           "how the kept elements are chosen");
-  rows.add("sparsity", &P::sparsity, fraction(), "zeros / prunable elements");
+           "how the kept elements are chosen", kAlways);
+  rows.add("sparsity", &P::sparsity, fraction(), "zeros / prunable elements", kMethod);
   rows.add("at_step", &P::at_step, at_least(-1),
-           "prune once, after this step; -1: before the first (rigl, set: at random)");
-  rows.add("from_step", &P::from_step, at_least(-1), "gradual pruning starts; -1: not gradual");
+           "prune once, after this step; -1: before the first (rigl, set: at random)", kMethod);
+  rows.add("from_step", &P::from_step, at_least(-1), "gradual pruning starts; -1: not gradual",
+           kMethod);
   rows.add("to_step", &P::to_step, at_least(-1),
-           "gradual pruning reaches its sparsity; rigl, set: last move (-1: 75 % of train.steps)");
+           "gradual pruning reaches its sparsity; rigl, set: last move (-1: 75 % of train.steps)",
+           kMethod);
   rows.add("every", &P::every, at_least(0),
            "steps between changes; 0: 10, or 100 for rigl, set, early-bird, or 32 for elsa (of its "
-           "target)");
+           "target)",
+           kMethod);
   rows.add("distance", &P::distance, fraction(),
-           "early-bird: masks that differ less are stable; to_step: prunes at the latest");
+           "early-bird: masks that differ less are stable; to_step: prunes at the latest", kMethod);
   rows.add("drop_fraction", &P::drop_fraction, fraction(),
-           "of rigl, set: first share of a layer's kept elements replaced; falls to 0 at to_step");
+           "of rigl, set: first share of a layer's kept elements replaced; falls to 0 at to_step",
+           kMethod);
   rows.add("distribution", &P::distribution, words({"erk", "uniform"}),
-           "of rigl, set from a random start: densities of layers by shape, or all the same");
+           "of rigl, set from a random start: densities of layers by shape, or all the same",
+           kMethod);
   rows.add("scope", &P::scope, words({"auto", "global", "layer"}),
-           "where elements compete; auto: layer for snip, grasp, movement, else global");
-  rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense");
+           "where elements compete; auto: layer for snip, grasp, movement, else global", kMethod);
+  rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense", kAlways);
   rows.add("score_batches", &P::score_batches, at_least(1),
-           "batches whose gradients score elements, of methods that use them");
-  rows.add("rounds", &P::rounds, range(1, 10000), "of synflow: rounds of scoring and pruning");
+           "batches whose gradients score elements, of methods that use them", kMethod);
+  rows.add("rounds", &P::rounds, range(1, 10000), "of synflow: rounds of scoring and pruning",
+           kMethod);
   rows.add("penalty", &P::penalty, above(0),
-           "of elsa: factor of the squared distance from the nearest sparse weights");
-  rows.add("n", &P::n, at_least(1), "of method nm: n of every m stay");
-  rows.add("m", &P::m, at_least(2), "of method nm");
-  rows.add("block", &P::block, range(1, 1024), "of method block: edge of a square");
-  rows.add("file", &P::file, {}, "of method file: a checkpoint whose masks are taken");
+           "of elsa: factor of the squared distance from the nearest sparse weights", kMethod);
+  rows.add("n", &P::n, at_least(1), "of method nm: n of every m stay", kMethod);
+  rows.add("m", &P::m, at_least(2), "of method nm", kMethod);
+  rows.add("block", &P::block, range(1, 1024), "of method block: edge of a square", kMethod);
+  rows.add("file", &P::file, {}, "of method file: a checkpoint whose masks are taken", kMethod);
 }
 
 void add_sparse(std::vector<Field>& out) {
@@ -309,23 +349,25 @@ void add_sparse(std::vector<Field>& out) {
       "storage", &S::storage,
       one_of(choices(sparse::storages()) +
              Choices{{.name = "auto", .help = "the fastest, by times of all that hold the mask"}}),
-      "how a pruned weight is held for compute; may differ by parameter");
+      "how a pruned weight is held for compute; may differ by parameter", kPruned);
   rows.add("index", &S::index,
            one_of(choices<sparse::Encoding>(sparse::memory_encodings()) +
                   Choices{{.name = "auto", .help = "the smallest whose decoding is fast"}}),
-           "how positions are encoded; may differ by parameter");
+           "how positions are encoded; may differ by parameter", kPruned);
   rows.add(
       "file_index", &S::file_index,
       one_of(Choices{{.name = "auto", .help = "golomb; the index in memory if that is smaller"},
                      {.name = "same", .help = "the index in memory"}} +
              choices<sparse::Encoding>(sparse::file_encodings())),
-      "how positions are encoded in checkpoints");
+      "how positions are encoded in checkpoints", kPruned);
   rows.add("block", &S::block, range(0, 1024),
-           "edge of storage block; 0: that of [pruning], or of the blocks that masks have");
+           "edge of storage block; 0: that of [pruning], or of the blocks that masks have",
+           kBlockStorage);
   rows.add(
       "keep_tiles", &S::keep_tiles, {},
       "storage sparse on a CPU: keep what each product makes from the mask; faster, mostly for "
-      "small micro-batches, and takes 8 bytes a kept element");
+      "small micro-batches, and takes 8 bytes a kept element",
+      kPrunedOnCpu);
 }
 
 void add_parallel(std::vector<Field>& out) {
@@ -333,97 +375,109 @@ void add_parallel(std::vector<Field>& out) {
   Rows<P> rows{out, "parallel", &Config::parallel};
   rows.add("pipeline", &P::pipeline, {.at_least = 0, .at_most = 1024, .automatic = true},
            "ranks that share the layers, the rest are data parallel; \"auto\": the fastest that "
-           "fit memory_budget");
+           "fit memory_budget",
+           kAlways);
   rows.add("schedule", &P::schedule, one_of(kAuto + choices(parallel::schedules())),
-           "order of micro-batches in the pipeline; async: stages step by themselves");
+           "order of micro-batches in the pipeline; async: stages step by themselves",
+           kSimulatedStages);
   rows.add("virtual_stages", &P::virtual_stages, range(1, 64),
-           "stages a rank, of schedule interleaved");
+           "stages a rank, of schedule interleaved", kInterleaved);
   rows.add("in_flight", &P::in_flight, at_least(0),
-           "micro-batches under way, of schedule message-driven; 0: automatic");
+           "micro-batches under way, of schedule message-driven; 0: automatic", kByArrival);
   rows.add("rank_order", &P::rank_order,
            one_of({{"replicas_first", "replicas of a stage: all-reduce stays inside machines"},
                    {"stages_first", "stages of a replica: their messages stay inside machines"}}),
-           "which ranks have consecutive numbers: launchers put these on one machine");
+           "which ranks have consecutive numbers: launchers put these on one machine", kGrid);
   rows.add("weight_prediction", &P::weight_prediction, one_of(choices(optim::predictions())),
-           "of schedule async: the weights that stages compute with");
+           "of schedule async: the weights that stages compute with", kSimulatedStages);
   rows.add("drain_every", &P::drain_every, at_least(1),
-           "of schedule async: steps from one drain of the pipeline to the next");
+           "of schedule async: steps from one drain of the pipeline to the next", kAsync);
   rows.add("delay_stages", &P::delay_stages, range(1, 1024),
-           "of schedule async with pipeline = 1: train with the delays of so many stages");
+           "of schedule async with pipeline = 1: train with the delays of so many stages", kAsync);
   rows.add("partition", &P::partition, {.at_least = 1, .automatic = true},
-           "layers of each stage, e.g. [3, 2, 3]; \"auto\": balanced by measured times");
-  rows.add(
-      "bucket_mb", &P::bucket_mb, {.at_least = 0, .at_most = 4096},
-      "size of a bucket of gradients in MiB; 0: a 16th of the gradient, within 1/16 and 4 MiB");
-  rows.add("overlap", &P::overlap, {}, "reduce while backward goes on");
+           "layers of each stage, e.g. [3, 2, 3]; \"auto\": balanced by measured times", kAlways);
+  rows.add("bucket_mb", &P::bucket_mb, {.at_least = 0, .at_most = 4096},
+           "size of a bucket of gradients in MiB; 0: a 16th of the gradient, within 1/16 and 4 MiB",
+           kReplicas);
+  rows.add("overlap", &P::overlap, {}, "reduce while backward goes on", kReplicas);
   rows.add("zero", &P::zero, words({"0", "1"}),
-           "ZeRO stage: what is divided among data-parallel ranks; 1: the optimizer's state");
+           "ZeRO stage: what is divided among data-parallel ranks; 1: the optimizer's state",
+           kReplicas);
   rows.add("value_codec", &P::value_codec, value_codecs(),
-           "with zero = 1: of new values on the wire; may differ by parameter; fp32: as they are");
+           "with zero = 1: of new values on the wire; may differ by parameter; fp32: as they are",
+           kValues);
   rows.add("reduction", &P::reduction, one_of(kAuto + choices(parallel::reductions())),
-           "algorithm of the all-reduce; auto: by ranks a machine, and codecs only where they pay");
+           "algorithm of the all-reduce; auto: by ranks a machine, and codecs only where they pay",
+           kReplicas);
   rows.add("device_link", &P::device_link, words({"auto", "nccl", "mpi", "host"}),
            "with run.backend = \"cuda\": how gradients, values and messages between stages get to "
            "other GPUs; auto: by NCCL where it is there and each rank has a GPU of its own, else "
-           "messages by an MPI that takes addresses of GPUs, else through the host");
+           "messages by an MPI that takes addresses of GPUs, else through the host",
+           kLinks);
   rows.add("codec", &P::codec, gradient_codecs(),
-           "of gradients on the wire; may differ by parameter. NAME[:NUMBER[:BUCKET]]");
-  rows.add("bits", &P::bits, range(0, 8), "of codecs that take BITS; 0: the codec's own");
-  rows.add("bucket", &P::bucket, range(0, 1 << 30),
-           "values a scale of a codec; 0: the codec's own");
-  rows.add("codec_meta", &P::codec_meta, words({"fp32", "fp16"}),
-           "of maxmin: unit and least value");
+           "of gradients on the wire; may differ by parameter. NAME[:NUMBER[:BUCKET]]", kReplicas);
+  rows.add("bits", &P::bits, range(0, 8), "of codecs that take BITS; 0: the codec's own",
+           kCodecWithBits);
+  rows.add("bucket", &P::bucket, range(0, 1 << 30), "values a scale of a codec; 0: the codec's own",
+           kCodecWithBucket);
+  rows.add("codec_meta", &P::codec_meta, words({"fp32", "fp16"}), "of maxmin: unit and least value",
+           kMaxmin);
   rows.add("codec_min_size", &P::codec_min_size, at_least(0),
-           "kept elements; smaller parameters, biases and norms are sent as they are");
+           "kept elements; smaller parameters, biases and norms are sent as they are", kCodec);
   rows.add("codec_every", &P::codec_every, at_least(1),
-           "of codecs adaptive, adaprec: steps between two choices");
+           "of codecs adaptive, adaprec: steps between two choices", kChoosing);
   rows.add("codec_candidates", &P::codec_candidates,
            {.choices = choices(kernels::wire_codecs()) + kFastest, .codec = true},
-           "of codec adaprec: to choose from");
+           "of codec adaprec: to choose from", kAdaprec);
   rows.add(
       "codec_trial", &P::codec_trial, at_least(5),
       "of codec adaprec: steps that each candidate is tried, from the same state; those of the "
-      "chosen one count");
+      "chosen one count",
+      kAdaprec);
   rows.add("codec_budget", &P::codec_budget, {.at_most = 1e6, .above = 0},
-           "of codec adaptive: largest error / that of `bits` (4) bits everywhere");
+           "of codec adaptive: largest error / that of `bits` (4) bits everywhere", kAdaptive);
   rows.add("codec_error", &P::codec_error, words({"auto", "relative", "squares"}),
            "of codec adaptive: measure of errors; auto: relative where updates do not depend on "
            "the size of gradients (adamw), else squares; relative: shares of the gradient, each "
-           "64 values alike; squares: squared errors");
+           "64 values alike; squares: squared errors",
+           kAdaptive);
   rows.add("codec_goal", &P::codec_goal, words({"bytes", "time"}),
-           "of codec adaptive: what to minimise; time: what communication adds to a step");
-  rows.add("rounding", &P::rounding, words({"nearest", "stochastic"}), "of codecs");
-  rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step");
+           "of codec adaptive: what to minimise; time: what communication adds to a step",
+           kAdaptive);
+  rows.add("rounding", &P::rounding, words({"nearest", "stochastic"}), "of codecs", kCodec);
+  rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step",
+           kReplicas);
   rows.add("powersgd_warmup", &P::powersgd_warmup, at_least(0),
-           "steps before codec powersgd, in which matrices are sent as they are");
+           "steps before codec powersgd, in which matrices are sent as they are", kLowRank);
   rows.add("activation_codec", &P::activation_codec, value_codecs(),
-           "of activations and their gradients between stages");
+           "of activations and their gradients between stages", kStages);
   rows.add("timeout_s", &P::timeout_s, {.at_most = 86'400, .above = 0},
-           "seconds a rank waits for another");
+           "seconds a rank waits for another", kAlways);
   rows.add("check_every", &P::check_every, at_least(0),
-           "steps between checksum comparisons of all ranks; 0: off");
+           "steps between checksum comparisons of all ranks; 0: off", kReplicas);
   rows.add("check_state", &P::check_state, {},
-           "verify in every step that host state kept its bits since the last update");
+           "verify in every step that host state kept its bits since the last update", kAlways);
 }
 
 void add_run(std::vector<Field>& out) {
   using R = io::RunConfig;
   Rows<R> rows{out, "run", &Config::run};
-  rows.add("out", &R::out, {}, "run directory");
-  rows.add("backend", &R::backend, words({"auto", "cpu", "cuda"}), "where kernels run");
+  rows.add("out", &R::out, {}, "run directory", kAlways);
+  rows.add("backend", &R::backend, words({"auto", "cpu", "cuda"}), "where kernels run", kAlways);
   rows.add("threads", &R::threads, range(0, 1024),
-           "of a rank; 0: usable CPUs / ranks that share them");
+           "of a rank; 0: usable CPUs / ranks that share them", kAlways);
   rows.add("graphs", &R::graphs, {},
-           "on a GPU: capture the kernels of a pass in a CUDA graph and replay it");
+           "on a GPU: capture the kernels of a pass in a CUDA graph and replay it", kGpu);
   rows.add("deterministic", &R::deterministic, {},
-           "false: on a GPU, faster kernels whose results may differ between two runs");
-  rows.add("trace", &R::trace, {}, "write trace.json");
-  rows.add(
-      "operation_times", &R::operation_times, {},
-      "write the time of each operation to summary.json; on a GPU no graphs are captured then");
+           "false: on a GPU, faster kernels whose results may differ between two runs", kGpu);
+  rows.add("trace", &R::trace, {}, "write trace.json", kAlways);
+  rows.add("operation_times", &R::operation_times, {},
+           "write the time of each operation to summary.json; on a GPU no graphs are captured then",
+           kAlways);
   rows.add("tensorboard", &R::tensorboard, {},
            "write event files, which TensorBoard reads: metrics of each step, and at each "
-           "evaluation a histogram of each parameter's kept weights");
+           "evaluation a histogram of each parameter's kept weights",
+           kAlways);
 }
 
 struct Checker {

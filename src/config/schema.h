@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "io/config/config.h"
+#include "src/config/effect.h"
 #include "src/config/limits.h"
 
 namespace espalier::sparse {
@@ -31,6 +32,7 @@ struct Field {
   std::function<Slot(Config&)> slot;
   Limits limits;
   std::string help;
+  Effect effect;  ///< when a value has an effect
 
   std::string key() const { return section + "." + name; }
   /// For reading: the pointers of the slot are not written through.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/core/error.h"
+
 namespace espalier {
 namespace {
 
@@ -40,6 +42,13 @@ bool all_finite(std::span<const std::byte> bytes, DType dtype) {
     default:
       return true;
   }
+}
+
+void check_finite(const Tensor& host, std::string_view file, std::string_view name) {
+  check(all_finite(host),
+        "{}: \"{}\" has a NaN or an infinity: the training that made it has diverged, or the file "
+        "was written wrongly; use an earlier checkpoint, or correct the values",
+        file, name);
 }
 
 }  // namespace espalier

@@ -2,6 +2,7 @@
 // Finds NaNs and infinities in arrays of numbers.
 #include <cstddef>
 #include <span>
+#include <string_view>
 
 #include "src/core/tensor.h"
 
@@ -13,5 +14,8 @@ bool all_finite(std::span<const std::byte> bytes, DType dtype);
 inline bool all_finite(const Tensor& host) {
   return all_finite({static_cast<const std::byte*>(host.data), host.bytes()}, host.dtype);
 }
+
+/// Throws Failure that names `name` in `file` if an element is a NaN or an infinity.
+void check_finite(const Tensor& host, std::string_view file, std::string_view name);
 
 }  // namespace espalier

@@ -294,8 +294,17 @@ class Exporter {
     PieceWriter writer(layout_.transposes() ? PieceWriter::kBuffersOfBursts
                                             : PieceWriter::kBuffers);
     TensorPieces pieces(reader_, layout_, facts_, writer);
+    int64_t all = 0;
+    for (const TensorPlace& place : layout_.tensors()) {
+      all += place.count();
+    }
+    int64_t done = 0;
     for (const TensorPlace& place : layout_.tensors()) {
       write_tensor(place, pieces, writer);
+      done += place.count();
+      if (options_.on_progress) {
+        options_.on_progress(done, all);
+      }
     }
     writer.finish();
     for (auto* one : {&dense_, &sparse_}) {

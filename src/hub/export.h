@@ -7,6 +7,7 @@
 // The directory appears whole or not at all.
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct ExportOptions {
   uint64_t shard_bytes = 5'000'000'000;
   bool dense = true;
   bool sparse = false;
+  /// `done` of `total` elements are read; null: not called.
+  std::function<void(int64_t done, int64_t total)> on_progress{};
 };
 
 struct ExportReport {

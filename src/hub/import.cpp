@@ -241,11 +241,19 @@ class Importer {
     io::ReservedDatasetWriter file(checkpoint_.temporary());
     PieceWriter writer(layout_.transposes() ? PieceWriter::kBuffersOfBursts
                                             : PieceWriter::kBuffers);
+    int64_t all = 0;
+    for (const ParameterPlace& parameter : layout_.parameters()) {
+      all += parameter.count();
+    }
     for (const ParameterPlace& parameter : layout_.parameters()) {
       const bool masks = parameter.prunable && (options_.zeros_are_pruned || is_masked(parameter));
       masks ? write_masked(parameter, writer) : write_full(parameter, file, writer);
       report_.parameters += parameter.count();
+      if (options_.on_progress) {
+        options_.on_progress(report_.parameters, all);
+      }
     }
+    note_zeros();
     finish_writing();
     writer.finish();
     for (const auto& [dataset, checksum] : checksums_) {
@@ -284,6 +292,10 @@ class Importer {
     for_each_piece(
         source_, layout_, parameter, dtype, false, writer, whole_,
         [&](const Tensor& values, std::span<const uint8_t>) {
+          if (parameter.prunable) {
+            zeros_ += zeros_in(values);
+            prunable_ += values.count();
+          }
           const std::span piece(static_cast<const std::byte*>(values.data), values.bytes());
           writer.write(piece,
                        [&file, offset, sum = checksum.get()](std::span<const std::byte> bytes) {
@@ -342,6 +354,32 @@ class Importer {
     report_.bytes += array.values().size();
   }
 
+  /// Zeros that look like masks of pruning, and stay values.
+  void note_zeros() const {
+    constexpr double kFew = 0.1;
+    const double share =
+        static_cast<double>(zeros_) / static_cast<double>(std::max<int64_t>(prunable_, 1));
+    if (share >= kFew) {
+      report_.notes.push_back(fmt::format(
+          "{:.1f} % of the prunable elements are zeros, which are now values like others: training "
+          "would change them; to keep them as masks, import with --zeros-are-pruned",
+          100 * share));
+    }
+  }
+
+  /// Of fp32, bf16 and fp16 the zeros are those without a bit below the sign.
+  static int64_t zeros_in(const Tensor& values) {
+    const auto count = [&]<class Bits>(Bits) {
+      int64_t zeros = 0;
+      const auto* bits = static_cast<const Bits*>(values.data);
+      for (int64_t i = 0; i < values.count(); ++i) {
+        zeros += static_cast<Bits>(bits[i] << 1U) == 0 ? 1 : 0;
+      }
+      return zeros;
+    };
+    return size_of(values.dtype) == sizeof(uint16_t) ? count(uint16_t{0}) : count(uint32_t{0});
+  }
+
   /// With --zeros-are-pruned also of kept elements.
   void drop_zeros(const Tensor& values, std::span<uint8_t> kept) const {
     if (!options_.zeros_are_pruned || kept.empty()) {
@@ -361,6 +399,7 @@ class Importer {
   ImportReport& report_;
   io::CheckpointWriter checkpoint_;
   WholeTensor whole_;
+  int64_t zeros_ = 0, prunable_ = 0;  ///< elements of prunable parameters without masks
   /// Of datasets whose bytes the writing thread sums.
   std::vector<std::pair<io::ReservedDataset, std::unique_ptr<io::CheckpointChecksum>>> checksums_{};
   std::future<void> writing_{};  ///< last: its end is waited for before the others are destroyed

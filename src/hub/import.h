@@ -9,6 +9,7 @@
 // Its config: [model] of the family, data.kind = "tokens", and as train.dtype the type of the token
 // embedding. Its texts: directory.h.
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ struct ImportOptions {
   std::optional<DType> dtype{};   ///< of all values; none: each parameter's in the files
   int64_t context = 0;            ///< model.context; 0: the largest number of positions
   bool tokenizer = true;          ///< false: the tokenizer is left out
+  /// `done` of `total` elements are read; null: not called.
+  std::function<void(int64_t done, int64_t total)> on_progress{};
 };
 
 struct ImportReport {

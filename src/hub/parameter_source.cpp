@@ -1,5 +1,6 @@
 #include "src/hub/parameter_source.h"
 
+#include "src/core/finite.h"
 #include "src/train/masks/mask_files.h"
 
 namespace espalier::hub {
@@ -32,6 +33,7 @@ void ParameterSource::read(int64_t first, const Tensor& out, std::span<uint8_t> 
   if (stored_ != out.dtype && out.dtype != DType::fp32) {  // which holds all others
     check_rounded(out, name_);
   }
+  check_finite(out, reader_.path().string(), name_);
 }
 
 void ParameterSource::convert(int64_t first, const Tensor& out, std::span<uint8_t> kept) {

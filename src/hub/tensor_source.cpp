@@ -5,6 +5,7 @@
 
 #include "io/safetensors/numbers.h"
 #include "src/core/error.h"
+#include "src/core/finite.h"
 
 namespace espalier::hub {
 namespace {
@@ -130,6 +131,7 @@ void TensorSource::read(const std::string& name, int64_t first, const Tensor& ou
       (out.dtype != DType::fp32 || found.type == io::SafetensorsType::f64)) {
     check_rounded(out, name);
   }
+  check_finite(out, files_.path().string(), name);
 }
 
 }  // namespace espalier::hub

@@ -228,13 +228,14 @@ TEST(CliErrors, AnOutputReplacesNeitherItsInputNorACheckpointOfARun) {
       expect_error(here.run(command + in + " -o " + out), 1, out + " is the input");
     }
     const std::string later = "run/../run/checkpoints/step-000003.h5";
-    expect_error(here.run(command + in + " -o " + later), 1, later + " would be a checkpoint");
+    expect_error(here.run(command + in + " -o " + later), 1, later + " lies among the checkpoints");
     EXPECT_FALSE(std::filesystem::exists(here / later));
     const std::string aside = "run/checkpoints/set-aside-1/step-000001.h5";
-    expect_error(here.run(command + in + " -o " + aside), 1, aside + " would be a checkpoint");
+    expect_error(here.run(command + in + " -o " + aside), 1, aside + " lies among the checkpoints");
   }
   EXPECT_EQ(here.read(in), checkpoint);
-  expect_code(here.run("export " + in + " -o run/checkpoints/plain.h5"), 0);
+  expect_error(here.run("export " + in + " -o run/checkpoints/plain.h5"), 1,
+               "among the checkpoints");
   expect_code(here.run("export " + in + " -o other/checkpoints/step-000003.h5"), 0);
 }
 
@@ -249,7 +250,7 @@ TEST(CliErrors, AnOutputReplacesNoFileOfARun) {
       expect_error(here.run(command + out), 1, out + " is a file of the run");
     }
     const std::string checkpoint = "run/checkpoints/step-000001.h5";
-    expect_error(here.run(command + checkpoint), 1, checkpoint + " would be a checkpoint");
+    expect_error(here.run(command + checkpoint), 1, checkpoint + " lies among the checkpoints");
   }
   expect_error(here.run("data tokenize text.txt -o run/summary"), 1, "run/summary.json is a file");
   expect_code(here.run("report run"), 0);

@@ -327,7 +327,7 @@ TEST(CliHub, WrongUsage) {
   expect_error(here.run("import hub -o x.h5 --dtype int8"), 2, "--dtype");
   expect_error(here.run("import hub -o x.h5 --context 0"), 2, "--context");
   expect_error(here.run("import hub -o x.h5 --context 17"), 1, "--context 17 is more than the 16");
-  expect_error(here.run("import hub -o hub"), 1, "hub is not an ordinary file");
+  expect_error(here.run("import hub -o hub"), 1, "hub is a folder; name a file");
   expect_error(here.run("import hub -o hub/config.json"), 1, "would be replaced");
   expect_error(here.run("import hub/model.safetensors -o hub/model.safetensors"), 1,
                "would be replaced");

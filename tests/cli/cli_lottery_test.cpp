@@ -22,6 +22,7 @@ TEST(CliLottery, RoundsRewindAndPrune) {
   expect_code(ran, 0);
   EXPECT_NE(ran.err.find("round 2 of 2: rewound to step 5, sparsity 0.8000"), std::string::npos)
       << ran.err;
+  EXPECT_EQ(ran.err.find("are lost"), std::string::npos) << ran.err;  // no metrics were
   // Round 0 is the unpruned run.
   expect_code(here.run("train c.toml --set pruning.method=none --out dense"), 0);
   const std::vector<double> dense = here.curve("dense", "loss");

@@ -45,7 +45,7 @@ std::vector<SlidingWindow> sliding_windows(int64_t tokens, int64_t context, int6
 }
 
 TextLoss text_loss(Stage& stage, int64_t micro_batch, std::span<const SlidingWindow> windows,
-                   const ReadTokens& read) {
+                   const ReadTokens& read, const OnWindows& on_windows) {
   TextLoss result;
   const auto count = static_cast<int64_t>(windows.size());
   for (int64_t at = 0; at < count; at += micro_batch) {
@@ -65,6 +65,9 @@ TextLoss text_loss(Stage& stage, int64_t micro_batch, std::span<const SlidingWin
         result.sum += static_cast<double>(losses[static_cast<size_t>(row)]);
         ++result.predictions;
       }
+    }
+    if (on_windows) {
+      on_windows(at + n, count);
     }
   }
   return result;

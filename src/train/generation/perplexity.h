@@ -36,9 +36,12 @@ struct TextLoss {
 /// Reads tokens [first, first + out.size()) of a text.
 using ReadTokens = std::function<void(int64_t first, std::span<int32_t> out)>;
 
+/// `done` of `total` windows are read.
+using OnWindows = std::function<void(int64_t done, int64_t total)>;
+
 /// The losses of a text under a stage of the whole network, which takes up to `micro_batch` windows
 /// at a time. Throws Failure for a token that the network does not know.
 TextLoss text_loss(Stage& stage, int64_t micro_batch, std::span<const SlidingWindow> windows,
-                   const ReadTokens& read);
+                   const ReadTokens& read, const OnWindows& on_windows = {});
 
 }  // namespace espalier::train

@@ -70,6 +70,10 @@ class LayerRunner {
         tape_(store.arena(), tape_bytes(config, problem, micro_batch_)),
         between_(static_cast<size_t>((data.samples + micro_batch_ - 1) / micro_batch_)) {}
 
+  /// `on_pass` is called after each micro-batch.
+  void set_on_pass(std::function<void()> on_pass) { on_pass_ = std::move(on_pass); }
+  int64_t micro_batches() const { return std::ssize(between_); }
+
   using OnInput = std::function<void(std::string_view weight, const Tensor& x)>;
   /// With `advance` the outputs replace the layer's inputs.
   void run(model::Layer& layer, bool advance, const OnInput& on_input = {}) {
@@ -97,6 +101,7 @@ class LayerRunner {
         between_[i] = std::move(next);
       }
       tape_.clear();
+      on_pass_();
     }
   }
 
@@ -124,6 +129,7 @@ class LayerRunner {
   int64_t micro_batch_;
   Buffer inputs_;
   model::Tape tape_;
+  std::function<void()> on_pass_ = [] {};
   std::vector<Buffer> between_;  ///< [micro-batch]: inputs of the next layer; empty before layer 0
 };
 
@@ -201,7 +207,8 @@ Calibration open_calibration(const io::Config& config, const ProblemShape& probl
 pruning::Result prune_by_inputs(const io::Config& config, const ProblemShape& problem,
                                 sparse::Store& store, const kernels::Kernels& kernels,
                                 const std::vector<bool>& prunable,
-                                const pruning::Settings& settings, const Calibration& data) {
+                                const pruning::Settings& settings, const Calibration& data,
+                                const OnPasses& on_passes) {
   const pruning::Method& method = pruning::method_by_name(settings.method);
   const model::Layers layers = model::make_layers(config.model, problem);
   for (const auto& layer : layers) {
@@ -210,6 +217,13 @@ pruning::Result prune_by_inputs(const io::Config& config, const ProblemShape& pr
   pruning::Result result{.masks = store.masks(), .warnings = {}};
   LayerRunner runner(config, problem, store, kernels, data);
   auto left = std::ranges::count(prunable, true);
+  if (on_passes) {
+    const auto of_layers = static_cast<int64_t>(layers.size()) + left;  // at most
+    runner.set_on_pass(
+        [&, done = int64_t{0}, total = of_layers * runner.micro_batches()]() mutable {
+          on_passes(++done, total);
+        });
+  }
   for (const auto& layer : layers) {
     if (left == 0) {
       break;

@@ -36,12 +36,16 @@ Calibration open_calibration(const io::Config& config, const ProblemShape& probl
                              const io::Vocabulary& characters, const io::Tokenizer* tokenizer,
                              std::vector<std::string> files, int64_t samples);
 
+/// `done` of `total` passes of a micro-batch through a layer.
+using OnPasses = std::function<void(int64_t done, int64_t total)>;
+
 /// Masks of all parameters, in forward order. Values of pruned elements in `store`, which has fp32
 /// values of the whole network, become zero, and the method's updates of the others are done; its
 /// masks stay for the caller to set.
 pruning::Result prune_by_inputs(const io::Config& config, const ProblemShape& problem,
                                 sparse::Store& store, const kernels::Kernels& kernels,
                                 const std::vector<bool>& prunable,
-                                const pruning::Settings& settings, const Calibration& data);
+                                const pruning::Settings& settings, const Calibration& data,
+                                const OnPasses& on_passes = {});
 
 }  // namespace espalier::train

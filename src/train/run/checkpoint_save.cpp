@@ -53,6 +53,10 @@ io::CheckpointMeta meta_of(const RunProgress& progress) {
   io::CheckpointMeta meta{.step = progress.step,
                           .config = config::to_toml(progress.config),
                           .extra = progress.model_texts};
+  std::error_code unknown;  // then relative paths cannot be found from elsewhere
+  if (const auto here = std::filesystem::current_path(unknown); !here.empty()) {
+    meta.extra[std::string(kWorkingDirectory)] = here.string();
+  }
   if (progress.characters.size() > 0) {
     meta.extra["vocabulary"] = progress.characters.text();
   }

@@ -53,10 +53,26 @@ void check_not_of_run(std::string_view name, const std::string& input, const fs:
         name, input, run.string());
 }
 
+std::optional<fs::path> run_of_checkpoints(const fs::path& path) {
+  for (fs::path folder = path; folder.has_relative_path(); folder = folder.parent_path()) {
+    const fs::path run = folder.parent_path();
+    if (folder.filename() == "checkpoints" &&
+        (io::path_exists(run / "manifest.json") || io::path_exists(run / "metrics.jsonl"))) {
+      return run;
+    }
+  }
+  return {};
+}
+
 RunDirectory::RunDirectory(const fs::path& root, const std::string& resume,
                            parallel::Communicator& comm)
     : root_(root), writes_(comm.rank() == 0) {
   on_first_rank(comm, [&] {
+    std::error_code missing;
+    const auto around = run_of_checkpoints(fs::weakly_canonical(fs::absolute(root_), missing));
+    check(!around,
+          "run directory {} lies among the checkpoints of the run {}; name another one with --out",
+          root_.string(), around ? around->string() : "");
     lock_.emplace(root_);
     if (!lock_->warning().empty()) {
       notes_.push_back(lock_->warning());
@@ -204,13 +220,15 @@ void RunDirectory::begin(const io::Config& config, const Manifest& manifest, int
       set_aside_later(resumed_step);
       unfinish_summary();
     }
+    // A checkpoint that a lottery put here begins a run: no lines are lost.
+    const bool began = io::path_exists(root_ / "manifest.json");
     io::write_text_atomically(root_ / "config.toml", config::to_toml(config));
     io::write_json_atomically(root_ / "manifest.json", json_of(manifest));
     metrics_.emplace(root_ / "metrics.jsonl", resumed_step);
     if (config.run.tensorboard) {
       events_.emplace(events(), std::max<int64_t>(resumed_step, 0) + 1);
     }
-    if (const int64_t last = metrics_->last_step(); continues_ && last < resumed_step) {
+    if (const int64_t last = metrics_->last_step(); continues_ && began && last < resumed_step) {
       notes_.push_back(fmt::format(
           "{} ends at step {}, and the run goes on after step {}: the lines between are lost, the "
           "training is not",

@@ -29,6 +29,9 @@ inline constexpr std::array<std::string_view, 8> kRunFiles{
 void check_not_of_run(std::string_view name, const std::string& input,
                       const std::filesystem::path& run);
 
+/// The run among whose checkpoints `path` lies, or is their folder; `path` is without links.
+std::optional<std::filesystem::path> run_of_checkpoints(const std::filesystem::path& path);
+
 class RunDirectory {
  public:
   /// Collective. Rank 0 takes the lock and selects the start of the run from `resume`:

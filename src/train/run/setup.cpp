@@ -10,9 +10,11 @@
 #include <optional>
 #include <thread>
 
+#include "io/data/token_format.h"
 #include "io/files/folders.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/launcher.h"
+#include "src/config/effect.h"
 #include "src/config/schema.h"
 #include "src/core/cpus.h"
 #include "src/core/trace.h"
@@ -246,6 +248,30 @@ void open(const io::Config& config, const TrainerOptions& options, Opened& opene
   if (config.parallel.pipeline > 0) {  // fail before expensive work
     const auto stages = static_cast<int>(config.parallel.pipeline);
     share_of(config, parallel::make_grid(run.comm.size(), stages).data);
+  }
+}
+
+/// For the user: keys that are set and do nothing here, and a vocabulary that the tokenizer's is
+/// larger than.
+void note_unused(const io::Config& config, bool starts_pruned, Run& run) {
+  const parallel::Grid& grid = run.plan->layout.grid;
+  const auto unused =
+      config::keys_without_effect(config, {.on_device = run.backend->stream().arena().on_device(),
+                                           .pruned = config.pruning.prunes() || starts_pruned,
+                                           .replicas = grid.data,
+                                           .stages = grid.pipeline});
+  if (!unused.empty()) {
+    run.note(fmt::format("without effect in this run: {}", fmt::join(unused, ", ")));
+  }
+  const int64_t noted = config.data.kind == "tokens" && config.model.vocabulary == 0
+                            ? io::noted_vocabulary(config.data.train)
+                            : 0;
+  if (const int64_t found = run.source->problem().classes; noted > found) {
+    run.note(
+        fmt::format("the network has {} tokens, as many as the data; their tokenizer has {}, by "
+                    "the note beside "
+                    "{}: set model.vocabulary = {} for all of them",
+                    found, noted, config.data.train.front(), noted));
   }
 }
 
@@ -521,6 +547,7 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
                 .teacher = opened.teacher_file(),
                 .resumed = opened.resumed ? &*opened.resumed : nullptr},
                comm, run.note));
+  note_unused(config, opened.start.pruned, run);
   run.backend->arena().set_advice(run.plan->advice);
   run.copies_checkpoints = run.plan->fit.copies_checkpoints;
   check_host_memory(options, run);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "src/config/parse.h"
+#include "src/core/finite.h"
 #include "src/core/mirror.h"
 #include "src/model/networks/registry.h"
 #include "src/train/masks/mask_files.h"
@@ -88,6 +89,7 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, const LoadOp
     } else {
       reader.values(name, view);
     }
+    check_finite(view, reader.path().string(), name);
     store.set_values(parameter, values);
     if (!options.optimizer) {
       continue;
@@ -101,6 +103,7 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, const LoadOp
             "{} holds no {} of \"{}\": it cannot be resumed; start from its weights with --init",
             reader.path().string(), kind, name);
       reader.optimizer(name, kind, view);
+      check_finite(view, reader.path().string(), fmt::format("{} of {}", kind, name));
     };
     for (int which = 0; which < store.options().moments; ++which) {
       read(kMomentKinds.at(static_cast<size_t>(which)));
@@ -181,6 +184,7 @@ void load_plain(std::shared_ptr<const io::PlainReader> reader, sparse::Store& st
     for (const int32_t position : parameter.index.positions()) {
       packed.push_back(values[static_cast<size_t>(position)]);
     }
+    check_finite(view_of(packed), path.string(), parameter.spec.name);
     store.set_values(parameter, packed);
   }
 }

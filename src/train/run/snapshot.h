@@ -26,6 +26,10 @@ inline constexpr std::array<const char*, 2> kMomentKinds{"moment1", "moment2"};
 /// Of the arrays of a pruning method.
 inline constexpr std::array<const char*, 2> kPruningKinds{"pruning1", "pruning2"};
 
+/// Text in a checkpoint: the working directory of the run, which relative paths in its config begin
+/// in.
+inline constexpr std::string_view kWorkingDirectory = "directory";
+
 /// State of a run outside the stage.
 struct RunProgress {
   int64_t step = 0;  ///< steps done

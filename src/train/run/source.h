@@ -33,8 +33,11 @@ class Source {
 /// The validation samples of an evaluation of `batches` global batches: the first ones; 0: all.
 int64_t evaluation_samples(const Source& source, const io::Config& config, int64_t batches);
 
-/// Opens the data of a config. `characters`: the vocabulary of a checkpoint, for kind "chars".
+/// Opens the data of a config. `characters`: the vocabulary of a checkpoint, for kind "chars". With
+/// `evaluation`, only validation samples can be read, and files of data.train are not needed where
+/// data.validation names others.
 std::unique_ptr<Source> open_source(const io::Config& config,
-                                    const io::Vocabulary* characters = nullptr);
+                                    const io::Vocabulary* characters = nullptr,
+                                    bool evaluation = false);
 
 }  // namespace espalier::train

@@ -1,0 +1,275 @@
+#include "src/config/effect.h"
+
+#include <algorithm>
+
+#include "parallel/pipeline/schedule/registry.h"
+#include "parallel/wire/codec.h"
+#include "pruning/registry.h"
+#include "src/config/dump.h"
+#include "src/config/schema.h"
+#include "src/model/networks/families.h"
+#include "src/model/networks/registry.h"
+#include "src/optim/parametrization.h"
+#include "src/optim/registry.h"
+#include "src/optim/schedule.h"
+
+namespace espalier::config {
+namespace {
+
+using io::Config;
+using parallel::CodecChooser;
+using parallel::CodecKind;
+
+bool is_decoder(const Config& config) { return config.model.kind == "decoder"; }
+bool is_transformer(const Config& config) {
+  return is_decoder(config) || config.model.kind == "gpt";
+}
+
+const model::Family& family_of(const Config& config) {
+  return find(model::families(), "model.family", config.model.family);
+}
+bool rotates(const Config& config) {
+  return is_decoder(config) && family_of(config).rotary_base > 0;
+}
+
+bool has_delays(const Config& config, const RunFacts& run) {
+  return run.stages > 1 || config.parallel.delay_stages > 1;
+}
+
+/// Whether a codec in use satisfies `wanted`; "fp32" encodes nothing.
+template <class Wanted>
+bool any_codec(const Config& config, const RunFacts& run, const Wanted& wanted) {
+  const io::ParallelConfig& parallel = config.parallel;
+  const auto fits = [&](const std::string& text) {
+    const parallel::CodecSpec spec = parallel::parse_codec(text);
+    return spec.name != "fp32" && wanted(find(parallel::codecs(), "codec", spec.name));
+  };
+  const bool of_candidates =
+      parallel::parse_codec(parallel.codec.fallback).chooser() == CodecChooser::adaprec;
+  return (run.replicas > 1 && parallel.codec.any(fits)) ||
+         (run.replicas > 1 && of_candidates &&
+          std::ranges::any_of(parallel.codec_candidates, fits)) ||
+         (run.replicas > 1 && parallel.zero > 0 && parallel.value_codec.any(fits)) ||
+         (run.stages > 1 && fits(parallel.activation_codec));
+}
+
+bool chooses(const Config& config, const RunFacts& run, std::initializer_list<CodecChooser> by) {
+  const auto chooser = parallel::parse_codec(config.parallel.codec.fallback).chooser();
+  return run.replicas > 1 && std::ranges::find(by, chooser) != by.end();
+}
+
+/// A codec that is chosen by measurements may be any.
+bool is_choosing(const parallel::Codec& codec) { return codec.kind == CodecKind::choosing; }
+
+}  // namespace
+
+namespace effects {
+
+const Effect kAlways{};
+
+const Effect kTransformer{
+    "with model.kind = \"gpt\" or \"decoder\"",
+    [](const Config& config, const RunFacts&) { return is_transformer(config); }};
+const Effect kMlpRatio{"with model.kind = \"gpt\", or \"decoder\" without model.mlp_width",
+                       [](const Config& config, const RunFacts&) {
+                         return is_transformer(config) &&
+                                (config.model.kind == "gpt" || config.model.mlp_width == 0);
+                       }};
+const Effect kNorm{"with model.kind = \"gpt\", or \"vision\" with layers of tokens",
+                   [](const Config& config, const RunFacts&) {
+                     const auto identity = model::network_of(config.model).identity(config.model);
+                     return !is_decoder(config) &&
+                            std::ranges::any_of(identity, [](const auto& setting) {
+                              return setting.first == "norm";
+                            });
+                   }};
+const Effect kMlp{"with model.kind = \"mlp\"",
+                  [](const Config& config, const RunFacts&) { return config.model.kind == "mlp"; }};
+const Effect kVision{"with model.kind = \"vision\"", [](const Config& config, const RunFacts&) {
+                       return config.model.kind == "vision";
+                     }};
+const Effect kDropout{"with model.kind = \"gpt\", \"decoder\", or \"vision\" with layers of tokens",
+                      [](const Config& config, const RunFacts& run) {
+                        return is_transformer(config) || kNorm.applies(config, run);
+                      }};
+const Effect kImages{"with data.kind = \"images\"", [](const Config& config, const RunFacts&) {
+                       return config.data.kind == "images";
+                     }};
+const Effect kTokens{"with data.kind = \"tokens\"", [](const Config& config, const RunFacts&) {
+                       return config.data.kind == "tokens";
+                     }};
+const Effect kDecoder{"with model.kind = \"decoder\"",
+                      [](const Config& config, const RunFacts&) { return is_decoder(config); }};
+const Effect kBiases{"with model.kind = \"decoder\" and a family that has biases",
+                     [](const Config& config, const RunFacts&) {
+                       const model::Family& family = family_of(config);
+                       return is_decoder(config) &&
+                              (family.bias || family.output_bias || family.mlp_bias);
+                     }};
+const Effect kPositions{"with model.kind = \"decoder\" and a family with rotary positions",
+                        [](const Config& config, const RunFacts&) { return rotates(config); }};
+const Effect kScaled{"with a model.rotary_scaling", [](const Config& config, const RunFacts&) {
+                       return rotates(config) && config.model.rotary_scaling != "none";
+                     }};
+const Effect kScaledByTurns{"with model.rotary_scaling = \"llama3\" or \"yarn\"",
+                            [](const Config& config, const RunFacts&) {
+                              const std::string& scaling = config.model.rotary_scaling;
+                              return rotates(config) && (scaling == "llama3" || scaling == "yarn");
+                            }};
+const Effect kSplit{"without data.validation", [](const Config& config, const RunFacts&) {
+                      return config.data.validation.empty();
+                    }};
+
+const Effect kHalf{
+    "with train.dtype = \"bf16\" or \"fp16\"",
+    [](const Config& config, const RunFacts&) { return config.train.dtype != "fp32"; }};
+const Effect kSaves{
+    "with a train.checkpoint_every other than -1",
+    [](const Config& config, const RunFacts&) { return config.train.checkpoint_every >= 0; }};
+const Effect kScales{"with train.parametrization = \"supar\" or \"supar-lr\"",
+                     [](const Config& config, const RunFacts&) {
+                       return find(optim::parametrizations(), "train.parametrization",
+                                   config.train.parametrization)
+                           .scales;
+                     }};
+const Effect kTeacher{"with a train.teacher", [](const Config& config, const RunFacts&) {
+                        return !config.train.teacher.empty();
+                      }};
+const Effect kReplicasOfVision{"with several replicas of model.kind = \"vision\"",
+                               [](const Config& config, const RunFacts& run) {
+                                 return run.replicas > 1 && config.model.kind == "vision";
+                               }};
+const Effect kMinLr{"with optimizer.schedule = \"cosine\", \"linear\" or \"polynomial\"",
+                    [](const Config& config, const RunFacts&) {
+                      return optim::lr_schedule_of(config.optimizer).to_min_lr;
+                    }};
+const Effect kStepSchedule{
+    "with optimizer.schedule = \"step\"",
+    [](const Config& config, const RunFacts&) { return config.optimizer.schedule == "step"; }};
+const Effect kPolynomial{"with optimizer.schedule = \"polynomial\"",
+                         [](const Config& config, const RunFacts&) {
+                           return config.optimizer.schedule == "polynomial";
+                         }};
+const Effect kBetas{
+    "with optimizer.kind = \"adamw\" or \"lion\"",
+    [](const Config& config, const RunFacts&) { return config.optimizer.kind != "sgd"; }};
+const Effect kAdam{"with optimizer.kind = \"adamw\"", [](const Config& config, const RunFacts&) {
+                     return config.optimizer.kind == "adamw";
+                   }};
+const Effect kSgd{"with optimizer.kind = \"sgd\"", [](const Config& config, const RunFacts&) {
+                    return config.optimizer.kind == "sgd";
+                  }};
+const Effect kGpu{"on a GPU", [](const Config&, const RunFacts& run) { return run.on_device; }};
+
+/// `applies` is pruning::reads_key, which needs the key: has_effect.
+const Effect kMethod{"with a pruning.method that reads it", nullptr};
+const Effect kPruned{"with pruned weights",
+                     [](const Config&, const RunFacts& run) { return run.pruned; }};
+const Effect kPrunedOnCpu{"with pruned weights on a CPU", [](const Config&, const RunFacts& run) {
+                            return run.pruned && !run.on_device;
+                          }};
+const Effect kBlockStorage{
+    "with sparse.storage = \"block\" or \"auto\"", [](const Config& config, const RunFacts& run) {
+      return run.pruned && config.sparse.storage.any([](const std::string& storage) {
+        return storage == "block" || storage == "auto";
+      });
+    }};
+
+const Effect kReplicas{"with several replicas",
+                       [](const Config&, const RunFacts& run) { return run.replicas > 1; }};
+const Effect kStages{"with several stages",
+                     [](const Config&, const RunFacts& run) { return run.stages > 1; }};
+const Effect kSimulatedStages{
+    "with several stages, or parallel.delay_stages",
+    [](const Config& config, const RunFacts& run) { return has_delays(config, run); }};
+const Effect kInterleaved{"with parallel.schedule = \"interleaved\"",
+                          [](const Config& config, const RunFacts&) {
+                            const auto& entry = parallel::schedule_entry(config.parallel.schedule);
+                            return entry.chunks == 0;
+                          }};
+const Effect kByArrival{"with several stages and parallel.schedule = \"message-driven\"",
+                        [](const Config& config, const RunFacts& run) {
+                          return run.stages > 1 &&
+                                 parallel::schedule_entry(config.parallel.schedule).by_arrival();
+                        }};
+const Effect kGrid{
+    "with several replicas of several stages",
+    [](const Config&, const RunFacts& run) { return run.replicas > 1 && run.stages > 1; }};
+const Effect kAsync{"with parallel.schedule = \"async\"",
+                    [](const Config& config, const RunFacts&) {
+                      return !parallel::schedule_entry(config.parallel.schedule).synchronous;
+                    }};
+const Effect kValues{"with parallel.zero = 1 and several replicas",
+                     [](const Config& config, const RunFacts& run) {
+                       return config.parallel.zero > 0 && run.replicas > 1;
+                     }};
+const Effect kLinks{"between several GPUs", [](const Config&, const RunFacts& run) {
+                      return run.on_device && run.replicas * run.stages > 1;
+                    }};
+const Effect kCodecWithBits{
+    "with a codec that takes bits, between ranks", [](const Config& config, const RunFacts& run) {
+      return any_codec(config, run, [](const parallel::Codec& codec) {
+        return is_choosing(codec) || codec.numbers == kernels::WireNumbers::bits;
+      });
+    }};
+const Effect kCodecWithBucket{"with a codec that takes a bucket, between ranks",
+                              [](const Config& config, const RunFacts& run) {
+                                return any_codec(config, run, [](const parallel::Codec& codec) {
+                                  return is_choosing(codec) ||
+                                         (codec.numbers != kernels::WireNumbers::none &&
+                                          codec.numbers != kernels::WireNumbers::rank);
+                                });
+                              }};
+const Effect kMaxmin{"with codec maxmin, between ranks",
+                     [](const Config& config, const RunFacts& run) {
+                       return any_codec(config, run, [](const parallel::Codec& codec) {
+                         return is_choosing(codec) || codec.name == "maxmin";
+                       });
+                     }};
+const Effect kCodec{"with a codec other than fp32, between ranks",
+                    [](const Config& config, const RunFacts& run) {
+                      return any_codec(config, run, [](const parallel::Codec&) { return true; });
+                    }};
+const Effect kChoosing{
+    "with codec adaptive or adaprec and several replicas",
+    [](const Config& config, const RunFacts& run) {
+      return chooses(config, run, {CodecChooser::adaptive, CodecChooser::adaprec});
+    }};
+const Effect kAdaptive{"with codec adaptive and several replicas",
+                       [](const Config& config, const RunFacts& run) {
+                         return chooses(config, run, {CodecChooser::adaptive});
+                       }};
+const Effect kAdaprec{"with codec adaprec and several replicas",
+                      [](const Config& config, const RunFacts& run) {
+                        return chooses(config, run, {CodecChooser::adaprec});
+                      }};
+const Effect kLowRank{"with codec powersgd and several replicas",
+                      [](const Config& config, const RunFacts& run) {
+                        return any_codec(config, run, [](const parallel::Codec& codec) {
+                          return codec.kind == CodecKind::matrices;
+                        });
+                      }};
+
+}  // namespace effects
+
+bool has_effect(const Field& field, const Config& config, const RunFacts& run) {
+  if (field.effect.applies != nullptr) {
+    return field.effect.applies(config, run);
+  }
+  return field.section != "pruning" || field.effect.where.empty() ||
+         pruning::reads_key(config.pruning, field.name);
+}
+
+std::vector<std::string> keys_without_effect(const Config& config, const RunFacts& run) {
+  std::vector<std::string> found;
+  const Config defaults;
+  for (const Field& field : fields()) {
+    if (!has_effect(field, config, run) &&
+        toml_value(field, config) != toml_value(field, defaults)) {
+      found.push_back(fmt::format("{} (only {})", field.key(), field.effect.where));
+    }
+  }
+  return found;
+}
+
+}  // namespace espalier::config

@@ -1,0 +1,329 @@
+// What a command is given and what it makes of it: numbers that are not finite, options that it does
+// not use, names of checkpoints, places of outputs, data from another folder.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/plain_hdf5.h"
+#include "tests/support/program.h"
+
+namespace espalier::cli_input_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const std::string kBad = "blocks.1.mlp.expand.weight";
+
+/// `from` as a checkpoint in which an element of kBad is `value`.
+void damage(const fs::path& from, const fs::path& to, float value) {
+  const io::CheckpointReader reader(from);
+  io::CheckpointWriter writer(to);
+  writer.write_meta(reader.meta());
+  bool found = false;
+  for (const std::string& name : reader.names()) {
+    const io::StoredParameter info = reader.info(name);
+    std::vector<float> values(static_cast<size_t>(info.nnz));
+    reader.values(name, Tensor(values.data(), DType::fp32, Shape{info.nnz}));
+    if (name == kBad) {
+      values[values.size() / 2] = value;
+      found = true;
+    }
+    const std::vector<uint8_t> index = reader.index(name);
+    writer.write_parameter({.name = name,
+                            .shape = info.shape,
+                            .encoding = info.encoding,
+                            .nnz = info.nnz,
+                            .values = Tensor(values.data(), DType::fp32, Shape{info.nnz}),
+                            .index = index});
+  }
+  ASSERT_TRUE(found);
+  writer.commit();
+}
+
+TEST(CliInput, NoCommandAcceptsWeightsThatAreNotFinite) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --set pruning.method=none"), 0);
+  const std::string sparsity = " --sparsity 0.5 -o out.h5 --method ";
+  const std::string calibrated = " --calibration text.txt --samples 4";
+  for (const float value :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    damage(here / kLast, here / "bad.h5", value);
+    for (const std::string& command :
+         {std::string("eval bad.h5"), std::string("sample bad.h5 --prompt a"),
+          std::string("export bad.h5 -o out.h5"), std::string("export bad.h5 -o folder"),
+          "prune bad.h5" + sparsity + "magnitude", "prune bad.h5" + sparsity + "random",
+          "prune bad.h5" + sparsity + "block", "prune bad.h5" + sparsity + "synflow",
+          std::string("prune bad.h5 -o out.h5 --method nm"),
+          "prune bad.h5" + sparsity + "wanda" + calibrated,
+          "prune bad.h5" + sparsity + "sparsegpt" + calibrated,
+          std::string("train c.toml --out new --init bad.h5"),
+          std::string("train c.toml --out new --set 'train.teacher=\"bad.h5\"'")}) {
+      const Ran ran = here.run(command);
+      EXPECT_EQ(ran.code, 1) << command << ran.err;
+      EXPECT_THAT(ran.err, HasSubstr(kBad)) << command;
+      EXPECT_FALSE(fs::exists(here / "out.h5")) << command;
+    }
+    const Ran seen = here.run("inspect bad.h5");
+    expect_code(seen, 0);
+    EXPECT_THAT(seen.err, HasSubstr(kBad));
+    EXPECT_EQ(here.run("inspect bad.h5 --json").json()["not_finite"].size(), 1U);
+  }
+}
+
+TEST(CliInput, NoPlainArraysThatAreNotFinite) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --set pruning.method=none"), 0);
+  expect_code(here.run("export " + kLast + " -o plain.h5"), 0);
+  for (const std::string bad : {"embedding.token", "blocks.0.attention.qkv.weight"}) {
+    const io::PlainReader reader(here / "plain.h5");
+    io::PlainWriter writer(here / "bad.h5");
+    for (const std::string& name : reader.names()) {
+      std::vector<float> values = reader.read(name);
+      values[values.size() / 3] = name == bad ? std::nanf("") : values[values.size() / 3];
+      writer.write(name, reader.shape(name), values);
+    }
+    writer.commit();
+    for (const std::string command :
+         {"import bad.h5 --config c.toml -o out.h5", "eval bad.h5 --config c.toml",
+          "prune bad.h5 -o out.h5 --method magnitude --sparsity 0.5",
+          "train c.toml --out new --init bad.h5"}) {
+      expect_error(here.run(command), 1, bad);
+      EXPECT_FALSE(fs::exists(here / "out.h5")) << command;
+    }
+    EXPECT_THAT(here.run("inspect bad.h5").err, HasSubstr(bad));
+  }
+}
+
+/// Every option of `prune` with every method: it changes the result, or it is refused by name.
+TEST(CliInput, PruneUsesEveryOptionOrRefusesIt) {
+  const Workplace here;
+  expect_code(here.run("train c.toml --set pruning.method=none"), 0);
+  const std::vector<std::pair<std::string, std::string>> options{
+      {"--sparsity", "0.75"}, {"--scope", "layer"}, {"--exclude", "'*.expand.weight'"},
+      {"--n", "1"},           {"--m", "8"},         {"--block", "4"},
+      {"--seed", "9"},        {"--samples", "3"}};
+  int refused = 0;
+  for (const std::string method :
+       {"magnitude", "random", "nm", "block", "synflow", "wanda", "sparsegpt"}) {
+    const bool reads = method == "wanda" || method == "sparsegpt";
+    const auto masks = [&](const std::string& option, const std::string& value) {
+      std::string command = "prune " + kLast + " -o out.h5 --method " + method;
+      command += method == "nm" || option == "--sparsity" ? "" : " --sparsity 0.5";
+      command += reads ? " --calibration text.txt" : "";
+      command += option.empty() ? "" : " " + option + " " + value;
+      return here.run(command);
+    };
+    expect_code(masks("", ""), 0);
+    const auto before = here.run("inspect out.h5 --json").json()["arrays"];
+    expect_code(here.run("export out.h5 -o before.h5"), 0);
+    const std::string dense = here.read("before.h5");
+    for (const auto& [option, value] : options) {
+      const Ran ran = masks(option, value);
+      if (ran.code == 2) {
+        EXPECT_THAT(ran.err, HasSubstr(option + " has no effect")) << method;
+        ++refused;
+        continue;
+      }
+      expect_code(ran, 0);
+      expect_code(here.run("export out.h5 -o after.h5"), 0);
+      EXPECT_NE(here.read("after.h5"), dense) << method << " ignores " << option;
+    }
+    if (!reads) {
+      expect_error(masks("--calibration", "text.txt"), 2, "--calibration has no effect");
+    }
+  }
+  EXPECT_GE(refused, 25);
+  // No option of `prune` is missing in this test.
+  const std::string help = here.run("prune --help").out;
+  std::set<std::string> known{"--help", "--out",    "--method", "--calibration",
+                              "--set",  "--config", "--samples"};
+  for (const auto& [option, value] : options) {
+    known.insert(option);
+  }
+  for (size_t at = help.find("--"); at != std::string::npos; at = help.find("--", at + 2)) {
+    const size_t end = help.find_first_not_of("-abcdefghijklmnopqrstuvwxyz", at);
+    const std::string option = help.substr(at, end - at);
+    if (option.size() > 2 && help[at - 1] != '`' && option != "--init") {
+      EXPECT_TRUE(known.contains(option)) << option;
+    }
+  }
+}
+
+TEST(CliInput, OptionsWithoutEffectAreErrors) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  for (const auto& [command, option] : std::vector<std::pair<std::string, std::string>>{
+           {"export " + kLast + " -o x.h5 --shard-size 1GB", "--shard-size"},
+           {"export " + kLast + " -o x.h5 --sparse", "--sparse"},
+           {"eval " + kLast + " --stride 3", "--stride"},
+           {"sample " + kLast + " --prompt a --temperature 0 --top-k 3", "--top-k"},
+           {"sample " + kLast + " --prompt a --temperature 0 --seed 3", "--seed"},
+           {"data inspect text.txt --token-type uint32", "--token-type"},
+           {"data inspect text.txt --format cifar10", "--format"},
+           {"report run --table -o page.html", "--out"},
+           {"schedule gpipe --in-flight 3", "--in-flight"},
+           {"schedule gpipe --virtual-stages 3", "--virtual-stages"},
+           {"schedule 1f1b --every 3", "--every"},
+           {"plan c.toml --machine m.toml --rounds 2", "--rounds"},
+           {"plan --calibrate -o m.toml --ranks 2", "--ranks"}}) {
+    expect_error(here.run(command), 2, option + " has no effect");
+  }
+}
+
+TEST(CliInput, AConfigWithoutANetworkIsSaid) {
+  const Workplace here;
+  here.write("n.toml", "[data]\ntrain = [\"text.txt\"]\n[train]\nsteps = 1\n");
+  EXPECT_THAT(here.run("train n.toml --dry-run").err, HasSubstr("no [model]"));
+  EXPECT_THAT(here.run("sweep n.toml --dry-run --over train.seed=1,2").err,
+              HasSubstr("no [model]"));
+  EXPECT_EQ(here.run("train c.toml --dry-run").err.find("[model]"), std::string::npos);
+}
+
+/// A run's directory, its folder of checkpoints, and last.h5 name the newest checkpoint everywhere.
+TEST(CliInput, NamesOfCheckpoints) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  for (const std::string name :
+       {"run", "run/", "run/checkpoints", "run/checkpoints/last.h5", "run/last.h5"}) {
+    EXPECT_EQ(here.run("eval --json " + name).json()["step"], 20) << name;
+    EXPECT_EQ(here.run("inspect --json " + name).json()["step"], 20) << name;
+    expect_code(here.run("sample --prompt the --tokens 2 " + name), 0);
+    expect_code(here.run("export -o x.h5 " + name), 0);
+    expect_code(here.run("prune -o x.h5 --method magnitude --sparsity 0.9 " + name), 0);
+    expect_code(here.run("codec --seconds 0 --codec bf16 --checkpoint " + name), 0);
+    expect_code(here.run("train c.toml --resume none --steps 1 --out new --init " + name), 0);
+    expect_code(here.run("train c.toml --resume none --steps 1 --out new --set 'train.teacher=\"" +
+                         name + "\"'"),
+                0);
+    expect_code(here.run("train c.toml --resume none --steps 9 --out new --set "
+                         "pruning.method=file --set 'pruning.file=\"" +
+                         name + "\"'"),
+                0);
+  }
+  here.shell("mkdir empty; mkdir hub; echo {} > hub/config.json");
+  for (const std::string command :
+       {"eval empty", "inspect empty", "train c.toml --out new --init empty",
+        "train c.toml --out new --set 'train.teacher=\"empty\"'"}) {
+    expect_error(here.run(command), 1, "empty is a folder without checkpoints");
+  }
+  expect_error(here.run("eval hub"), 1, "espalier import");
+  // A file of this name among the checkpoints would hide them: it is said.
+  here.shell(
+      "cp run/checkpoints/step-000005.h5 run/checkpoints/last.h5 2>/dev/null || "
+      "cp run/checkpoints/step-000015.h5 run/checkpoints/last.h5");
+  EXPECT_THAT(here.run("eval run/checkpoints/last.h5").err, HasSubstr("step-000020.h5"));
+}
+
+/// Relative data paths of a checkpoint are those of its training, wherever it is evaluated.
+TEST(CliInput, DataAreFoundFromElsewhere) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  const auto loss = here.run("eval --json run").json()["val_loss"];
+  const Ran below = here.shell("mkdir below; cd below; " ESPALIER_PROGRAM " eval --json ../run");
+  EXPECT_EQ(below.json()["val_loss"], loss);
+  EXPECT_THAT(below.json()["data"][0].get<std::string>(), HasSubstr("text.txt"));
+  // Other data of this name are not those of the training.
+  here.write("below/text.txt", std::string(9000, 'a') + here.read("text.txt"));
+  EXPECT_EQ(here.shell("cd below; " ESPALIER_PROGRAM " eval --json ../run").json()["val_loss"],
+            loss);
+  // A checkpoint without its run still knows the working directory.
+  here.shell("cp " + kLast + " below/lone.h5");
+  EXPECT_EQ(here.shell("cd below; " ESPALIER_PROGRAM " eval --json lone.h5").json()["val_loss"],
+            loss);
+  // A whole tree that was moved.
+  here.shell("mkdir moved; cp -r run text.txt moved");
+  here.shell("mv text.txt away.txt");
+  EXPECT_EQ(
+      here.shell("cd below; " ESPALIER_PROGRAM " eval --json ../moved/run").json()["val_loss"],
+      loss);
+  // Validation data alone are enough, and content that differs is said.
+  const Ran alone =
+      here.run("eval --json run --set 'data.train=[]' --set 'data.validation=[\"away.txt\"]'");
+  expect_code(alone, 0);
+  here.write("text.txt", here.read("away.txt").substr(100));
+  EXPECT_THAT(here.run("eval run").err, HasSubstr("is not the data of the training run"));
+}
+
+TEST(CliInput, OutputsNeverLandAmongCheckpoints) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  here.shell("ln -s run/checkpoints soft; ln -s run r2; mkdir -p other/checkpoints");
+  const std::vector<std::string> outs{"run/checkpoints/plain.h5", "run/checkpoints/last.h5",
+                                      "soft/plain.h5", "r2/checkpoints/a/b.h5",
+                                      "run/../run/checkpoints/x.h5"};
+  for (const std::string& out : outs) {
+    for (const std::string command :
+         {"export run", "prune run --method magnitude --sparsity 0.9", "report run",
+          "data tokenize text.txt", "plan --calibrate --quick"}) {
+      const Ran ran = here.run(command + " -o " + out);
+      EXPECT_EQ(ran.code, 1) << command << out;
+      EXPECT_THAT(ran.err, HasSubstr("among the checkpoints")) << command << " " << out;
+    }
+    expect_error(here.run("schedule gpipe --svg " + out), 1, "among the checkpoints");
+  }
+  for (const std::string command :
+       {"train c.toml --out ", "sweep c.toml --over train.seed=1 --out ",
+        "lottery c.toml --rounds 1 --rewind 2 --out "}) {
+    const Ran ran = here.run(command + "run/checkpoints/x");
+    EXPECT_EQ(ran.code, 1) << command;
+  }
+  expect_error(here.run("export run -o run/checkpoints"), 1, "among the checkpoints");
+  expect_code(here.run("export run -o other/checkpoints/step-000003.h5"), 0);
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(here / "run/checkpoints")) {
+    names.push_back(entry.path().filename().string());
+  }
+  EXPECT_THAT(names, ::testing::Each(::testing::StartsWith("step-")));
+}
+
+TEST(CliInput, PlacesOfOutputs) {
+  const Workplace here;
+  expect_code(here.run("train c.toml"), 0);
+  here.shell("ln -s nowhere dangling; mkdir folder");
+  const std::string prune = "prune run --method magnitude --sparsity 0.9 -o ";
+  expect_error(here.run(prune + "dangling/x.h5"), 1, "dangling is a link to nowhere");
+  expect_error(here.run(prune + "text.txt/x.h5"), 1, "text.txt is a file");
+  expect_error(here.run(prune + "folder"), 1, "folder is a folder; name a file");
+  expect_error(here.run("train c.toml --out dangling"), 1, "dangling is a link to nowhere");
+  expect_error(here.run("train c.toml --out text.txt"), 1, "text.txt is a file");
+  expect_error(here.run("train c.toml --out text.txt/run"), 1, "text.txt is a file");
+  expect_error(here.run("sweep c.toml --over train.seed=1 --out text.txt"), 1,
+               "text.txt is a file");
+  expect_error(here.run("sweep c.toml --over train.seed=1 --out run"), 1,
+               "run is the directory of a run");
+  expect_error(here.run("train c.toml --out ''"), 2, "empty");
+  if (::geteuid() != 0) {
+    here.shell("mkdir closed; chmod 555 closed");
+    expect_error(here.run(prune + "closed/x.h5"), 1, "closed cannot be written");
+  }
+}
+
+TEST(CliInput, ASmallStackIsSaid) {
+  const Workplace here;
+  expect_error(here.shell("ulimit -s 64; " ESPALIER_PROGRAM " train c.toml --dry-run"), 1,
+               "ulimit -s 8192");
+}
+
+TEST(CliInput, NumbersThatDoNotFit) {
+  const Workplace here;
+  for (const std::string number : {"99999999999999999999", "-99999999999999999999"}) {
+    const Ran set = here.run("train c.toml --dry-run --set train.steps=" + number);
+    expect_error(set, 1, "9223372036854775807");
+    here.write("n.toml", "[train]\nsteps = " + number + "\n");
+    const Ran file = here.run("train n.toml --dry-run");
+    EXPECT_EQ(file.code, 1);
+    EXPECT_EQ(file.err.find("string"), std::string::npos) << file.err;
+  }
+  expect_error(here.run("train c.toml --dry-run --set train.steps=1e3"), 1, "write 1000");
+  expect_error(here.run("train c.toml --dry-run --set optimizer.lr=nan"), 1, "optimizer.lr");
+  expect_error(here.run("train c.toml --dry-run --set optimizer.lr=-inf"), 1, "optimizer.lr");
+  expect_error(here.run("train c.toml --dry-run --set train.steps=007"), 1, "leading zeros");
+}
+
+}  // namespace
+}  // namespace espalier::cli_input_test

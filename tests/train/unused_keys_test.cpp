@@ -1,0 +1,198 @@
+// Every key of the schema in runs in which it has no effect: it is an error or is named, and no bit
+// of the run changes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "src/config/effect.h"
+#include "src/config/parse.h"
+#include "src/config/schema.h"
+#include "tests/support/image_files.h"
+#include "tests/support/support.h"
+
+namespace espalier::train::unused_keys_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using namespace espalier::testing;
+
+/// A run in which some keys have no effect.
+struct Base {
+  std::string name;
+  io::Config config;
+  int ranks = 1;
+
+  config::RunFacts facts() const {
+    return {.pruned = config.pruning.prunes(), .replicas = ranks, .stages = 1};
+  }
+};
+
+/// Sets a key to a value other than its default.
+struct Change {
+  const config::Field& field;
+
+  std::string choice(const std::string& now) const {
+    for (const config::Choice& one : field.limits.choices) {
+      // The links of devices are not there.
+      if (one.name != now && one.name != "nccl") {
+        return one.name;
+      }
+    }
+    return "other";
+  }
+  void operator()(bool* value) const { *value = !*value; }
+  void operator()(int64_t* value) const {
+    const std::string other = choice(fmt::format("{}", *value));
+    *value = field.limits.choices.empty() ? *value + 1 : std::stoll(other);
+  }
+  void operator()(double* value) const { *value = *value == 0 ? 0.25 : *value / 2; }
+  void operator()(std::string* value) const { *value = choice(*value); }
+  void operator()(std::vector<std::string>* value) const { *value = {choice("fp32"), "fp16"}; }
+  void operator()(std::vector<int64_t>* value) const { *value = {7}; }
+  void operator()(std::vector<double>* value) const { *value = {0.5}; }
+  void operator()(io::Patterned* value) const { value->fallback = choice(value->fallback); }
+};
+
+io::Config images(const TempDir& dir) {
+  constexpr uint32_t kImages = 40;
+  constexpr uint32_t kEdge = 4;
+  std::string pixels;
+  std::string labels;
+  for (uint32_t i = 0; i < kImages; ++i) {
+    labels += static_cast<char>(i % 3);
+    for (uint32_t p = 0; p < kEdge * kEdge; ++p) {
+      pixels += static_cast<char>((i * 31 + p * 7) % 256);
+    }
+  }
+  const auto write = [](const std::filesystem::path& path, const std::string& content) {
+    std::ofstream(path, std::ios::binary) << content;
+  };
+  write(dir / "images", idx_file({kImages, kEdge, kEdge}, pixels));
+  write(dir / "labels", idx_file({kImages}, labels));
+  io::Config config = tiny_config(dir);
+  config.model.kind = "mlp";
+  config.model.hidden = {8};
+  config.data.kind = "images";
+  config.data.train = {(dir / "images").string(), (dir / "labels").string()};
+  return config;
+}
+
+std::vector<Base> bases(const TempDir& dir) {
+  io::Config gpt = tiny_config(dir);
+  gpt.train.steps = 3;
+  gpt.train.eval_batches = 1;
+  gpt.train.checkpoint_every = -1;
+  gpt.train.parametrization = "standard";
+  gpt.optimizer.warmup_steps = 1;
+  gpt.run.trace = false;
+  std::vector<Base> all{{"gpt", gpt}, {"two ranks", gpt, 2}, {"images", images(dir)}};
+  all.back().config.train.steps = 3;
+  const auto with = [&](const std::string& name, const std::vector<std::string>& settings) {
+    all.push_back({name, gpt});
+    for (const std::string& setting : settings) {
+      config::apply_override(all.back().config, setting);
+    }
+  };
+  with("llama", {"model.kind=decoder"});
+  with("opt", {"model.kind=decoder", "model.family=opt", "model.mlp_width=40"});
+  with("validation", {"data.validation_fraction=0.1"});
+  write_text(dir / "validation.txt", 400, 2);
+  all.back().config.data.validation = {(dir / "validation.txt").string()};
+  with("sgd", {"optimizer.kind=sgd", "optimizer.schedule=constant"});
+  with("lion", {"optimizer.kind=lion"});
+  for (const std::string method :
+       {"magnitude", "random", "nm", "block", "set", "movement", "snip", "early-bird"}) {
+    with(method, {"pruning.method=" + method});
+    io::PruningConfig& pruning = all.back().config.pruning;
+    pruning.sparsity = 0.5;
+    pruning.at_step = method == "movement" ? 1 : -1;
+    pruning.to_step = method == "early-bird" ? 7 : method == "set" ? 2 : -1;
+    all.back().config.train.steps = method == "early-bird" ? 8 : 3;
+    pruning.every = method == "early-bird" ? 1 : 0;
+  }
+  return all;
+}
+
+TEST(UnusedKeys, AreErrorsOrNamedAndChangeNoBit) {
+  const TempDir dir;
+  std::set<std::string> without_effect;
+  for (const Base& base : bases(dir)) {
+    config::validate(base.config);
+    const Outcome before = run(base.config, base.ranks);
+    for (const config::Field& field : config::fields()) {
+      if (config::has_effect(field, base.config, base.facts())) {
+        continue;
+      }
+      const std::string what = base.name + ", " + field.key();
+      io::Config changed = base.config;
+      std::visit(Change{field}, field.slot(changed));
+      const bool first = without_effect.insert(field.key()).second;
+      try {
+        config::validate(changed);
+      } catch (const Failure& failure) {
+        EXPECT_THAT(failure.what(), HasSubstr(field.name)) << what;
+        continue;
+      }
+      EXPECT_THAT(config::keys_without_effect(changed, base.facts()),
+                  Contains(StartsWith(field.key() + " (only ")))
+          << what;
+      if (first || (field.section == "pruning" && base.config.pruning.prunes())) {
+        EXPECT_EQ(run(changed, base.ranks), before) << what;
+      }
+    }
+  }
+  for (const config::Field& field : config::fields()) {
+    EXPECT_EQ(without_effect.contains(field.key()), !field.effect.where.empty()) << field.key();
+  }
+}
+
+/// The other way round: a key is not named where it changes the run.
+TEST(UnusedKeys, AreNotNamedWhereTheyHaveAnEffect) {
+  const TempDir dir;
+  for (const Base& base : bases(dir)) {
+    const Outcome before = run(base.config, base.ranks);
+    for (const std::string key :
+         {"optimizer.beta1", "optimizer.momentum", "optimizer.min_lr", "pruning.sparsity",
+          "pruning.n", "pruning.scope", "parallel.codec", "model.norm", "model.hidden"}) {
+      const config::Field& field =
+          *config::find_field(key.substr(0, key.find('.')), key.substr(key.find('.') + 1));
+      io::Config changed = base.config;
+      std::visit(Change{field}, field.slot(changed));
+      if (field.name == "scope") {
+        changed.pruning.scope = "layer";
+      }
+      try {
+        config::validate(changed);
+      } catch (const Failure&) {
+        continue;
+      }
+      if (run(changed, base.ranks) == before) {
+        continue;
+      }
+      EXPECT_THAT(config::keys_without_effect(changed, base.facts()),
+                  Not(Contains(StartsWith(key))))
+          << base.name;
+    }
+  }
+}
+
+TEST(UnusedKeys, ARunNamesThemAtItsStart) {
+  const TempDir dir;
+  io::Config config = tiny_config(dir);
+  config.train.steps = 1;
+  config.optimizer.offload = true;
+  config.parallel.bits = 3;
+  std::vector<std::string> notes;
+  run(config, 1, {.on_note = [&](const std::string& note) { notes.push_back(note); }});
+  EXPECT_THAT(notes, Contains(AllOf(HasSubstr("without effect in this run"),
+                                    HasSubstr("optimizer.offload (only on a GPU)"),
+                                    HasSubstr("parallel.bits (only"))));
+}
+
+}  // namespace
+}  // namespace espalier::train::unused_keys_test
