@@ -17,7 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 GPT = {"model": {"layers": 2, "heads": 2, "width": 64, "context": 16}, "data": {"train": ["text.txt"]}}
-MLP = {"model": {"kind": "mlp", "hidden": [64, 64, 64]}, "data": {"kind": "images", "train": ["x", "y"], "validation": ["x", "y"]}}
+MLP = {"model": {"kind": "mlp", "hidden": [64, 64, 64]}, "data": {"kind": "images", "train": ["x", "y"]}}
 TRAIN = {"global_batch": 1, "micro_batch": 1, "eval_every": 0, "eval_batches": 1, "checkpoint_every": -1}
 
 

@@ -190,10 +190,6 @@ struct StateParts {
   size_t scales = 0;   ///< of 8-bit moments
   size_t pruning = 0;  ///< arrays of the pruning method
   size_t index = 0;
-
-  size_t all() const {
-    return value + copies + gradient + low + master + moments + scales + pruning + index;
-  }
 };
 
 /// Views of the owned part of one parameter, as the fused optimizers take them (kernels.h).

@@ -164,8 +164,10 @@ TEST(Generation, HalfFullWeightsGetADenseCopy) {
   while (!store.parameters()[first].spec.prunable) {
     ++first;
   }
-  for (int64_t i = 0; i < masks[first].size(); ++i) {
-    masks[first].set(i, i % 2 != 0);
+  for (size_t p = first; p < masks.size(); ++p) {
+    for (int64_t i = 0; store.parameters()[p].spec.prunable && i < masks[p].size(); ++i) {
+      masks[p].set(i, i % (p == first ? 2 : 4) == 0);
+    }
   }
   store.set_masks(masks);
   choose_generation_storages(network.config, store);

@@ -68,9 +68,10 @@ ScoredSamples ScoredSamples::of(int64_t global_batch, int64_t micro_batch, int t
   return {.unit = unit, .units = (units + together - 1) / together * together};
 }
 
-size_t gradient_sum_bytes(size_t state, int64_t all, int64_t largest) {
-  const size_t at_once =
-      std::max(state / kShareOfState, sizeof(int64_t) * static_cast<size_t>(largest));
+size_t gradient_sum_bytes(const sparse::StateParts& state, int64_t all, int64_t largest) {
+  // ZeRO-1 shards the state of the optimizer: replicas would have other groups.
+  const size_t of_all = state.value + state.copies + state.gradient + state.index;
+  const size_t at_once = std::max(of_all / 2, sizeof(int64_t) * static_cast<size_t>(largest));
   return std::min(at_once, sizeof(int64_t) * static_cast<size_t>(all));
 }
 
@@ -134,7 +135,7 @@ std::vector<std::vector<size_t>> SampleGradients::groups_of(const std::vector<bo
     all += size;
     largest = std::max(largest, size);
   }
-  const size_t most = gradient_sum_bytes(store_.parts().all(), all, largest);
+  const size_t most = gradient_sum_bytes(store_.parts(), all, largest);
   std::vector<std::vector<size_t>> groups;
   size_t bytes = 0;
   for (size_t p = 0; p < wanted.size(); ++p) {

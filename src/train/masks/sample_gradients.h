@@ -12,8 +12,8 @@
 // 2^k. The gradient of a unit has the same bits on every grid if kernels and run.threads are equal.
 //
 // Memory on the host: 8 bytes for each element of the parameters that are summed at once. These
-// take at most kShareOfState of the model state, or the largest one alone; all units are passed
-// once for each such group. Cost: (units / replicas + 1) passes, times the groups, and 16 (p - 1) /
+// take at most half of the model state without the optimizer's, or the largest one alone; all units
+// are passed once for each such group. Cost: (units / replicas + 1) passes, times the groups, and 16 (p - 1) /
 // p bytes sent for each element.
 #include <functional>
 #include <span>
@@ -45,11 +45,9 @@ struct ScoredSamples {
   static ScoredSamples of(int64_t global_batch, int64_t micro_batch, int together);
 };
 
-/// Share of the model state that the sums of one group may take.
-inline constexpr size_t kShareOfState = 4;
-/// Bytes of the sums of a group, for parameters with `state` bytes of model state, of which the
-/// summed ones have `all` elements, the largest one `largest`.
-size_t gradient_sum_bytes(size_t state, int64_t all, int64_t largest);
+/// Bytes of the sums of a group, for the parameters of a store with this state, of which the summed
+/// ones have `all` elements, the largest one `largest`. The same on all replicas.
+size_t gradient_sum_bytes(const sparse::StateParts& state, int64_t all, int64_t largest);
 
 class SampleGradients {
  public:

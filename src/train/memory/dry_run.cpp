@@ -563,7 +563,7 @@ class DryRun {
       all += shown ? parameter.size() : 0;
       longest = std::max(longest, shown ? parameter.size() : 0);
     }
-    return gradient_sum_bytes(stage_.store().parts().all(), all, longest) +
+    return gradient_sum_bytes(stage_.store().parts(), all, longest) +
            sizeof(float) * static_cast<size_t>(longest) +
            (run_.ranks > 1 ? parallel::kIntegerStaging : 0);
   }
