@@ -10,8 +10,8 @@
 
 namespace espalier::report {
 
-/// {step, seconds, loss, loss_low, loss_high, teacher_loss, lr, grad_norm, tokens_per_s, images_per_s,
-///  allreduce_bytes: [...], validation: {step, seconds, loss, top1, top5: [...]},
+/// {step, seconds, loss, loss_low, loss_high, teacher_loss, lr, grad_norm, tokens_per_s,
+///  images_per_s, allreduce_bytes: [...], validation: {step, seconds, loss, top1, top5: [...]},
 ///  bucket: steps in a bucket}; tokens_per_s, images_per_s, top1 and top5 only if a value is known
 nlohmann::json curves(std::span<const StepRecord> steps, size_t limit);
 
