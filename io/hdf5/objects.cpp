@@ -157,7 +157,7 @@ void read_compact(Cursor& in, Layout& layout, size_t width) {
 Layout layout_of(Cursor in) {
   Layout layout;
   const uint8_t version = in.byte();
-  expect(version >= 1 && version <= 4, "a layout has an unknown version");
+  expect(version >= 1 && version <= 5, "a layout has an unknown version");
   const uint8_t rank = version < 3 ? in.byte() : uint8_t{0};
   const uint8_t form = in.byte();
   expect(form <= 3, "a layout has an unknown form");

@@ -630,7 +630,7 @@ class Matcher {
       }
       found = std::move(start);
       found->missing.clear();
-      found->title = "their shapes";
+      found->title.clear();  // the notes name each choice
       for (const auto& [parameter, view] : found->views) {
         if (!view.parts.empty() && view.parts.front().array != parameter) {
           found->notes.push_back(fmt::format("{} is {} by its shape {}{}", view.parts.front().array,
@@ -660,13 +660,16 @@ class Matcher {
         }
       }
     }
+    io::NamedShapes found = reader_.named_shapes();
+    std::erase_if(found,
+                  [&](const auto& array) { return known && best->used.contains(array.first); });
     fail(
         "{} does not have {} parameters of the network{}, and shapes do not decide; translate "
         "their names with --map FILE (lines THEIRS -> OURS, docs/bring-your-masks.md), or correct "
         "[model] in the config:{}",
         reader_.path().string(), expected.size(),
         known ? fmt::format(", read as a file of {}", best->title) : "",
-        io::expected_and_found(expected, reader_.named_shapes()));
+        io::expected_and_found(expected, found));
   }
 
   ArrayMatch finish(const Candidate& candidate) const {
