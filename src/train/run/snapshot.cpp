@@ -184,7 +184,7 @@ void load_plain(std::shared_ptr<const io::PlainReader> reader, sparse::Store& st
     for (const int32_t position : parameter.index.positions()) {
       packed.push_back(values[static_cast<size_t>(position)]);
     }
-    check_finite(view_of(packed), path.string(), parameter.spec.name);
+    check_finite(view_of(packed), reader->path().string(), parameter.spec.name);
     store.set_values(parameter, packed);
   }
 }
