@@ -668,7 +668,7 @@ class Matcher {
         "their names with --map FILE (lines THEIRS -> OURS, docs/bring-your-masks.md), or correct "
         "[model] in the config:{}",
         reader_.path().string(), expected.size(),
-        known ? fmt::format(", read as a file of {}", best->title) : "",
+        known && !best->title.empty() ? fmt::format(", read as a file of {}", best->title) : "",
         io::expected_and_found(expected, found));
   }
 

@@ -291,7 +291,7 @@ def test_refusals(case):
 
     case.write(misspelled)
     case.refused("expected blocks.1.norm1.weight [32]; nearest found: blocks.1.nrom1.weight [32]")
-    case.refused("blocks.1.norm1.weight", "blocks.1.nrom1.weight", command=("eval", "masked.h5", "--config", "net.toml"))
+    case.refused("blocks.1.norm1.weight", "blocks.1.nrom1.weight", command=("eval", "masked.h5", "--config", "net.toml", "--data", "net.toml"))
 
     def more_layers(file):
         for other, weight in case.weights.items():

@@ -31,7 +31,8 @@ class Program:
         return done.stdout if code == 0 and done.stdout else done.stderr
 
     def loss(self, checkpoint, *arguments):
-        return json.loads(self("eval", checkpoint, "--json", *arguments))["loss"]
+        found = json.loads(self("eval", checkpoint, "--json", *arguments))
+        return found.get("loss", found.get("val_loss"))
 
 
 def checkpoint_arrays(path):

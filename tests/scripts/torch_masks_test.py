@@ -115,7 +115,7 @@ context = 16
 tie_embeddings = {tied}
 """
 TOKENS = '[data]\nkind = "tokens"\ntrain = ["t.bin"]\n'
-IMAGES = '[data]\nkind = "images"\ntrain = ["images", "labels"]\nvalidation = ["images", "labels"]\n'
+IMAGES = '[data]\nkind = "images"\ntrain = ["images", "labels"]\nvalidation = ["v-images", "v-labels"]\n'
 SPARSE = '[sparse]\nfile_index = "bitmap"\n'
 
 
@@ -219,8 +219,10 @@ def write_data(folder, seed):
     tokens.tofile(folder / "t.bin")
     images = generator.integers(0, 256, (24, 28, 28, 3)).astype("u1")
     labels = np.arange(24) % CLASSES
-    (folder / "images").write_bytes(np.array([0x804, 24, 28, 28, 3], ">u4").tobytes() + images.tobytes())
-    (folder / "labels").write_bytes(np.array([0x801, 24], ">u4").tobytes() + labels.astype("u1").tobytes())
+    for prefix in ("", "v-"):
+        head = np.array([0x804, 24, 28, 28, 3], ">u4").tobytes()
+        (folder / f"{prefix}images").write_bytes(head + images.tobytes())
+        (folder / f"{prefix}labels").write_bytes(np.array([0x801, 24], ">u4").tobytes() + labels.astype("u1").tobytes())
     return torch.tensor(tokens.astype("i8")), torch.tensor(images).permute(0, 3, 1, 2) / 255, torch.tensor(labels)
 
 
