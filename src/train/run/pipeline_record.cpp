@@ -106,6 +106,7 @@ Json record_pipeline(const std::filesystem::path& directory, const Layout& layou
   constexpr const char* kPredicted = "pipeline-predicted.svg";
   if (!layout.pipelined()) {
     if (ranks.world().rank() == 0) {
+      const parallel::Busy busy(ranks.world());
       io::remove_file(directory / kMeasured);
       io::remove_file(directory / kPredicted);
     }

@@ -186,6 +186,7 @@ void Reporter::finish(bool finished) {
   if (run_.step == run_.resumed_step) {  // nothing was measured
     std::array<int64_t, 1> restored{};
     if (run_.comm.rank() == 0) {
+      const parallel::Busy busy(run_.comm);
       restored[0] = run_.directory->restore_summary(run_.step, finished) ? 1 : 0;
     }
     parallel::broadcast(run_.comm, 0, std::as_writable_bytes(std::span(restored)));
@@ -211,6 +212,7 @@ void Reporter::finish(bool finished) {
   if (run_.config().run.trace) {
     write_traces(run_.directory->root() / "trace.json", trace_, run_.comm);
   } else if (run_.comm.rank() == 0) {
+    const parallel::Busy busy(run_.comm);
     io::remove_file(run_.directory->root() / "trace.json");  // of an earlier launch
   }
 }
