@@ -1,8 +1,8 @@
 #pragma once
 // The numbers in a token file. Their type is, in this order: that of llm.c's header, of the note
-// FILE.json of `espalier data tokenize`, of data.token_type, or of Megatron's index (NAME.idx beside
-// NAME.bin); else uint16. Without header and note the content must not contradict it: files of
-// int32, int64 or big-endian numbers are refused, and so are files of other formats.
+// FILE.json of `espalier data tokenize`, of data.token_type, or of Megatron's index (NAME.idx
+// beside NAME.bin); else uint16. Without header and note the content must not contradict it: files
+// of int32, int64 or big-endian numbers are refused, and so are files of other formats.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>

@@ -18,8 +18,8 @@ std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folde
 void sync_folder(const std::filesystem::path& folder);
 /// False if the path exists already.
 bool make_folder(const std::filesystem::path& path);
-/// Throws Failure, with the cause and a fix, unless `folder` is a folder that may be written, or may
-/// be made: then the nearest path above it that exists is such a folder.
+/// Throws Failure, with the cause and a fix, unless `folder` is a folder that may be written, or
+/// may be made: then the nearest path above it that exists is such a folder.
 void check_folder(const std::filesystem::path& folder);
 /// Makes the folder of `path` and those above it. Throws Failure as check_folder does.
 void make_folder_of(const std::filesystem::path& path);

@@ -1,6 +1,6 @@
 #pragma once
-// Filters of chunks: deflate, shuffle, fletcher32 and lzf. Others are refused by name. Formats: HDF5
-// File Format Specification 3.0, section IV.A.2.l. Private to this folder.
+// Filters of chunks: deflate, shuffle, fletcher32 and lzf. Others are refused by name. Formats:
+// HDF5 File Format Specification 3.0, section IV.A.2.l. Private to this folder.
 #include <cstdint>
 #include <span>
 #include <string>

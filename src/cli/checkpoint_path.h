@@ -6,8 +6,8 @@
 
 namespace espalier::cli {
 
-/// io::checkpoint_named, for CLI::Option::transform. Notes a file last.h5 among the checkpoints of a
-/// run: it hides the newest one.
+/// io::checkpoint_named, for CLI::Option::transform. Notes a file last.h5 among the checkpoints of
+/// a run: it hides the newest one.
 std::string checkpoint_path(const std::string& path);
 
 /// The same for --resume, where "auto" and "none" are no paths.

@@ -41,8 +41,8 @@ bool reported(const Json& damaged, const std::string& dataset) {
   return std::ranges::any_of(damaged, [&](const Json& row) { return row["dataset"] == dataset; });
 }
 
-/// Lists every dataset with its bytes; appends damaged ones to `damaged`, and those with a NaN or an
-/// infinity to `not_finite`.
+/// Lists every dataset with its bytes; appends damaged ones to `damaged`, and those with a NaN or
+/// an infinity to `not_finite`.
 size_t verify(const io::CheckpointReader& reader, Json& damaged, Json& not_finite) {
   size_t bytes = 0;
   for (const auto& row : reader.verify_all()) {

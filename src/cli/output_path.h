@@ -1,6 +1,6 @@
 #pragma once
-// Checks of output names, before the work: an output replaces no input, no file of a run and nothing
-// that is no file, and never lands among the checkpoints of a run.
+// Checks of output names, before the work: an output replaces no input, no file of a run and
+// nothing that is no file, and never lands among the checkpoints of a run.
 #include <filesystem>
 #include <span>
 #include <string>

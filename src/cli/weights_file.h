@@ -40,8 +40,8 @@ struct WeightsFile {
 /// Throws Failure if the file is missing, is of neither kind, or has no config.
 WeightsFile open_weights(const fs::path& path, const ConfigSource& source);
 
-/// Of arrays with the parameters of the network of `config`. Throws Failure if the vocabulary of the
-/// data is another one.
+/// Of arrays with the parameters of the network of `config`. Throws Failure if the vocabulary of
+/// the data is another one.
 WeightsFile described_weights(const fs::path& path, const io::Config& config,
                               const train::ProblemShape& problem);
 

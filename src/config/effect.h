@@ -31,7 +31,8 @@ struct Effect {
 /// Whether the key has an effect in this run.
 bool has_effect(const Field& field, const io::Config& config, const RunFacts& run);
 
-/// The keys that differ from their defaults and have no effect: "optimizer.offload (only on a GPU)".
+/// The keys that differ from their defaults and have no effect: "optimizer.offload (only on a
+/// GPU)".
 std::vector<std::string> keys_without_effect(const io::Config& config, const RunFacts& run);
 
 namespace effects {

@@ -8,9 +8,9 @@
 //   h.{}.qkv -> blocks.{}.attention.query.weight, blocks.{}.attention.key.weight, …   rows apart
 //   lm_head.weight -> -                                             not used
 //
-// "{}" stands for a number, "{*}" at the end for the rest of a name; both sides have the same ones. `transpose`: the array is [in, out]. `channels
-// N`: its columns are [N, positions], as behind a flattened image [N, height, width]. "#" begins a
-// comment.
+// "{}" stands for a number, "{*}" at the end for the rest of a name; both sides have the same
+// ones. `transpose`: the array is [in, out]. `channels N`: its columns are [N, positions], as
+// behind a flattened image [N, height, width]. "#" begins a comment.
 #include <cstdint>
 #include <filesystem>
 #include <span>

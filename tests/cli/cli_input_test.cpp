@@ -1,5 +1,5 @@
-// What a command is given and what it makes of it: numbers that are not finite, options that it does
-// not use, names of checkpoints, places of outputs, data from another folder.
+// What a command is given and what it makes of it: numbers that are not finite, options that it
+// does not use, names of checkpoints, places of outputs, data from another folder.
 #include <gmock/gmock.h>
 #include <unistd.h>
 

@@ -1,6 +1,7 @@
-// For scripts/hdf5_random_test.py: with ESPALIER_HDF5_FILES=FOLDER writes FILE.dump for each FILE.h5
-// of the folder, with all datasets as the reader reads them. A dataset is a line "PATH float|int|?
-// EXTENTS…" (tabs between words) or "PATH refused REASON", then its elements as fp32 or int64.
+// For scripts/hdf5_random_test.py: with ESPALIER_HDF5_FILES=FOLDER writes FILE.dump for each
+// FILE.h5 of the folder, with all datasets as the reader reads them. A dataset is a line "PATH
+// float|int|? EXTENTS…" (tabs between words) or "PATH refused REASON", then its elements as fp32
+// or int64.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -28,8 +28,8 @@
 
 namespace espalier::train {
 
-/// With sparse.storage = "auto": stores weights densely that keep so many elements (16 bits: a third)
-/// that dense products with few rows are faster. Call it before weights are loaded.
+/// With sparse.storage = "auto": stores weights densely that keep so many elements (16 bits: a
+/// third) that dense products with few rows are faster. Call it before weights are loaded.
 void choose_generation_storages(const io::Config& config, sparse::Store& store);
 
 class Generator {

@@ -3,9 +3,10 @@
 // and model allow, and checks that all ranks have the same masks.
 //
 // Some methods need dense gradients: RigL those of pruned elements, SNIP and GraSP those of several
-// batches. Extra passes compute them layer by layer (Store::set_gradient_probe), summed exactly over
-// samples and ranks (sample_gradients.h). Cost of a pass: the fp32 gradient of one layer in addition
-// to the arrays of a step. Values and scores take 8 bytes of host memory per kept element.
+// batches. Extra passes compute them layer by layer (Store::set_gradient_probe), summed exactly
+// over samples and ranks (sample_gradients.h). Cost of a pass: the fp32 gradient of one layer in
+// addition to the arrays of a step. Values and scores take 8 bytes of host memory per kept
+// element.
 //
 // Methods with pruning::GradientLearning see the summed gradient of every step of their window
 // (`gradient_hooks`), each rank the elements that it updates. This runs on the host, one parameter

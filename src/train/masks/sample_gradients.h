@@ -13,8 +13,8 @@
 //
 // Memory on the host: 8 bytes for each element of the parameters that are summed at once. These
 // take at most half of the model state without the optimizer's, or the largest one alone; all units
-// are passed once for each such group. Cost: (units / replicas + 1) passes, times the groups, and 16 (p - 1) /
-// p bytes sent for each element.
+// are passed once for each such group. Cost: (units / replicas + 1) passes, times the groups, and
+// 16 (p - 1) / p bytes sent for each element.
 #include <functional>
 #include <span>
 #include <vector>
