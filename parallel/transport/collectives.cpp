@@ -19,8 +19,8 @@ constexpr Tag kAllGather = tag_of(2);
 constexpr Tag kGatherSize = tag_of(3);
 constexpr Tag kGather = tag_of(4);
 constexpr Tag kGatherSlices = tag_of(5);
-constexpr Tag kScatterIntegers = tag_of(6);
-constexpr Tag kGatherIntegers = tag_of(7);
+constexpr Tag kScatterIntegers = {6, Traffic::allreduce};
+constexpr Tag kGatherIntegers = {7, Traffic::allreduce};
 
 /// Messages with peers, awaited together, so that a timeout can name all missing ranks.
 class Exchange {

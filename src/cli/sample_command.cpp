@@ -262,8 +262,7 @@ int sample(const SampleArguments& arguments) {
   }
   const bool draws = arguments.sampling.temperature > 0;
   constexpr std::string_view kDraws = "with a --temperature above 0";
-  check_used(*arguments.command,
-             {{"--top-k", draws, kDraws}, {"--top-p", draws, kDraws}, {"--seed", draws, kDraws}});
+  check_used(*arguments.command, {{"--top-k", draws, kDraws}, {"--top-p", draws, kDraws}});
   const WeightsFile file = open_weights(arguments.file, arguments.config);
   return Sampler(arguments, file).run();
 }

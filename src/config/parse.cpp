@@ -164,7 +164,7 @@ std::string number_advice(std::string_view text) {
 
 /// The value of an assignment as a TOML document with the one key "v". What is no TOML is a bare
 /// word, and so is what a string field gets without quotes (`run.out=2024`).
-toml::table override_value(const std::string& text, bool wants_string) {
+toml::table override_value(std::string_view key, const std::string& text, bool wants_string) {
   check_keys(text, "--set");
   toml::table bare{{"v", text}};
   try {
@@ -178,8 +178,8 @@ toml::table override_value(const std::string& text, bool wants_string) {
     const size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
     const bool digits =
         text.size() > sign && text.find_first_not_of("0123456789_", sign) == std::string::npos;
-    check(wants_string || !digits, "--set: {} is no number that a config can hold: {}", text,
-          number_advice(text));
+    check(wants_string || !digits, "--set {}: {} is no number that a config can hold: {}", key,
+          text, number_advice(text));
     const bool meant_as_toml = text.find_first_of("\"'[{") == 0;
     check(!meant_as_toml,
           "--set: {} is not a TOML value; quote strings and lists for the shell, for example --set "
@@ -222,7 +222,7 @@ void apply_override(Config& config, std::string_view assignment) {
   const Slot slot = field->slot(config);
   const bool wants_string = std::holds_alternative<std::string*>(slot);
   const toml::table value =
-      override_value(std::string(assignment.substr(equals + 1)), wants_string);
+      override_value(key, std::string(assignment.substr(equals + 1)), wants_string);
   assign(config, *field, *value.get("v"), where);
 }
 

@@ -370,7 +370,7 @@ TEST(CliText, EveryConfigOfTheProjectCanBeListed) {
   const Json found =
       here.run("train '" ESPALIER_SOURCE_DIR "/configs/gpt-100b.toml' --dry-run --json").json();
   EXPECT_NEAR(found["parameters"].get<double>(), 100e9, 0.5e9);
-  EXPECT_LE(found["pruned"]["model_state_bytes_per_parameter"].get<double>(), 0.95);
+  EXPECT_LE(found["pruned"]["model_state_bytes_per_parameter"].get<double>(), 1.1);
   EXPECT_EQ(found["recompute"], "full");
   EXPECT_GT(found["pruned"]["activation"].get<double>(), 96.0 * 2048 * 9312 * 2);
   EXPECT_LT(found["process"].get<double>(), 139 * 0x1p30);

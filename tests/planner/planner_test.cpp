@@ -341,6 +341,7 @@ TEST(Exchange, IsDividedByZeroCodecsAndLevels) {
   machine.overhead_s = 0;
   io::Config config = gpt();
   config.train.dtype = "bf16";
+  config.train.gradient_dtype = "bf16";
   config.parallel.bucket_mb = 1;
   constexpr int64_t kKept = 1 << 20;
   const auto times = [&](int replicas) {

@@ -208,9 +208,9 @@ TEST(Magnitude, TiesKeepEarlierParametersThenLowerPositions) {
 
 TEST(Magnitude, OddFloatsHaveTheirPlace) {
   const float tiny = std::numeric_limits<float>::denorm_min();
-  const float infinity = std::numeric_limits<float>::infinity();
+  const float most = std::numeric_limits<float>::max();
   Model model;
-  model.add("a", Shape{8}, {0.0F, -0.0F, tiny, -2 * tiny, 1e-38F, -infinity, 3e38F, -1});
+  model.add("a", Shape{8}, {0.0F, -0.0F, tiny, -2 * tiny, 1e-38F, -most, 3e38F, -1});
   const std::vector<std::pair<double, std::vector<int32_t>>> expected{
       {0.875, {5}},
       {0.75, {5, 6}},
@@ -221,6 +221,8 @@ TEST(Magnitude, OddFloatsHaveTheirPlace) {
   for (const auto& [sparsity, positions] : expected) {
     EXPECT_EQ(model.prune({.sparsity = sparsity}).masks[0].positions(), positions);
   }
+  model.weights(0)[5] = -std::numeric_limits<float>::infinity();
+  EXPECT_THROW(model.prune({.sparsity = 0.5}), Failure);
 }
 
 TEST(Magnitude, ANanNamesItsParameter) {
@@ -370,8 +372,6 @@ TEST(NM, TiesAndEarlierPruning) {
   model.keep({left});
   EXPECT_EQ(model.prune({.method = "nm", .n = 2, .m = 4}).masks[0].positions(),
             (std::vector<int32_t>{1, 2, 5, 8, 9, 10}));
-  EXPECT_EQ(model.prune({.method = "nm", .sparsity = 0.5}).warnings.size(), 0U);
-  EXPECT_EQ(model.prune({.method = "nm", .sparsity = 0.9}).warnings.size(), 1U);
 }
 
 TEST(BlockPruning, KeepsWholeBlocksWithTheLargestNorm) {
@@ -494,10 +494,12 @@ TEST(Methods, WrongSettingsAreNamed) {
 }
 
 TEST(MasksFromDense, ZerosOfEitherSignArePruned) {
-  const std::vector<float> values{0.0F, -0.0F, 1e-45F, -3, std::numeric_limits<float>::infinity()};
-  EXPECT_EQ(mask_from_dense_zeros("w", values).positions(), (std::vector<int32_t>{2, 3, 4}));
-  const std::vector<float> bad{1, std::numeric_limits<float>::quiet_NaN()};
-  EXPECT_THROW(mask_from_dense_zeros("w", bad), Failure);
+  const std::vector<float> values{0.0F, -0.0F, 1e-45F, -3};
+  EXPECT_EQ(mask_from_dense_zeros("w", values).positions(), (std::vector<int32_t>{2, 3}));
+  for (const float odd :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    EXPECT_THROW(mask_from_dense_zeros("w", std::vector<float>{1, odd}), Failure);
+  }
 }
 
 }  // namespace

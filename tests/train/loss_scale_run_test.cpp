@@ -68,8 +68,11 @@ TEST(LossScaleRuns, AnOverflowHalvesTheScale) {
   const TempDir dir;
   const io::Config config = overflowing(dir, 200);
   std::vector<std::string> notes;
-  const Outcome outcome =
-      run(config, 1, {.on_note = [&](const std::string& note) { notes.push_back(note); }});
+  const Outcome outcome = run(config, 1, {.on_note = [&](const std::string& note) {
+                                if (!note.starts_with("without effect")) {
+                                  notes.push_back(note);
+                                }
+                              }});
   const std::vector<bool> steps = skipped(config);
   ASSERT_TRUE(steps.front());
   EXPECT_FALSE(steps.back());
@@ -131,6 +134,7 @@ TEST(LossScaleRuns, ResumeIsNoBreak) {
 TEST(LossScaleRuns, StagesAndShardsSkipTheSameSteps) {
   const TempDir dir;
   io::Config config = overflowing(dir, 12);
+  config.train.gradient_dtype = "fp16";  // sums in fp32 do not overflow
   config.train.global_batch = 2;
   config.train.micro_batch = 1;
   const Outcome alone = run(config);

@@ -118,11 +118,9 @@ void write_numbers(Stream& stream, std::span<const float> numbers, double factor
 void sum_over(parallel::Communicator& comm, std::span<int64_t> counts) {
   std::vector<int64_t> all(counts.size() * static_cast<size_t>(comm.size()));
   parallel::all_gather(comm, std::as_bytes(counts), std::as_writable_bytes(std::span(all)));
-  for (size_t i = 0; i < counts.size(); ++i) {
-    counts[i] = 0;
-    for (size_t at = i; at < all.size(); at += counts.size()) {
-      counts[i] += all[at];
-    }
+  std::ranges::fill(counts, 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    counts[i % counts.size()] += all[i];
   }
 }
 
