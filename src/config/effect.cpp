@@ -88,11 +88,6 @@ const Effect kMlp{"with model.kind = \"mlp\"",
 const Effect kVision{"with model.kind = \"vision\"", [](const Config& config, const RunFacts&) {
                        return config.model.kind == "vision";
                      }};
-const Effect kDropout{"with layers that drop activations, which \"vision\" has in layers of tokens",
-                      [](const Config& config, const RunFacts& run) {
-                        return is_transformer(config) || config.model.kind == "mlp" ||
-                               kNorm.applies(config, run);
-                      }};
 const Effect kImages{"with data.kind = \"images\"", [](const Config& config, const RunFacts&) {
                        return config.data.kind == "images";
                      }};

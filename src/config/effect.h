@@ -40,7 +40,7 @@ namespace effects {
 extern const Effect kAlways;
 // Of [model] and [data]:
 extern const Effect kTransformer, kMlpRatio, kNorm, kMlp, kVision, kImages, kTokens, kDecoder,
-    kBiases, kPositions, kScaled, kScaledByTurns, kSplit, kDropout;
+    kBiases, kPositions, kScaled, kScaledByTurns, kSplit;
 // Of [train] and [optimizer]:
 extern const Effect kHalf, kSaves, kScales, kTeacher, kReplicasOfVision, kMinLr, kStepSchedule,
     kPolynomial, kBetas, kAdam, kSgd, kGpu;

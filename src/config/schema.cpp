@@ -147,7 +147,7 @@ void add_model(std::vector<Field>& out) {
   rows.add("tie_embeddings", &M::tie_embeddings, {},
            "of gpt, decoder: the output head is the token embedding", kTransformer);
   rows.add("dropout", &M::dropout, fraction(), "probability that an activation is dropped",
-           kDropout);
+           kAlways);
   rows.add("mlp_ratio", &M::mlp_ratio, range(1, 64), "hidden width of a block's MLP / width",
            kMlpRatio);
   rows.add("norm", &M::norm, one_of(choices(model::norms())),

