@@ -58,7 +58,8 @@ rivals() {
 models() {
   local first=$(($(date +%s) / 86400 * 52))
   python3 tests/scripts/hub_differential.py build/src/cli/espalier build/models-venv --cases 50 --seed $first --jobs "$(nproc)" &&
-  python3 tests/scripts/real_model_test.py build/src/cli/espalier build/models-venv
+  python3 tests/scripts/real_model_test.py build/src/cli/espalier build/models-venv &&
+  python3 tests/scripts/torch_masks_test.py . build/src/cli/espalier build/masks-venv  # 77, skipped, fails here
 }
 
 coverage() {

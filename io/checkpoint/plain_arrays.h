@@ -34,7 +34,7 @@ struct PlainArrays {
   std::map<std::string, PlainArray> arrays{};
   std::vector<std::string> skipped{};          ///< with the reason: "step (no floats)"
   std::map<std::string, std::string> masks{};  ///< name of the dataset → name of its array
-  /// Masks by name and shape of which no array was found.
+  /// Arrays that look like masks, without an array that they belong to.
   std::vector<std::string> loose_masks{};
 };
 

@@ -140,7 +140,7 @@ int list_names(const ConvertArguments& arguments) {
   return 0;
 }
 
-/// What was read otherwise than as the parameters' own arrays.
+/// Notes on arrays that were mapped, split, or read as masks.
 void print_notes(const io::PlainReader& reader, const hub::ArrayMatch& match,
                  const Weights& weights) {
   Progress notes(true, 0, false);

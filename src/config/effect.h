@@ -13,7 +13,7 @@ namespace espalier::config {
 
 struct Field;
 
-/// What keys depend on beside the config.
+/// Facts of a run, beside its config, that decide which keys have an effect.
 struct RunFacts {
   bool on_device = false;  ///< kernels run on a GPU
   bool pruned = false;     ///< weights are pruned at the start or will be

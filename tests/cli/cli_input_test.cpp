@@ -1,4 +1,4 @@
-// What a command is given and what it makes of it: numbers that are not finite, options that it
+// Input of commands that is refused or named: numbers that are not finite, options that it
 // does not use, names of checkpoints, places of outputs, data from another folder.
 #include <gmock/gmock.h>
 #include <unistd.h>

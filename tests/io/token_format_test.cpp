@@ -174,7 +174,7 @@ TEST_F(TokenFormat, NoFileOfUint32IsRefused) {
   }
 }
 
-/// What the content cannot decide, the user can.
+/// The user states the type where the content cannot decide it.
 TEST_F(TokenFormat, TheKeyAndTheNoteDecide) {
   Tokens pairs;  // a token, and 0
   for (size_t i = 0; i < 2000; ++i) {

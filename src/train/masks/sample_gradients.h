@@ -45,8 +45,8 @@ struct ScoredSamples {
   static ScoredSamples of(int64_t global_batch, int64_t micro_batch, int together);
 };
 
-/// Bytes of the sums of a group, for the parameters of a store with this state, of which the summed
-/// ones have `all` elements, the largest one `largest`. The same on all replicas.
+/// Bytes of the sums of a group. `state`: of the store; `all`: elements of all summed parameters;
+/// `largest`: of the largest one. The same on all replicas.
 size_t gradient_sum_bytes(const sparse::StateParts& state, int64_t all, int64_t largest);
 
 class SampleGradients {
