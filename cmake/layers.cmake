@@ -1,13 +1,13 @@
 # Each folder is one library, and includes only folders of lower layers.
 #
-#   espalier_layer(NAME [UNITY] [DEPENDS layer …] [LINKS target …] [EXCLUDE regex] [SOURCES file …]
+#   espalier_layer(NAME [UNITY N] [DEPENDS layer …] [LINKS target …] [EXCLUDE regex] [SOURCES file …]
 #                  [PRECOMPILE header …])
 #     Defines the static library espalier_NAME, exported as espalier::NAME, of all *.cpp files below the
 #     folder (except paths that match EXCLUDE) and SOURCES. DEPENDS and LINKS are public. PRECOMPILE: slow
 #     headers of other projects that most sources include. UNITY: see espalier_unity.
 #
-#   espalier_unity(TARGET)
-#     With ESPALIER_UNITY, compiles the sources of TARGET in groups, because most of a compiler's time goes
+#   espalier_unity(TARGET N)
+#     With ESPALIER_UNITY, compiles the sources of TARGET in groups of N, because most of a compiler's time goes
 #     into headers and templates that all of them use. Names in unnamed namespaces must then differ
 #     between the sources of TARGET.
 
@@ -40,9 +40,9 @@ add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param ggc-min-heap
 add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang>:-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>")
 
 option(ESPALIER_UNITY "Compile sources in groups: less time for a whole build, more for one changed file" OFF)
-function(espalier_unity target)
+function(espalier_unity target sources)
   if(ESPALIER_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${sources})
     # GCC takes an included source for a header, whose types may not hold those of an unnamed namespace.
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
@@ -50,7 +50,7 @@ function(espalier_unity target)
 endfunction()
 
 function(espalier_layer name)
-  cmake_parse_arguments(layer "UNITY" "EXCLUDE" "SOURCES;DEPENDS;LINKS;PRECOMPILE" ${ARGN})
+  cmake_parse_arguments(layer "" "UNITY;EXCLUDE" "SOURCES;DEPENDS;LINKS;PRECOMPILE" ${ARGN})
   file(GLOB_RECURSE found CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *.cpp)
   if(layer_EXCLUDE)
     list(FILTER found EXCLUDE REGEX "${layer_EXCLUDE}")
@@ -64,7 +64,7 @@ function(espalier_layer name)
     target_precompile_headers(espalier_${name} PRIVATE ${layer_PRECOMPILE})
   endif()
   if(layer_UNITY)
-    espalier_unity(espalier_${name})
+    espalier_unity(espalier_${name} ${layer_UNITY})
   endif()
   foreach(dependency IN LISTS layer_DEPENDS)
     target_link_libraries(espalier_${name} PUBLIC espalier_${dependency})

@@ -9,7 +9,7 @@
 namespace espalier::train {
 namespace {
 
-constexpr size_t kPiece = size_t{256} << 10U;  // bytes
+constexpr size_t kHashedAtOnce = size_t{256} << 10U;  // bytes
 
 }  // namespace
 
@@ -128,7 +128,7 @@ void StateCheck::add(const sparse::Parameter& parameter, const char* kind, const
   std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.data), tensor.bytes());
   arrays_.push_back({&parameter, kind});
   while (!bytes.empty()) {
-    const auto piece = bytes.first(std::min(kPiece, bytes.size()));
+    const auto piece = bytes.first(std::min(kHashedAtOnce, bytes.size()));
     pieces_.push_back(
         {.bytes = piece, .array = arrays_.size() - 1, .first = parameter.offset, .hash = 0});
     bytes = bytes.subspan(piece.size());

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kPiece = uint64_t{4} << 20;
+constexpr uint64_t kReadAtOnce = uint64_t{4} << 20;
 
 bool can_open(const fs::path& file) {
   try {
@@ -93,7 +93,7 @@ void ReceivedCheckpoint::receive(bool writes, parallel::Communicator& comm) {
   parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(&size, 1)));
   std::vector<std::byte> piece;
   for (uint64_t at = 0; at < size; at += piece.size()) {
-    piece.resize(static_cast<size_t>(std::min(kPiece, size - at)));
+    piece.resize(static_cast<size_t>(std::min(kReadAtOnce, size - at)));
     if (comm.rank() == 0) {
       attempt([&] {
         check_system(disk->read(at, piece.size(), piece.data()), disk->error(),

@@ -34,10 +34,10 @@ std::string tag_of(const std::string& key) {
 }
 
 io::Histogram histogram_of(Stream& stream, const Tensor& values) {
-  constexpr int64_t kPiece = int64_t{1} << 20;
+  constexpr int64_t kCountedAtOnce = int64_t{1} << 20;
   io::Histogram histogram;
-  for (int64_t first = 0; first < values.count(); first += kPiece) {
-    const int64_t count = std::min(kPiece, values.count() - first);
+  for (int64_t first = 0; first < values.count(); first += kCountedAtOnce) {
+    const int64_t count = std::min(kCountedAtOnce, values.count() - first);
     const Mirror piece(stream, values.elements(first, count));
     histogram.add(piece.read().host());
   }
