@@ -3,8 +3,9 @@
 #   espalier_layer(NAME [UNITY N] [DEPENDS layer …] [LINKS target …] [EXCLUDE regex] [SOURCES file …]
 #                  [PRECOMPILE header …])
 #     Defines the static library espalier_NAME, exported as espalier::NAME, of all *.cpp files below the
-#     folder (except paths that match EXCLUDE) and SOURCES. DEPENDS and LINKS are public. PRECOMPILE: slow
-#     headers of other projects that most sources include. UNITY: see espalier_unity.
+#     folder (except paths that match EXCLUDE) and SOURCES. DEPENDS and LINKS are public. UNITY: see
+#     espalier_unity. PRECOMPILE: slow headers of other projects that most sources include; groups of sources
+#     read them once anyway.
 #
 #   espalier_unity(TARGET N)
 #     With ESPALIER_UNITY, compiles the sources of TARGET in groups of N, because most of a compiler's time goes
@@ -60,7 +61,7 @@ function(espalier_layer name)
   set_target_properties(espalier_${name} PROPERTIES EXPORT_NAME ${name})
   target_link_libraries(espalier_${name} PUBLIC espalier_options ${layer_LINKS}
     PRIVATE $<BUILD_INTERFACE:espalier_warnings>)
-  if(layer_PRECOMPILE)
+  if(layer_PRECOMPILE AND NOT ESPALIER_UNITY)
     target_precompile_headers(espalier_${name} PRIVATE ${layer_PRECOMPILE})
   endif()
   if(layer_UNITY)

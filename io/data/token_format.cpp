@@ -299,13 +299,15 @@ TokenLayout token_layout(const fs::path& path, std::span<const uint8_t> content,
           conversion(path, other ? other->numpy : ""), note_of(path.string()));
     return {.header = 0, .width = 4};
   }
-  const auto other = automatic ? other_than_uint16(*sample) : std::nullopt;
+  const auto other = by_note == 2 ? std::nullopt : other_than_uint16(*sample);
   check(!other,
-        "data file {} holds {} by its content ({}), and data.token_type = \"auto\" reads uint16; "
-        "{}. If it does hold uint16, set data.token_type = \"uint16\"",
-        path.string(), other ? other->name : "", other ? other->evidence : "",
+        "data file {} holds {} by its content ({}), and data.token_type = \"{}\" reads uint16; "
+        "{}. If it does hold uint16, write {{\"token_type\": \"uint16\"}} to {} and set "
+        "data.token_type = \"auto\"",
+        path.string(), other ? other->name : "", other ? other->evidence : "", data.token_type,
         other && other->uint32 ? "set data.token_type = \"uint32\""
-                               : conversion(path, other ? other->numpy : ""));
+                               : conversion(path, other ? other->numpy : ""),
+        note_of(path.string()));
   return {.header = 0, .width = 2};
 }
 

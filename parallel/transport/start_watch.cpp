@@ -21,11 +21,11 @@ int64_t now_ms() { return static_cast<int64_t>(now_seconds() * 1e3); }
 }  // namespace
 
 StartWatch::StartWatch(double timeout, std::function<void(const std::string&)> on_hang)
-    : timeout_(timeout), on_hang_(std::move(on_hang)) {
+    : timeout_(std::max(timeout, kShortest)), on_hang_(std::move(on_hang)) {
   if (on_hang_) {
     open_roll();
     watchdog_.emplace(
-        timeout, [this] { report(); },
+        timeout_, [this] { report(); },
         [this] {
           if (!roll_.empty()) {
             roll_[static_cast<size_t>(rank_)] = now_ms();

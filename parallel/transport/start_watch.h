@@ -15,8 +15,11 @@ namespace espalier::parallel {
 
 class StartWatch {
  public:
-  /// `on_hang` is called on another thread, once, after `timeout` seconds in which this process was
-  /// not stopped; it should end the process. Empty: nothing is watched.
+  /// Seconds. Launchers take seconds on busy machines, however fast the ranks will answer later.
+  static constexpr double kShortest = 10;
+
+  /// `on_hang` is called on another thread, once, after max(timeout, kShortest) seconds in which
+  /// this process was not stopped; it should end the process. Empty: nothing is watched.
   StartWatch(double timeout, std::function<void(const std::string&)> on_hang);
   /// The calls have returned.
   ~StartWatch();

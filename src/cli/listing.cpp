@@ -9,6 +9,7 @@
 #include "parallel/pipeline/schedule/simulate.h"
 #include "pruning/registry.h"
 #include "src/cli/console.h"
+#include "src/config/effect.h"
 #include "src/config/schema.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/memory/budget.h"
@@ -247,6 +248,10 @@ std::string listing_text(const Json& found, const io::Config& config) {
   if (found.contains("assumed")) {
     text += fmt::format("assumed: {}\n", found["assumed"].get<std::string>());
   }
+  if (found.contains("without_effect")) {
+    const auto keys = found["without_effect"].get<std::vector<std::string>>();
+    text += fmt::format("without effect in this run: {}\n", fmt::join(keys, ", "));
+  }
   text +=
       fmt::format("\nmemory of {}, {}, micro-batch of {}, recompute {}\n",
                   found.contains("grid") ? "one rank with all layers" : "a rank",
@@ -391,6 +396,18 @@ Json grid_json(const io::Config& config, const train::RunShape& run,
   }
 }
 
+/// Keys without effect on any grid that the run may get: unknown numbers of stages and replicas
+/// count as several.
+std::vector<std::string> unused_keys(const io::Config& config, bool pruned, bool on_device,
+                                     int ranks) {
+  const int64_t stages = config.parallel.pipeline;
+  return config::keys_without_effect(
+      config, {.on_device = on_device,
+               .pruned = pruned,
+               .replicas = ranks > 0 && stages > 0 ? std::max<int64_t>(1, ranks / stages) : 2,
+               .stages = stages > 0 ? stages : 2});
+}
+
 Json listing(const io::Config& given, const train::WeightSource& files, int ranks) {
   io::Config config = given;
   const bool prunes = config.pruning.prunes() && !pruning::method_of(config.pruning).from_file();
@@ -444,6 +461,11 @@ Json listing(const io::Config& given, const train::WeightSource& files, int rank
   }
   if (!assumed.empty()) {
     found["assumed"] = assumed;
+  }
+  if (const auto unused =
+          unused_keys(given, given.pruning.prunes() || run.start.sparse, run.place.device, ranks);
+      !unused.empty()) {
+    found["without_effect"] = unused;
   }
   if (prunes || run.start.sparse) {
     found["sparsity"] = prunes ? pruning::sparsity_of(config.pruning)

@@ -16,6 +16,7 @@ namespace espalier::cli {
 namespace {
 
 struct sigaction g_before_bus {};  ///< the action for SIGBUS that ours replaced
+bool g_hangup_ignored = false;     ///< when the program started
 
 /// The signal of a failed read comes in the thread that reads, at its own load from the mapping. It
 /// interrupts no function of a library that holds a lock, so this handler may allocate and print.
@@ -52,6 +53,12 @@ void explain_lost_data() {
   sigaction(SIGBUS, &action, &g_before_bus);
 }
 
+void note_ignored_hangup() {
+  struct sigaction now {};
+  sigaction(SIGHUP, nullptr, &now);
+  g_hangup_ignored = now.sa_handler == SIG_IGN;
+}
+
 void install_stop_handler(void (*handler)(int signal)) {
   struct sigaction action {};
   action.sa_handler = handler;
@@ -59,7 +66,9 @@ void install_stop_handler(void (*handler)(int signal)) {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
     sigaction(signal, &action, nullptr);
   }
-  if (std::signal(SIGHUP, SIG_IGN) != SIG_IGN) {
+  if (g_hangup_ignored) {
+    std::signal(SIGHUP, SIG_IGN);
+  } else {
     sigaction(SIGHUP, &action, nullptr);
   }
   std::signal(SIGPIPE, SIG_IGN);

@@ -5,14 +5,14 @@
 namespace espalier {
 namespace {
 
-constexpr std::array<std::string_view, kTracks> kNames{"compute", "all-reduce", "optimizer", "I/O",
-                                                       "pipeline"};
+constexpr std::array<std::string_view, kTracks> kTrackNames{"compute", "all-reduce", "optimizer",
+                                                            "I/O", "pipeline"};
 thread_local Trace* t_trace = nullptr;
 thread_local Clock* t_clock = nullptr;
 
 }  // namespace
 
-std::string_view name_of(Track track) { return kNames.at(static_cast<size_t>(track)); }
+std::string_view name_of(Track track) { return kTrackNames.at(static_cast<size_t>(track)); }
 
 void Clock::install(Clock* clock) { t_clock = clock; }
 

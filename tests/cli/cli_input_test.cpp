@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kBad = "blocks.1.mlp.expand.weight";
 
@@ -182,6 +183,16 @@ TEST(CliInput, AConfigWithoutANetworkIsSaid) {
   EXPECT_THAT(here.run("sweep n.toml --dry-run --over train.seed=1,2").err,
               HasSubstr("no [model]"));
   EXPECT_EQ(here.run("train c.toml --dry-run").err.find("[model]"), std::string::npos);
+}
+
+TEST(CliInput, ADryRunNamesKeysWithoutEffect) {
+  const Workplace here;
+  const std::string listed = here.run("train c.toml --dry-run --set optimizer.offload=true").out;
+  EXPECT_THAT(listed, HasSubstr("without effect in this run: optimizer.offload (only on a GPU)"));
+  // A second replica may use it; a single one does not.
+  const std::string codec = "train c.toml --dry-run --set parallel.codec=bf16";
+  EXPECT_THAT(here.run(codec).out, Not(HasSubstr("without effect")));
+  EXPECT_THAT(here.run(codec + " --ranks 1").out, HasSubstr("parallel.codec"));
 }
 
 /// A run's directory, its folder of checkpoints, and last.h5 name the newest checkpoint everywhere.

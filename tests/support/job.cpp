@@ -101,7 +101,7 @@ std::vector<pid_t> Job::running(const std::string& program, const std::string& a
 }
 
 std::vector<pid_t> Job::launchers() const {
-  for (const char* name : {"mpirun", "mpiexec"}) {
+  for (const char* name : {"mpirun", "mpiexec", "prterun"}) {
     if (std::vector<pid_t> found = running(name, ""); !found.empty()) {
       return found;
     }
