@@ -40,7 +40,7 @@ class Command:
     def __init__(self, *words):
         self.words, self.options = words, {}
         text = output(*words, "--help")
-        for match in re.finditer(r"^ +((?:-\w,)?(?:--[\w-]+,?)+|-\w)( \S+(?: \.\.\.| \S+)*?)?(?:  +(.*))?$", text, re.M):
+        for match in re.finditer(r"^ +((?:-\w,)?(?:--[\w-]+,?)+|-\w)( \S+(?: \.\.\.| \S+)*?)?(?:  +(.*))? *$", text, re.M):
             kind, described = (match[2] or "").strip(), match[3] or ""
             listed = re.search(r"\{([^}]*)\}", kind)
             choices = listed[1].split(",") if listed else None
