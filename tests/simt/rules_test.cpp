@@ -9,7 +9,7 @@ namespace {
 
 using simt::Violation;
 using ::testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::ThrowsMessage;
 
 constexpr unsigned kAll = 0xffffffffU;
 
