@@ -137,7 +137,6 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   cli::keep_standard_files();
-  cli::note_ignored_hangup();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write
   // GPU streams that share a hardware queue wait for each other, and messages between stages use
   // their own streams (docs/schedules.md). CUDA reads the variable once, at its first call.

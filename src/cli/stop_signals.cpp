@@ -1,9 +1,11 @@
 #include "src/cli/stop_signals.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <initializer_list>
 #include <mutex>
 #include <thread>
@@ -16,7 +18,23 @@ namespace espalier::cli {
 namespace {
 
 struct sigaction g_before_bus {};  ///< the action for SIGBUS that ours replaced
-bool g_hangup_ignored = false;     ///< when the program started
+bool g_hangup_ignored = false;     ///< when the process began
+
+/// Constructors of libraries may replace the action for SIGHUP, so that nohup would have no effect
+/// (UCX, which Open MPI 5 loads): this runs before them, and before sanitizers are ready.
+__attribute__((no_sanitize("address", "thread", "undefined"))) void note_ignored_hangup(
+    int /*argc*/, char** /*argv*/, char** /*environment*/) {
+  struct {
+    void (*handler)(int);
+    unsigned long flags;  // NOLINT: as the kernel defines it
+    void (*restorer)();
+    uint64_t mask;
+  } now{};
+  g_hangup_ignored = syscall(SYS_rt_sigaction, SIGHUP, nullptr, &now, sizeof(now.mask)) == 0 &&
+                     now.handler == SIG_IGN;
+}
+[[gnu::section(".preinit_array"),
+  gnu::used]] void (*const g_before_constructors)(int, char**, char**) = note_ignored_hangup;
 
 /// The signal of a failed read comes in the thread that reads, at its own load from the mapping. It
 /// interrupts no function of a library that holds a lock, so this handler may allocate and print.
@@ -51,12 +69,6 @@ void explain_lost_data() {
   action.sa_sigaction = end_after_lost_data;
   action.sa_flags = SA_SIGINFO;
   sigaction(SIGBUS, &action, &g_before_bus);
-}
-
-void note_ignored_hangup() {
-  struct sigaction now {};
-  sigaction(SIGHUP, nullptr, &now);
-  g_hangup_ignored = now.sa_handler == SIG_IGN;
 }
 
 void install_stop_handler(void (*handler)(int signal)) {

@@ -4,9 +4,6 @@
 
 namespace espalier::cli {
 
-/// Call before MPI starts: Open MPI 5 resets the action for SIGHUP, so nohup would have no effect.
-void note_ignored_hangup();
-
 /// Installs `handler` for these signals, except for SIGHUP where nohup ignores it. Ignores SIGPIPE:
 /// notes to a closed pipe are lost, the command goes on.
 void install_stop_handler(void (*handler)(int signal));
