@@ -24,8 +24,9 @@ trap 'echo "0 passed, 1 failed"' EXIT
 
 scripts/install-packages.sh $packages
 # With a CUDA toolkit the CUDA backend is compiled too; its tests skip on machines without a GPU, where
-# one architecture (H100) with few optimizations shows that it compiles, in a fifth of the time.
+# one architecture (H100) with few optimizations shows that it compiles, in less time.
 if ! nvidia-smi -L >/dev/null 2>&1; then
+  ! command -v nvcc >/dev/null || echo "No GPU here: CUDA kernels in $build are slow, for tests only (docs/gpu.md)"
   export CUDAARCHS=${CUDAARCHS:-90a-real} CUDAFLAGS=${CUDAFLAGS:--Xcicc=-O1 -Xptxas=-O1}
 fi
 cmake --preset release -DESPALIER_TESTS=ON -DESPALIER_CUDA=AUTO \
