@@ -9,7 +9,9 @@
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/cli/console.h"
 #include "src/config/dump.h"
+#include "src/config/effect.h"
 #include "src/config/parse.h"
+#include "src/kernels/backend.h"
 #include "src/planner/planned_ranks.h"
 #include "src/planner/step_spans.h"
 
@@ -280,6 +282,17 @@ std::vector<std::string> PlanOutput::notes() const {
   std::vector<std::string> notes;
   if (!assumed_.empty()) {
     notes.push_back("assumed: " + assumed_);
+  }
+  const parallel::Grid& grid = best().plan.layout.grid;
+  const auto unused = config::keys_without_effect(
+      run_.config, {.on_device = kernels::planning(run_.config.run.backend).device,
+                    .pruned = run_.config.pruning.prunes() || run_.start.pruned,
+                    .replicas = grid.data,
+                    .stages = grid.pipeline});
+  if (!unused.empty()) {
+    notes.push_back(fmt::format("without effect in {}: {}",
+                                plans_.found.size() > 1 ? "the best layout" : "this layout",
+                                fmt::join(unused, ", ")));
   }
   if (const auto faster = planner::faster_storage(run_, machine_, plans_.found[best_])) {
     notes.push_back(fmt::format(

@@ -32,11 +32,13 @@
 #include "src/cli/stop_signals.h"
 #include "src/cli/train_arguments.h"
 #include "src/config/dump.h"
+#include "src/config/effect.h"
 #include "src/config/parse.h"
 #include "src/config/schema.h"
 #include "src/core/checksum.h"
 #include "src/core/cpus.h"
 #include "src/core/error.h"
+#include "src/kernels/backend.h"
 #include "src/report/report.h"
 #include "src/report/run_data.h"
 #include "src/train/run/manifest.h"
@@ -190,6 +192,7 @@ class Sweep {
     check(!is_run(out_) && !io::path_exists(out_ / "metrics.jsonl"),
           "{} is the directory of a run; name another directory for the sweep with --out",
           out_.string());
+    note_axes_without_effect();
     if (arguments_.dry_run) {
       for (const Point& point : points_) {
         print(point.directory.string() + "\n");
@@ -218,6 +221,28 @@ class Sweep {
  private:
   bool sweeps(const std::string& key) const {
     return std::ranges::find(axes_, key, &Axis::key) != axes_.end();
+  }
+
+  /// A launcher may start any number of ranks: they count as several stages and replicas.
+  void note_axes_without_effect() const {
+    const int64_t ranks = launcher_.empty() ? 1 : 2;
+    for (const Axis& axis : axes_) {
+      const size_t dot = axis.key.find('.');
+      const config::Field& field =
+          *config::find_field(axis.key.substr(0, dot), axis.key.substr(dot + 1));
+      const bool used = std::ranges::any_of(points_, [&](const Point& point) {
+        const std::string& backend = point.config.run.backend;
+        return config::has_effect(field, point.config,
+                                  {.on_device = kernels::planning(backend).device,
+                                   .pruned = true,  // perhaps by train --init
+                                   .replicas = ranks,
+                                   .stages = ranks});
+      });
+      if (!used) {
+        note(fmt::format("--over {} changes nothing in these runs: it has an effect only {}",
+                         axis.key, field.effect.where));
+      }
+    }
   }
 
   /// Adds the points that begin with these values of the first axes.

@@ -107,7 +107,7 @@ void read_summary(const fs::path& directory, RunData& run) {
   run.summary = json::object();
   const auto text =
       read_text(directory, "summary.json",
-                "the run is still going or was interrupted; its numbers are those so far.", run);
+                "the run is still going, was interrupted or failed; its numbers are those so far.", run);
   if (!text) {
     return;
   }

@@ -195,6 +195,22 @@ TEST(CliInput, ADryRunNamesKeysWithoutEffect) {
   EXPECT_THAT(here.run(codec + " --ranks 1").out, HasSubstr("parallel.codec"));
 }
 
+TEST(CliInput, APlanNamesKeysWithoutEffect) {
+  const Workplace here;
+  const std::string plan = "plan c.toml --machine " ESPALIER_SOURCE_DIR "/machines/summit.toml";
+  EXPECT_THAT(here.run(plan + " --set parallel.codec=bf16").out,
+              HasSubstr("without effect in this layout: parallel.codec (only"));
+  EXPECT_THAT(here.run(plan + " --set parallel.codec=bf16 --ranks 2").out,
+              Not(HasSubstr("without effect")));
+}
+
+TEST(CliInput, ASweepOverAKeyWithoutEffectIsSaid) {
+  const Workplace here;
+  const std::string sweep = "sweep c.toml --dry-run --over optimizer.offload=true,false";
+  EXPECT_THAT(here.run(sweep).err, HasSubstr("--over optimizer.offload changes nothing"));
+  EXPECT_EQ(here.run("sweep c.toml --dry-run --over train.seed=1,2").err, "");
+}
+
 /// A run's directory, its folder of checkpoints, and last.h5 name the newest checkpoint everywhere.
 TEST(CliInput, NamesOfCheckpoints) {
   const Workplace here;
