@@ -240,17 +240,16 @@ extern const Method kRigl{
     .name = "rigl",
     .help = "masks that move: drops the smallest |value|, grows the largest relative |gradient|",
     .run = keep_largest_magnitudes,
-    .needs_gradients = true,
-    .grow = grow_by_gradient,
     .every = 100,
+    .kind = Moving{.grow = grow_by_gradient, .by_gradient = true},
 };
 
 extern const Method kSet{
     .name = "set",
     .help = "masks that move: drops the smallest |value|, grows at random",
     .run = keep_largest_magnitudes,
-    .grow = grow_at_random,
     .every = 100,
+    .kind = Moving{.grow = grow_at_random},
 };
 
 }  // namespace espalier::pruning

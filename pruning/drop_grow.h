@@ -3,7 +3,7 @@
 //
 //   start   random, with a density per layer: uniform, or Erdős-Rényi-kernel
 //   drop    in each layer the k kept elements with the smallest |value|
-//   grow    k of the elements outside the remaining mask (Method::grow): those with the largest
+//   grow    k of the elements outside the remaining mask (Moving::grow): those with the largest
 //           |gradient| relative to their row and column (rigl), or drawn from (seed, step, name,
 //           position) (set)
 //

@@ -103,9 +103,9 @@ extern const Method kEarlyBird{
     .name = "early-bird",
     .help = "the largest |value|, once these masks no longer change",
     .run = keep_largest_magnitudes,
-    .waits = true,
     .every = 100,
     .check_config = check_config,
+    .kind = OneShot{.waits = true},
 };
 
 }  // namespace espalier::pruning

@@ -46,17 +46,16 @@ void project(const Candidate& candidate, const sparse::Mask& mask, bool first,
   });
 }
 
-constexpr GradientLearning kLearning{
-    .arrays = 2, .add = add, .score = score, .project = project, .prunes_at_end = true};
-
 }  // namespace
 
 extern const Method kElsa{
     .name = "elsa",
     .help = "the largest |value| after steps that pull the others to zero (ADMM)",
     .run = keep_largest_scores,
-    .learning = &kLearning,
     .every = 32,
+    .kind =
+        Learning{
+            .arrays = 2, .add = add, .score = score, .project = project, .prunes_at_end = true},
 };
 
 }  // namespace espalier::pruning

@@ -41,9 +41,7 @@ extern const Method kGrasp{
     .help = "prunes the largest -value x (Hessian x gradient), over pruning.score_batches batches",
     .run = grasp,
     .scope = Scope::layer,
-    .needs_gradients = true,
-    .score = add_gradient<1>,
-    .score_shifted = add_gradient<-1>,
+    .kind = OneShot{.score = add_gradient<1>, .score_shifted = add_gradient<-1>},
 };
 
 }  // namespace espalier::pruning

@@ -21,8 +21,6 @@ void score(std::span<const float> /*values*/, std::span<const std::vector<float>
   std::ranges::copy(arrays[0], scores.begin());
 }
 
-constexpr GradientLearning kLearning{.arrays = 1, .observe = observe, .score = score};
-
 }  // namespace
 
 extern const Method kMovement{
@@ -30,7 +28,7 @@ extern const Method kMovement{
     .help = "the largest -value x gradient, summed over the steps before",
     .run = keep_largest_scores,
     .scope = Scope::layer,
-    .learning = &kLearning,
+    .kind = Learning{.arrays = 1, .observe = observe, .score = score},
 };
 
 }  // namespace espalier::pruning

@@ -113,10 +113,10 @@ Result prune(std::span<const Candidate> candidates, const Settings& settings) {
   require(method.run != nullptr, "a method that computes masks of several parameters", method.name);
   check_settings(settings);
   for (const Candidate& candidate : candidates) {
-    check_candidate(candidate, method.needs_values, method.has_scores());
+    check_candidate(candidate, method.needs_values, reads_scores(method));
   }
   Result result;
-  if (method.has_scores() && settings.scope == Scope::layer) {
+  if (reads_scores(method) && settings.scope == Scope::layer) {
     const Parts parts(candidates);
     result = method.run(parts.candidates(), settings);
     result.masks = parts.joined(std::move(result.masks));
@@ -130,7 +130,8 @@ Result prune(std::span<const Candidate> candidates, const Settings& settings) {
 Result prune_matrix(const Candidate& matrix, std::vector<double> statistic,
                     const Settings& settings, std::span<float> values) {
   const Method& method = method_by_name(settings.method);
-  require(method.reads_inputs(), "a method that reads inputs", method.name);
+  const auto* calibrated = std::get_if<Calibrated>(&method.kind);
+  require(calibrated != nullptr, "a method that reads inputs", method.name);
   check_settings(settings);
   check_candidate(matrix, true);
   check(
@@ -138,7 +139,7 @@ Result prune_matrix(const Candidate& matrix, std::vector<double> statistic,
       "the inputs of \"{}\" on the calibration data are not finite, or too large: the network has "
       "diverged, use an earlier checkpoint",
       matrix.name);
-  Result result = method.prune_matrix(matrix, std::move(statistic), settings, values);
+  Result result = calibrated->prune(matrix, std::move(statistic), settings, values);
   warn_empty({&matrix, 1}, settings, result);
   return result;
 }

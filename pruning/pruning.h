@@ -1,7 +1,9 @@
 #pragma once
 // Pruning selects the elements of a parameter that are kept (its mask). Files of this folder:
 //
-//   registry.h   the methods by name
+//   registry.h   the methods by name, each of one of four kinds
+//   work.h       a method at work in a run; its kinds are in kinds/
+//   plan.h       what a method will do in a run, known before the run starts
 //   drop_grow.h  masks that move during training (rigl, set)
 //   schedule.h   steps and targets of pruning (one-shot, cubic) and of moving masks
 //   early_bird.h  masks that are drawn once they no longer change
@@ -37,18 +39,6 @@ struct Candidate {
   int64_t parts = 1;  ///< matrices along the rows, such as queries, keys and values (parts.h)
 };
 
-/// The matrices on the paths from the inputs to the outputs of the network, in forward order, of
-/// all ranks; for methods that score paths.
-struct Paths {
-  struct Matrix {
-    Shape shape;
-    sparse::Flow flow;
-    const Candidate* here = nullptr;  ///< its values; null: another stage has them
-    bool pruned = false;              ///< `here` is among the candidates of the call
-  };
-  std::vector<Matrix> matrices;
-};
-
 /// The set in which elements compete: all candidates together, or each candidate alone (with
 /// scores, each part of it).
 enum class Scope : uint8_t { global, layer };
@@ -73,8 +63,6 @@ struct Settings {
   uint64_t seed = 1;                                  ///< random
   int n = 2, m = 4;                                   ///< nm
   int block = 16;                                     ///< block: rows and columns of one block
-  int rounds = 100;                                   ///< synflow
-  const Paths* paths = nullptr;                       ///< synflow; null: the candidates are a chain
   const GlobalSelection* global_selection = nullptr;  ///< null: all candidates are local
 };
 

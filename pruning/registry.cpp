@@ -4,12 +4,13 @@
 #include <array>
 #include <utility>
 
+#include "pruning/kinds/kinds.h"
 #include "pruning/selection.h"
 
 namespace espalier::pruning {
 
 extern const Method kMagnitude, kRandom, kGroups, kBlocks, kRigl, kSet, kSnip, kGrasp, kMovement,
-    kElsa, kSynflow, kWanda, kSparseGpt, kEarlyBird;
+    kElsa, kWanda, kSparseGpt, kEarlyBird;
 
 namespace {
 
@@ -23,7 +24,7 @@ constexpr Method kNone{
     .needs_values = false,
 };
 
-/// src/train/masks reads the masks.
+/// Runs read the masks (RunSettings::masks_of_file).
 constexpr Method kFile{
     .name = "file",
     .help = "the masks of pruning.file",
@@ -39,9 +40,9 @@ constexpr Method kFile{
 }  // namespace
 
 Registry<Method> methods() {
-  static constexpr std::array kMethods{
-      &kNone, &kMagnitude, &kRandom,   &kGroups, &kBlocks,  &kFile,  &kRigl,      &kSet,
-      &kSnip, &kGrasp,     &kMovement, &kElsa,   &kSynflow, &kWanda, &kSparseGpt, &kEarlyBird};
+  static constexpr std::array kMethods{&kNone,     &kMagnitude, &kRandom, &kGroups,    &kBlocks,
+                                       &kFile,     &kRigl,      &kSet,    &kSnip,      &kGrasp,
+                                       &kMovement, &kElsa,      &kWanda,  &kSparseGpt, &kEarlyBird};
   return kMethods;
 }
 
@@ -49,20 +50,7 @@ const Method& method_by_name(std::string_view name) {
   return find(methods(), "pruning method", name);
 }
 
-void fail_in_runs(std::string_view name) {
-  fail(
-      "pruning.method = \"{0}\" reads the inputs of trained layers and is not for runs; use "
-      "`espalier prune CHECKPOINT -o OUT --method {0} --sparsity S --calibration TEXT`, and train "
-      "from OUT with --init",
-      name);
-}
-
 const Method& method_of(const io::PruningConfig& config) { return method_by_name(config.method); }
-
-bool masks_are_blocks(const io::PruningConfig& config) {
-  const Method& method = method_of(config);
-  return method.shape != nullptr && method.shape(config).height > 0;
-}
 
 double sparsity_of(const io::PruningConfig& config) {
   const Method& method = method_of(config);
@@ -80,46 +68,62 @@ Settings settings_of(const io::PruningConfig& config, uint64_t seed) {
           .seed = seed,
           .n = static_cast<int>(config.n),
           .m = static_cast<int>(config.m),
-          .block = static_cast<int>(config.block),
-          .rounds = static_cast<int>(config.rounds)};
+          .block = static_cast<int>(config.block)};
+}
+
+bool works_at_rest(const Method& method) {
+  const auto* once = std::get_if<OneShot>(&method.kind);
+  return std::holds_alternative<Calibrated>(method.kind) ||
+         (once != nullptr && method.run != nullptr && once->score == nullptr && !once->waits &&
+          &method != &kNone);
+}
+
+bool reads_scores(const Method& method) {
+  const auto* once = std::get_if<OneShot>(&method.kind);
+  return std::holds_alternative<Learning>(method.kind) ||
+         (once != nullptr && once->score != nullptr);
 }
 
 bool reads_key(const io::PruningConfig& config, std::string_view key) {
   const Method& method = method_of(config);
-  const GradientLearning* learning = method.learning;
+  const bool in_runs = config.prunes() && !std::holds_alternative<Calibrated>(method.kind);
+  const bool file = method.run == nullptr && in_runs;
+  const bool chosen = config.prunes() && !file && method.sparsity == nullptr;
   const sparse::IndexShape shape =
       method.shape == nullptr ? sparse::IndexShape{} : method.shape(config);
   // Masks of moving methods begin at random unless pruning.at_step draws them by `run`.
-  const bool chosen = !method.from_file() && config.prunes();
-  const bool random_start = method.moving() && config.at_step < 0;
-  const std::array<std::pair<std::string_view, bool>, 18> readers{{
+  const bool random_start = std::holds_alternative<Moving>(method.kind) && config.at_step < 0;
+  const std::array<std::pair<std::string_view, bool>, 11> readers{{
       {"method", true},
       {"exclude", true},
-      {"sparsity", chosen && method.sparsity == nullptr},
-      {"at_step", config.prunes() && !method.reads_inputs()},
-      {"from_step", chosen && method.sparsity == nullptr && !method.reads_inputs()},
-      {"to_step", chosen && method.sparsity == nullptr && !method.reads_inputs()},
-      {"every", config.gradual() || method.moving() || method.waits ||
-                    (learning != nullptr && learning->project != nullptr)},
-      {"distance", method.waits},
-      {"drop_fraction", method.moving()},
-      {"distribution", random_start},
-      {"scope", chosen && !method.by_layer && !random_start},
-      {"score_batches", method.score != nullptr},
-      {"rounds", method.needs_paths},
-      {"penalty", learning != nullptr && learning->add != nullptr},
+      {"sparsity", chosen},
+      {"at_step", in_runs},
+      {"from_step", chosen && in_runs},
+      {"to_step", chosen && in_runs},
+      {"scope", config.prunes() && !file && !method.by_layer && !random_start},
       {"n", shape.n > 0},
       {"m", shape.n > 0},
       {"block", shape.height > 0},
-      {"file", method.from_file()},
+      {"file", file},
   }};
   const auto* found = std::ranges::find(readers, key, [](const auto& one) { return one.first; });
-  require(found != readers.end(), "a key of [pruning]", key);
-  return found->second;
+  if (found != readers.end()) {
+    return found->second;
+  }
+  return (key == "seed" && method.random) ||
+         std::visit([&](const auto& kind) { return reads(kind, config, key); }, method.kind);
 }
 
 int64_t interval_of(const io::PruningConfig& config) {
   return config.every > 0 ? config.every : method_of(config).every;
+}
+
+std::unique_ptr<Work> start(RunSettings settings, const Weights& weights) {
+  if (!settings.config.prunes()) {
+    return nullptr;
+  }
+  return std::visit([&](const auto& kind) { return start(kind, std::move(settings), weights); },
+                    method_of(settings.config).kind);
 }
 
 }  // namespace espalier::pruning

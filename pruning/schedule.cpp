@@ -10,8 +10,11 @@
 namespace espalier::pruning {
 
 PruningSchedule pruning_schedule_of(const io::PruningConfig& config) {
-  const GradientLearning* learning = method_of(config).learning;
+  const Kind& kind = method_of(config).kind;
+  const auto* learning = std::get_if<Learning>(&kind);
+  const auto* one_shot = std::get_if<OneShot>(&kind);
   const bool once = learning != nullptr && learning->prunes_at_end;
+  const bool waits = one_shot != nullptr && one_shot->waits;
   if (config.gradual() && !once) {
     return {.from_step = config.from_step,
             .to_step = config.to_step,
@@ -20,9 +23,8 @@ PruningSchedule pruning_schedule_of(const io::PruningConfig& config) {
             .final_sparsity = config.sparsity};
   }
   // Methods that wait: the latest step.
-  const int64_t step = config.gradual() || method_of(config).waits
-                           ? config.to_step
-                           : std::max<int64_t>(config.at_step, 0);
+  const int64_t step =
+      config.gradual() || waits ? config.to_step : std::max<int64_t>(config.at_step, 0);
   return {.from_step = step, .to_step = step, .final_sparsity = sparsity_of(config)};
 }
 

@@ -36,7 +36,7 @@ int64_t first_prune_step(const PruningSchedule& schedule);
 /// All steps at which `prune_at` is true, ascending.
 std::vector<int64_t> prune_steps(const PruningSchedule& schedule);
 
-/// Steps from_step + 1 … to_step, from which a method learns (registry.h, GradientLearning).
+/// Steps from_step + 1 … to_step, from which a method learns (registry.h, Learning).
 struct LearningWindow {
   int64_t from_step = 0;
   int64_t to_step = 0;

@@ -33,8 +33,7 @@ extern const Method kSnip{
     .help = "the largest |value x gradient|, summed over pruning.score_batches batches",
     .run = snip,
     .scope = Scope::layer,
-    .needs_gradients = true,
-    .score = score,
+    .kind = OneShot{.score = score},
 };
 
 }  // namespace espalier::pruning

@@ -168,9 +168,7 @@ extern const Method kSparseGpt{
     .name = "sparsegpt",
     .help = "column by column, the rest takes over what was pruned; for `espalier prune`",
     .by_layer = true,
-    .inputs = InputStatistic::products,
-    .prune_matrix = sparsegpt,
-    .check_config = [](const io::PruningConfig&) { fail_in_runs("sparsegpt"); },
+    .kind = Calibrated{.inputs = InputStatistic::products, .prune = sparsegpt},
 };
 
 }  // namespace espalier::pruning

@@ -66,9 +66,7 @@ extern const Method kWanda{
     .name = "wanda",
     .help = "in each row the largest |value| x norm of the input; for `espalier prune`",
     .by_layer = true,
-    .inputs = InputStatistic::squares,
-    .prune_matrix = wanda,
-    .check_config = [](const io::PruningConfig&) { fail_in_runs("wanda"); },
+    .kind = Calibrated{.inputs = InputStatistic::squares, .prune = wanda},
 };
 
 }  // namespace espalier::pruning

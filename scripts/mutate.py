@@ -37,8 +37,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LATE = ":".join(["*ValueCodec*", "*RoundedRuns*", "*CodedRuns*", "*CodedValue*", "*MaskChangeWays*", "*Resumed*",
-                 "*LowRank*", "*Learning*", "*StartsPruned*", "*OptimizerRuns*", "*Adaprec*", "*AdaPrec*", "*Budget*",
-                 "*Ledger*", "*Fp8*", "*MaskChange*", "*Layout*", "*LossScaleRuns*"])
+                 "*Learning*", "*StartsPruned*", "*OptimizerRuns*", "*Adaprec*", "*AdaPrec*", "*Budget*",
+                 "*Ledger*", "*MaskChange*", "*Layout*", "*LossScaleRuns*"])
 FIRST = "*fp32*:*Ranks*:Equality*:Manifest*:Check*:LossScale.*:StateCheck*:Part.*:ZeroMemory*:Async.*"
 # Prefix of a source: (target and program, arguments), in order.
 TRAIN = [("train_tests", f"--gtest_filter={FIRST}-{LATE}"), ("train_tests", f"--gtest_filter=*-{FIRST}:{LATE}"),
@@ -55,7 +55,6 @@ STAGES = {
 PROGRAMS_NEED_ESPALIER = {"cli_tests"}
 # By a part of a source's path: the stage that runs before those of STAGES.
 NEAREST = {
-    "low_rank": ("train_tests", "--gtest_filter=LowRankRuns.*"),
     "pipeline_reduction": ("device_tests", "--gtest_filter=PipelineReduction*"),
     "run/pipeline": ("train_tests", "--gtest_filter=*Types.R*/0:Pipeline.Grid*:Pipeline.*Stages:Async.R*"),
     "state_check": ("train_tests", "--gtest_filter=StateCheck*"),

@@ -49,7 +49,7 @@ SECTIONS = {  # for keys that RUNS names without a section
     "train": "steps global_batch micro_batch dtype gradient_dtype master_copy loss_scale recompute fp8",
     "pruning": "method at_step from_step to_step every distribution scope exclude file",
     "parallel": "pipeline weight_prediction drain_every delay_stages partition bucket_mb overlap zero value_codec reduction codec codec_meta "
-                "codec_every rounding error_feedback powersgd_warmup activation_codec"}
+                "codec_every rounding error_feedback activation_codec"}
 SECTION_OF = {key: section for section, keys in SECTIONS.items() for key in keys.split()}
 CUTS = {2: "[3, 3]", 3: "[2, 2, 2]", 4: "[2, 1, 1, 2]"}  # layers per stage; a partition by measured times would not repeat
 # NAME CALL [; CALL]...: runs the calls in order in one folder. A call is a subcommand ("espalier ...") or a training, given by its settings
@@ -74,14 +74,14 @@ mlp-block mlp dtype=bf16 method=block pruning.block=8 storage=block clip=0 optim
  espalier prune LAST -o pruned.h5 --method magnitude --sparsity 0.9; espalier eval pruned.h5 --json storage=sparse
 sum x2|x4 reduction=sra|ring|all-to-all|hierarchical|mpi dtype=bf16 storage=sparse
 sum-wide x3 dtype=fp32|fp16 width=192 bucket_mb=0.5 rounding=stochastic codec=fp32|maxmin:4|table:2
-code x2 codec=maxmin:4|sign|topk:0.05|table:4|dynamic8|static8|mantissa8|linear8|fp8-e5m2|powersgd:2 rounding=stochastic error_feedback=true
+code x2 codec=maxmin:4|sign|topk:0.05|table:4|dynamic8|static8|mantissa8|linear8|fp8-e5m2 rounding=stochastic error_feedback=true
 code-bf16 x3 reduction=ring codec=maxmin:3:64|sign|dynamic8-bnb|linear8:128 codec_meta=fp16 dtype=bf16 storage=sparse
 code-fp16 x4 reduction=all-to-all|hierarchical codec=topk:0.1 error_feedback=true dtype=fp16 loss_scale=256 overlap=false
 code-by-name x2 codec='{default="fp8-e4m3", "head.*"="fp16", "embedding.*"="bf16", "*.norm1.*"="linear8"}' reduction=all-to-all
 adaptive x2 codec=adaptive codec_every=3 error_feedback=true rounding=stochastic storage=sparse parallel.codec_error=auto|squares
 zero x2 zero=1 reduction=sra|ring dtype=fp32|bf16 storage=sparse state_bits=8
 zero-values x3 zero=1 codec=maxmin:4 value_codec=linear8|topk:0.1:256|sign dtype=bf16
-pipe gpipe@2|1f1b@3|interleaved@2|zb-h1@2|zb-h2@3|zb-v@2|dualpipe-v@2|message-driven@3 dtype=fp32 storage=sparse recompute=selective
+pipe gpipe@2|1f1b@3|interleaved@2|zb-h1@3|zb-v@2|dualpipe-v@2|message-driven@3 dtype=fp32 storage=sparse recompute=selective
 pipe-bf16 interleaved@2|zb-h1@3|zb-v@2 dtype=bf16 storage=expanded dropout=0.1
 pipe-tied 1f1b@3|gpipe@2 dtype=fp16 tie_embeddings=true recompute=full
 pipe-codes 1f1b@4 activation_codec=dynamic8|sign method=rigl every=3 at_step=-1 distribution=uniform
@@ -91,7 +91,6 @@ async-sgd async@3 global_batch=2 weight_prediction=spectrain dtype=bf16 optimize
 async-2x2 async@2 x4 global_batch=4 weight_prediction=none|spectrain|stash state_bits=8 dtype=bf16
 delays delay_stages=4 partition='[1, 2, 2, 1]' layers=4 parallel.schedule=async weight_prediction=none micro_batch=4
 resume-feedback x2 codec=maxmin:4 error_feedback=true dtype=bf16 --steps 9; x2 codec=maxmin:4 error_feedback=true dtype=bf16 --resume auto
-resume-powersgd x2 method=none codec=powersgd:2 powersgd_warmup=3 --steps 7; x2 method=none codec=powersgd:2 powersgd_warmup=3 --resume auto
 resume-ranks x2 storage=sparse state_bits=8 --steps 3; storage=sparse state_bits=8 --resume auto --steps 9; x3 storage=sparse --resume auto
 resume-grid x2 layers=4 zero=1 value_codec='{default="linear8", "head.*"="fp32"}' dtype=fp16 --steps 6; zb-h1@2 x4 dtype=fp16 --resume auto
 resume-async async@2 weight_prediction=spectrain --steps 7; async@2 weight_prediction=spectrain --resume auto
@@ -105,7 +104,7 @@ dry-run espalier train CONFIGS/gpt3-13b.toml|gpt-100b.toml|gpt2-xl.toml|mlp-fash
 dry-run-gpt2 espalier train CONFIGS/gpt2-124m.toml --dry-run --json storage=dense|sparse run.backend=cpu|cuda optimizer.offload=true pipeline=2|4
 dry-run-budget espalier train CONFIGS/gpt2-124m.toml --dry-run micro_batch=0 recompute=auto train.memory_budget=1GiB|6GiB
 codec espalier codec --synthetic heavy|normal --count 20000 --seed 1 --json --seconds 0
-schedule espalier schedule gpipe|1f1b|interleaved|zb-h1|zb-h2|zb-v|dualpipe-v|message-driven|async --stages 4 --micro-batches 8
+schedule espalier schedule gpipe|1f1b|interleaved|zb-h1|zb-v|dualpipe-v|message-driven|async --stages 4 --micro-batches 8
 config-help espalier info --config-help
 """
 

@@ -26,7 +26,6 @@ STORAGES = {"dense": {},
             "dense, timed": {"run.operation_times": True},
             "dense, not deterministic, timed": {"run.operation_times": True, "run.deterministic": False},
             "dense, own attention": {},
-            "fp8": {"train.fp8": True},
             "fp16": {"train.dtype": "fp16"},
             "dense, no graphs": {"run.graphs": False},
             "masked": {**PRUNED, "sparse.storage": "dense"},
@@ -153,7 +152,7 @@ class Sanitizer(Tests):
     device = True
     FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
     GROUPS = ("WireTables.have_the_bytes*", *(f"*agree_with_the_reference/{group}"
-                                              for group in ("block", "math", "fp8", "sparse", "memory")))
+                                              for group in ("block", "math", "sparse", "memory")))
     EACH = 'code=0; for filter in $FILTERS; do "$@" "--gtest_filter=$filter" || code=$?; done; exit $code'
 
     def __init__(self, tool, limit):
@@ -225,7 +224,7 @@ class Steps(Step):
     """tokens/s of `espalier train` on random tokens, also of a run that was stopped at its time limit."""
 
     def __init__(self, name, limit, shape, storage, steps):
-        super().__init__(name, f"GPT-2 {shape}, {storage}" + ("" if storage in ("fp16", "fp8") else ", bf16"), limit)
+        super().__init__(name, f"GPT-2 {shape}, {storage}" + ("" if storage == "fp16" else ", bf16"), limit)
         self.shape, self.storage, self.steps = shape, storage, steps
 
     def prepare(self, bundle, end):

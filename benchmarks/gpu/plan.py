@@ -6,7 +6,7 @@ from kinds import (AttentionPeer, Benchmark, Codecs, Cpu, Facts, Largest, OneDev
 from small import SmallSteps
 
 MEMORY_BOUND = ("^(layernorm|layernorm_backward|cross_entropy/50257|gelu|sum_squares|column_sum|gather/bitmap|"
-                "scatter/bitmap|adamw/bitmap|adamw/all|adamw/states|quantize|dequantize|orthonormalise|keep_factor)/")
+                "scatter/bitmap|adamw/bitmap|adamw/all|adamw/states|quantize|dequantize)/")
 KERNEL_TESTS = ":".join(f"*{suite}.*" for suite in (  # tests/kernels/tested_tables.h
     "KernelCases", "RandomKernels", "DeviceAttention", "WireTables", "RandomRounding", "DeviceQueues"))
 FIGURE_1 = ("90 % sparse layers: dense, cuSPARSE (its deterministic CSR_ALG3, not its fastest), ours, expanded", 100,
@@ -16,8 +16,7 @@ FIGURE_1 = ("90 % sparse layers: dense, cuSPARSE (its deterministic CSR_ALG3, no
 def first():
     """Correctness, and training speed."""
     return [
-        Tests("kernel-tests", "the CPU's kernel cases and wire codes on cuda", 150, "cuda_tests",
-              KERNEL_TESTS + ":-*/fp8"),
+        Tests("kernel-tests", "the CPU's kernel cases and wire codes on cuda", 150, "cuda_tests", KERNEL_TESTS),
         Tests("run-tests", "100 steps near the CPU, resume both ways, the same bits again", 150, "cuda_tests",
               "*DeviceRuns.*"),
         Steps("train-124m-dense", 45, "124m", "dense", 12),
@@ -68,17 +67,12 @@ def third():
 
 
 def fourth():
-    """Gain of graphs, products in 8 bits, fp16."""
+    """Gain of graphs, fp16."""
     return [
         SmallSteps("train-small", 30, "dense", 30),
         SmallSteps("train-small-no-graphs", 30, "dense, no graphs", 30),
         Steps("train-124m-no-graphs", 45, "124m", "dense, no graphs", 12),
-        Tests("fp8-tests", "kernel cases of products in 8 bits", 60, "cuda_tests", "*KernelCases.*/fp8"),
-        Steps("train-124m-fp8", 45, "124m", "fp8", 12),
         Steps("train-124m-fp16", 45, "124m", "fp16", 12),
-        Steps("train-1.5b-fp8", 90, "1.5b", "fp8", 6),
-        Benchmark("gemms-fp8", "dense products in 8 bits beside bf16, and their rounding", 130, "kernels_benchmark",
-                  "^gemm/.*/(fp8|bf16)/"),
     ]
 
 

@@ -22,8 +22,6 @@
 #include "benchmarks/kernels/bounds.h"
 #include "src/core/mirror.h"
 #include "tests/kernels/cudnn_way.h"
-#include "tests/kernels/kernel_cases_fp8.h"
-#include "tests/kernels/kernel_cases_low_rank.h"
 #include "tests/kernels/kernel_cases_states.h"
 #include "tests/kernels/kernel_cases_transformer.h"
 
@@ -194,44 +192,6 @@ void add_gemms() {
   }
 }
 
-/// The same products in 8 bits, including the rounding of both operands. Also the rounding of x
-/// alone: beside 16 columns of another operand, plain and transposed. Bounds are those of bf16, so
-/// 8-bit products may exceed them.
-void add_fp8_gemms() {
-  const int64_t rows = sizes().rows();
-  const int64_t width = sizes().width;
-  struct Product {
-    const char* name;
-    int64_t outputs, inputs;
-  };
-  for (const Product& p : {Product{"qkv", 3 * width, width}, Product{"proj", width, width},
-                           Product{"up", 4 * width, width}, Product{"down", width, 4 * width}}) {
-    const auto name = [&](const char* verb) { return fmt::format("gemm/{}/{}/fp8", p.name, verb); };
-    const auto add_product = [&](const char* verb, const Fp8Shape& shape) {
-      add(name(verb), [=] { return fp8_case(shape); });
-    };
-    add_product("forward", {.m = rows,
-                            .n = p.outputs,
-                            .k = p.inputs,
-                            .in = kBf16,
-                            .out = kBf16,
-                            .transpose_b = true,
-                            .bias = true});
-    add_product(
-        "dx",
-        {.m = rows, .n = p.inputs, .k = p.outputs, .in = kBf16, .out = kBf16, .a = Float8::e5m2});
-    add_product("dw", {.m = p.outputs,
-                       .n = p.inputs,
-                       .k = rows,
-                       .in = kBf16,
-                       .transpose_a = true,
-                       .a = Float8::e5m2});
-    add_product("rounding", {.m = rows, .n = 16, .k = p.inputs, .in = kBf16, .transpose_b = true});
-    add_product("rounding_transposed",
-                {.m = p.inputs, .n = 16, .k = rows, .in = kBf16, .transpose_a = true});
-  }
-}
-
 void add_math() {
   const Sizes size = sizes();
   const int64_t rows = size.rows();
@@ -268,8 +228,6 @@ void add_math() {
   for (const DType dtype : {kFp32, kBf16}) {
     add("sum_squares/" + text(dtype), [=] { return sum_squares_case(size.elements, dtype); });
   }
-  add("orthonormalise", [=] { return orthonormalise_case(4, 4 * width); });
-  add("keep_factor", [=] { return keep_factor_case({4, 4 * width, width, kBf16}); });
   for (const DynamicMap map : {DynamicMap::with_sign, DynamicMap::without_sign}) {
     add("quantize/" + name_of(map), [=] { return quantize_case(size.elements, map); });
     add("dequantize/" + name_of(map), [=] { return dequantize_case(size.elements, map); });
@@ -398,7 +356,6 @@ void add_expand() {
 
 void add_all() {
   add_gemms();
-  add_fp8_gemms();
   add_math();
   add_transformer();
   if (bench::on_device()) {

@@ -27,7 +27,6 @@ contenders=(
   "sparse-90        | espalier | $sparse"
   "dense+maxmin:4   | espalier | parallel.codec=maxmin:4"
   "dense+sign       | espalier | $feedback parallel.codec=sign"
-  "dense+powersgd:4 | espalier | parallel.codec=powersgd:4 parallel.powersgd_warmup=2"
   "sparse+maxmin:4  | espalier | $sparse parallel.codec=maxmin:4"
   "sparse+maxmin:2  | espalier | $sparse parallel.codec=maxmin:2"
   "sparse+sign      | espalier | $sparse $feedback parallel.codec=sign"

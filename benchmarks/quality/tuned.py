@@ -63,7 +63,6 @@ CASES = {
     "set": {"pruning.method": "set", "share.every": 0.05},
     "snip": {"pruning.method": "snip"},
     "grasp": {"pruning.method": "grasp"},
-    "synflow": {"pruning.method": "synflow"},
     "movement": {**GRADUAL, "pruning.method": "movement"},
     "elsa": {"pruning.method": "elsa", "share.from_step": 0.2, "share.to_step": 0.8},
     "early-bird": {"pruning.method": "early-bird", "share.every": 0.025, "share.to_step": 0.5},

@@ -129,8 +129,8 @@ void overhead() {
   for (const int p : {2, 4, 8}) {
     for (const int m : {8, 16, 32, 64}) {
       for (const std::string& name : names(schedules())) {
-        if (name == "zero-bubble" || (name == "dualpipe-v" && m < 2 * p)) {
-          continue;  // another name of zb-h1; cannot fill the pipeline
+        if (name == "dualpipe-v" && m < 2 * p) {
+          continue;  // cannot fill the pipeline
         }
         Case one{.name = std::string(name), .shape = {.ranks = p, .micro_batches = m, .chunks = 2}};
         one.in_flight = name == "message-driven" ? std::min(2 * p, m) : 0;

@@ -32,11 +32,10 @@ bool is_reserved(std::string_view attribute) {
 std::string parameter_path(const std::string& name) { return "/params/" + name; }
 std::string optimizer_path(const std::string& name) { return "/optim/" + name; }
 
-/// State of the optimizer, of error feedback, and of codec powersgd.
+/// State of the optimizer, of pruning methods, and of error feedback.
 bool is_optimizer_kind(std::string_view kind) {
   return kind == "master" || kind == "moment1" || kind == "moment2" || kind == "pruning1" ||
-         kind == "pruning2" || kind.starts_with("feedback.") || kind == kLowRankKind ||
-         kind == kMaskHistoryKind;
+         kind == "pruning2" || kind.starts_with("feedback.") || kind == kMaskHistoryKind;
 }
 
 std::string hex_of(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
@@ -192,8 +191,7 @@ void CheckpointWriter::write_optimizer(const std::string& name, const std::strin
       file_.make_group(group);
     }
     const int64_t count = tensor.count();
-    write_dataset(file_, group + "/" + kind, stored_type(tensor.dtype),
-                  kind == kLowRankKind ? tensor.shape.extents() : std::span(&count, 1),
+    write_dataset(file_, group + "/" + kind, stored_type(tensor.dtype), std::span(&count, 1),
                   bytes_of(tensor));
   });
 }
@@ -217,9 +215,9 @@ std::vector<ReservedDataset> CheckpointWriter::reserve(const ReservedParameter& 
     if (!layout.states.empty()) {
       file_.make_group(optimizer_path(layout.name));
     }
-    for (const auto& [kind, shape] : layout.states) {
+    for (const std::string& kind : layout.states) {
       require(is_optimizer_kind(kind), "kind of optimizer state", kind);
-      add(optimizer_path(layout.name) + "/" + kind, hdf5::Type::fp32, shape.extents());
+      add(optimizer_path(layout.name) + "/" + kind, hdf5::Type::fp32, std::span(&layout.nnz, 1));
     }
   });
   return out;
@@ -497,17 +495,9 @@ void CheckpointReader::optimizer(const std::string& name, const std::string& kin
                                  const Tensor& out) const {
   require(is_optimizer_kind(kind), "kind of optimizer state", kind);
   const int64_t nnz = info(name).nnz;
-  require(kind == kLowRankKind || out.count() == nnz,
-          "optimizer state has one element for each kept one", name, kind, out.count(), nnz);
+  require(out.count() == nnz, "optimizer state has one element for each kept one", name, kind,
+          out.count(), nnz);
   read_tensor(optimizer_path(name) + "/" + kind, out);
-}
-
-Shape CheckpointReader::optimizer_shape(const std::string& name, const std::string& kind) const {
-  const std::string at = optimizer_path(name) + "/" + kind;
-  const hdf5::Dataset found = dataset(at);
-  expect(found.extents.size() <= Shape::kMaxRank,
-         fmt::format("dataset {} has impossible extents", at));
-  return Shape(found.extents);
 }
 
 std::vector<CheckpointReader::Verified> CheckpointReader::verify_all(FilePart part) const {

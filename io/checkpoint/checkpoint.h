@@ -8,7 +8,6 @@
 //   /optim/NAME/{master,moment1,moment2}   one value a kept element
 //   /optim/NAME/feedback.R                 likewise: error feedback of replica R
 //   /optim/NAME/mask_history               likewise: masks of method early-bird, as bits
-//   /optim/NAME/lowrank                    a matrix, of codec powersgd
 //
 // Each dataset, and each group with text attributes, has a `checksum` (xxHash64, 16 hex digits);
 // HDF5 checksums the rest of its metadata. Both classes stream: one tensor at a time, no copy of
@@ -37,8 +36,6 @@ namespace espalier::io {
 /// Version 2: attributes are scalars and UTF-8 texts of variable length, groups have a checksum,
 /// data_cursor and rng are gone. Version 1 is read as well.
 inline constexpr int kCheckpointVersion = 2;
-/// State of codec powersgd for a parameter: a matrix of its own shape.
-inline constexpr std::string_view kLowRankKind = "lowrank";
 /// Masks of earlier steps (pruning/early_bird.h): bits of one number for each kept element.
 inline constexpr std::string_view kMaskHistoryKind = "mask_history";
 
@@ -76,7 +73,7 @@ struct ReservedParameter {
   int64_t nnz = 0;
   DType dtype = DType::fp32;
   int64_t index_bytes = 0;
-  std::vector<std::pair<std::string, Shape>> states{};  ///< kinds of optimizer state, fp32
+  std::vector<std::string> states{};  ///< kinds of optimizer state, fp32, of nnz elements
 };
 
 struct ReservedDataset {
@@ -105,7 +102,7 @@ class CheckpointWriter {
   void write_parameter(const ParameterRecord& record);
   /// `kind`: "master", "moment1", "moment2", "pruning1", "pruning2" (of pruning methods that learn
   /// from every step), kMaskHistoryKind, or "feedback.R" of replica R; one element for each kept
-  /// one. kLowRankKind: of any shape.
+  /// one.
   void write_optimizer(const std::string& name, const std::string& kind, const Tensor& tensor);
   /// Makes the datasets of a parameter: values, index unless the encoding is "full", states.
   std::vector<ReservedDataset> reserve(const ReservedParameter& layout);
@@ -196,8 +193,6 @@ class CheckpointReader {
   std::vector<uint8_t> index(const std::string& name) const;
   bool has_optimizer(const std::string& name, const std::string& kind = "moment1") const;
   void optimizer(const std::string& name, const std::string& kind, const Tensor& out) const;
-  /// As it was written.
-  Shape optimizer_shape(const std::string& name, const std::string& kind) const;
 
   struct Verified {
     std::string dataset;

@@ -82,7 +82,6 @@ struct TrainConfig {
   bool checkpoint_background = true;  ///< written from a copy, where memory_budget allows one
   std::string recompute = "none";
   bool tf32 = false;            ///< of a device: dense products of fp32 in TF32
-  bool fp8 = false;             ///< dense products of hidden layers in 8 bits
   std::string memory_budget{};  ///< "", or a size such as "16GiB" (parse_bytes)
   std::string parametrization = "supar-lr";
   int64_t base_width = 0;        ///< for which the learning rate is tuned; 0: the network's
@@ -129,7 +128,6 @@ struct PruningConfig {
   int64_t m = 4;
   int64_t block = 16;
   int64_t score_batches = 4;  ///< of methods that score elements by gradients
-  int64_t rounds = 100;       ///< of method "synflow"
   double penalty = 0.01;      ///< of method "elsa"
   std::string file{};         ///< of method "file"
 
@@ -176,7 +174,6 @@ struct ParallelConfig {
   std::string codec_goal = "bytes";
   std::string rounding = "nearest";
   bool error_feedback = false;
-  int64_t powersgd_warmup = 10;  ///< steps
   std::string activation_codec = "fp32";
   double timeout_s = 120;
   int64_t check_every = 50;  ///< steps between checksum comparisons across ranks; 0: off

@@ -19,13 +19,8 @@ using kernels::WireNumbers;
 constexpr int64_t kBits = 4;
 constexpr double kShare = 0.01;
 constexpr int64_t kMaxBucket = int64_t{1} << 30;
-constexpr int64_t kMaxRank = 1 << 16;
 
 constexpr Codec kOthers[] = {
-    {.name = "powersgd",
-     .help = "matrices as two factors of RANK columns, the rest as it is",
-     .kind = CodecKind::matrices,
-     .numbers = WireNumbers::rank},
     {.name = "adaptive",
      .help = "chooses the bits of maxmin for each parameter",
      .kind = CodecKind::choosing,
@@ -69,8 +64,6 @@ std::vector<std::string_view> numbers_of(WireNumbers numbers) {
       return {"BITS", "BUCKET"};
     case WireNumbers::share:
       return {"SHARE", "BUCKET"};
-    case WireNumbers::rank:
-      return {"RANK"};
   }
   return {};
 }
@@ -122,8 +115,6 @@ CodecSpec parse_codec(std::string_view text) {
       spec.bits = whole_number(text, words[i], "bits", codec.most_bits);
     } else if (number == "BUCKET") {
       spec.bucket = whole_number(text, words[i], "bucket", kMaxBucket);
-    } else if (number == "RANK") {
-      spec.rank = whole_number(text, words[i], "rank", kMaxRank);
     } else {
       spec.share = number_in<double>(text, words[i]);
       check(spec.share > 0 && spec.share <= 1,
@@ -142,9 +133,6 @@ std::string to_text(const CodecSpec& codec) {
   }
   if (codec.share > 0) {
     text += fmt::format(":{}", codec.share);
-  }
-  if (codec.rank > 0) {
-    text += fmt::format(":{}", codec.rank);
   }
   if (codec.bucket > 0) {
     text += fmt::format(":{}", codec.bucket);

@@ -3,7 +3,6 @@
 //
 //   value codecs   encode single values (src/kernels/wire_codec.h); these also serve new values
 //                  (`value_codec`) and the stages of a pipeline (`activation_codec`)
-//   powersgd       sends matrices as two thin factors (reduction/powersgd/)
 //   choosing       adaptive, fastest, adaprec: choose among value codecs during training
 //                  (src/train/codec_choice/)
 //
@@ -17,7 +16,7 @@
 
 namespace espalier::parallel {
 
-enum class CodecKind : uint8_t { values, matrices, choosing };
+enum class CodecKind : uint8_t { values, choosing };
 /// The origin of the gradients' codecs: the config, or measurements (src/train/codec_choice).
 enum class CodecChooser : uint8_t { config, adaptive, fastest, adaprec };
 
@@ -38,7 +37,6 @@ struct CodecSpec {
   int64_t bits = 0;
   int64_t bucket = 0;  ///< values
   double share = 0;    ///< of values kept, in (0, 1]
-  int64_t rank = 0;
 
   bool operator==(const CodecSpec&) const = default;
   CodecKind kind() const;

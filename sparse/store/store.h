@@ -57,29 +57,6 @@ enum class Scaling : uint8_t {
   logits,  ///< the logits are proportional to it
 };
 
-/// The place of a prunable matrix on the paths from inputs to outputs, for pruning methods that
-/// score paths. The matrix reads the output of the prunable one before it; activations, norms,
-/// biases and pooling between them count as the identity.
-///
-/// Matrices side by side (groups of a convolution) follow each other: matrix g reads the part g of
-/// the channels and writes the part g of the outputs. Their other members are equal.
-struct Flow {
-  bool begins_branch = false;  ///< of a residual network: the stream goes on beside the branch
-  bool ends_branch = false;    ///< its output is added to the stream
-  /// Stands behind the branch: reads the stream where the branch began. The sum of both outputs
-  /// goes on; the branch has no `ends_branch`.
-  bool shortcut = false;
-  int64_t parts = 1;     ///< of the output, along its rows: the next matrix reads their sum
-  int64_t channels = 0;  ///< column c reads channel c % channels; 0: as many as columns
-  int64_t group = 0, groups = 1;  ///< matrices side by side
-  /// Reads the inputs of the matrix before it, and the next one reads the sum (or product) of both
-  /// outputs: queries, keys, values; gates. Each run of `repeated_rows` outputs is read `repeats`
-  /// times (heads that share keys).
-  bool beside = false;
-  int64_t repeats = 1;
-  int64_t repeated_rows = 1;
-};
-
 /// A parameter as a network declares it.
 struct ParameterSpec {
   std::string name;
@@ -87,7 +64,6 @@ struct ParameterSpec {
   Initial initial = Initial::zeros;
   float deviation = 0;
   bool prunable = false;  ///< by default; configs may exclude more
-  Flow flow{};            ///< of prunable matrices
   bool decay = false;     ///< weight decay applies
   bool lookup = false;    ///< rows are looked up (embeddings): always storage dense
   Scaling scaling = Scaling::base;
@@ -97,6 +73,10 @@ struct ParameterSpec {
   /// 0: as many as predictions. `window`: of a convolution, the window of its patches.
   int64_t rows = 0;
   std::optional<kernels::Window> window{};
+  int64_t groups = 1;  ///< of a convolution: matrices side by side, this one among them
+  /// Matrices along the rows, such as queries, keys and values: methods with scores prune them
+  /// apart (pruning/parts.h).
+  int64_t parts = 1;
   /// A moving average of what layers observe, not of the loss: UpdateRule::average updates it. It
   /// is neither counted nor clipped, decayed, encoded or predicted.
   bool average = false;
@@ -148,7 +128,6 @@ struct StoreOptions {
   int moments = 2;               ///< 2 AdamW, 1 SGD with momentum
   int state_bits = 32;           ///< of moments: 32 or 8 (optimizer_arrays.h)
   bool offload = false;          ///< optimizer state of a device in pinned memory of the host
-  bool fp8 = false;              ///< dense products of hidden layers in 8 bits (weight.h)
   bool master_copy = true;       ///< false: of matrices in 16 bits no more than their values
   /// The encoding of a parameter's index, by name; empty, or nothing given: best_encoding.
   std::function<std::optional<Encoding>(const std::string&)> encoding;

@@ -9,13 +9,6 @@
 namespace espalier::sparse {
 namespace {
 
-using kernels::Float8;
-
-/// The 8-bit type that an operand is rounded to: `wanted` with fp8, else none.
-Float8 rounding(const WeightContext& context, Float8 wanted) {
-  return in_fp8(context.store, context.parameter) ? wanted : Float8::none;
-}
-
 using Matrix = Tensor (*)(const WeightContext& context);
 
 Tensor resident(const WeightContext& context) { return context.parameter.dense; }
@@ -30,9 +23,7 @@ void apply(Stream& stream, const WeightContext& context, const Weight::Apply& ar
                                 .bias = args.bias,
                                 .transpose_b = true,
                                 .activation = args.activation,
-                                .activated = args.activated,
-                                .round_a = rounding(context, Float8::e4m3),
-                                .round_b = rounding(context, Float8::e4m3)});
+                                .activated = args.activated});
 }
 
 template <Matrix kMatrix>
@@ -43,9 +34,7 @@ void apply_transposed(Stream& stream, const WeightContext& context,
                                 .c = args.dx,
                                 .accumulate = args.accumulate,
                                 .activation = args.activation,
-                                .preactivation = args.preactivation,
-                                .round_a = rounding(context, Float8::e5m2),
-                                .round_b = rounding(context, Float8::e4m3)});
+                                .preactivation = args.preactivation});
 }
 
 /// Of a panel of dW: small enough for the gather to find it in cache; on a device large enough for
@@ -89,9 +78,7 @@ void gathered_gradient(Stream& stream, const WeightContext& context,
                        const Weight::AccumulateGradient& args) {
   Store& store = context.store;
   const Shape& shape = context.parameter.spec.shape;
-  const int64_t step = in_fp8(store, context.parameter)
-                           ? shape.rows()
-                           : panel_rows(panel_bytes(store.arena()), shape.rows(), shape.cols());
+  const int64_t step = panel_rows(panel_bytes(store.arena()), shape.rows(), shape.cols());
   const kernels::Positions positions = store.positions(context.parameter);
   const Tensor packed = store.part(store.gradient(), context.parameter);
   // Sums are rounded once, here or where they are gathered: as narrow as they will be in the end.
@@ -104,9 +91,7 @@ void gathered_gradient(Stream& stream, const WeightContext& context,
                                   .c = panel,
                                   .transpose_a = true,
                                   .row_sums = args.bias_gradient.elements(row, rows),
-                                  .accumulate_sums = args.accumulate,
-                                  .round_a = rounding(context, Float8::e5m2),
-                                  .round_b = rounding(context, Float8::e4m3)});
+                                  .accumulate_sums = args.accumulate});
     const Run run = store.arena().dry() ? share_of(positions, rows * shape.cols())
                                         : run_of(context.parameter.index, positions,
                                                  row * shape.cols(), rows * shape.cols());
@@ -131,9 +116,7 @@ void accumulate_gradient(Stream& stream, const WeightContext& context,
                                 .transpose_a = true,
                                 .accumulate = args.accumulate,
                                 .row_sums = args.bias_gradient,
-                                .accumulate_sums = args.accumulate,
-                                .round_a = rounding(context, Float8::e5m2),
-                                .round_b = rounding(context, Float8::e4m3)});
+                                .accumulate_sums = args.accumulate});
 }
 
 template <Matrix kMatrix>

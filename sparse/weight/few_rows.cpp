@@ -24,8 +24,7 @@ bool apply_to_few_rows(Stream& stream, const WeightContext& context, const Weigh
   const Parameter& parameter = context.parameter;
   const bool dense = static_cast<bool>(parameter.dense);
   const bool listed = !dense && parameter.tiles != nullptr && context.store.options().keep_rows;
-  if (context.kernels.few_rows == nullptr || (!dense && !listed) ||
-      in_fp8(context.store, parameter)) {
+  if (context.kernels.few_rows == nullptr || (!dense && !listed)) {
     return false;
   }
   if (args.addend) {  // products accumulate in place

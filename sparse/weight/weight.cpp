@@ -20,11 +20,6 @@ const Products& products_of(const Parameter& parameter) {
 
 }  // namespace
 
-bool in_fp8(const Store& store, const Parameter& parameter) {
-  return store.options().fp8 && parameter.spec.prunable &&
-         effective_storage(parameter).dense_products;
-}
-
 void Weight::apply(Stream& stream, const Apply& args) {
   if (args.few_rows && apply_to_few_rows(stream, {store_, kernels_, parameter_}, args)) {
     return;
@@ -60,9 +55,7 @@ void Weight::accumulate_gradient(Stream& stream, const AccumulateGradient& args)
   products_of(parameter_).accumulate_gradient(stream, {store_, kernels_, parameter_}, sum);
 }
 
-bool Weight::is_dense() const {
-  return effective_storage(parameter_).dense_products && !in_fp8(store_, parameter_);
-}
+bool Weight::is_dense() const { return effective_storage(parameter_).dense_products; }
 
 Tensor Weight::dense() const {
   require(is_dense(), "a storage with a dense matrix", parameter_.spec.name);

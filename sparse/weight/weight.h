@@ -15,18 +15,9 @@
 // A weight that is not pruned is dense in all of them, and its gradient is a product straight into
 // the flat array. The storage may change between steps. With a gradient probe set (store.h), dW of
 // a pruned weight is one dense product for the probe instead; with several calls a pass, their sum.
-//
-// Where `in_fp8`, operands are rounded in each call, with one scale for all of an operand
-// (operations/dense.h, GemmArgs): x and W to E4M3, dy, whose range is wider, to E5M2. Then dW is
-// one product, not one a panel, because each panel would round x again; a probe's is not rounded.
-// Source: Micikevicius and others, "FP8 formats for deep learning", 2022.
 #include "sparse/store/store.h"
 
 namespace espalier::sparse {
-
-/// Whether products with the weight are rounded to 8 bits: with StoreOptions::fp8 dense ones of
-/// hidden layers, which are those that are prunable by default (not logits' and embeddings').
-bool in_fp8(const Store& store, const Parameter& parameter);
 
 class Weight {
  public:
@@ -67,7 +58,7 @@ class Weight {
   void accumulate_gradient(Stream& stream, const AccumulateGradient& args);
 
   /// For other operations than products, such as convolutions: whether the storage computes with
-  /// the dense matrix (not rounded to 8 bits), the matrix, valid until the next call, and the
+  /// the dense matrix, the matrix, valid until the next call, and the
   /// counterpart of accumulate_gradient: `compute` writes the whole dense gradient, fp32 [N, K].
   bool is_dense() const;
   Tensor dense() const;

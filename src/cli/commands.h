@@ -27,7 +27,6 @@ void register_codec(CLI::App& app, Action& chosen);
 void register_info(CLI::App& app, Action& chosen);
 void register_supervise(CLI::App& app, Action& chosen);
 void register_sweep(CLI::App& app, Action& chosen);
-void register_lottery(CLI::App& app, Action& chosen);
 
 /// Version control state of the build, e.g. "a1b2c3d-dirty".
 std::string build_git();

@@ -410,7 +410,7 @@ std::vector<std::string> unused_keys(const io::Config& config, bool pruned, bool
 
 Json listing(const io::Config& given, const train::WeightSource& files, int ranks) {
   io::Config config = given;
-  const bool prunes = config.pruning.prunes() && !pruning::method_of(config.pruning).from_file();
+  const bool prunes = config.pruning.prunes() && config.pruning.file.empty();
   if (!prunes) {
     config.pruning.method = "none";  // a mask file is not read
     config.pruning.file.clear();

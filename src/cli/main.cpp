@@ -34,7 +34,6 @@ constexpr cli::Register kSubcommands[] = {cli::register_train,
                                           cli::register_plan,
                                           cli::register_plan_communication,
                                           cli::register_codec,
-                                          cli::register_lottery,
                                           cli::register_info};
 
 /// Why `text` is not `expected`; empty: it is a finite number that `fits`.

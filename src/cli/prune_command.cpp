@@ -13,6 +13,7 @@
 
 #include "io/checkpoint/plain_hdf5.h"
 #include "pruning/registry.h"
+#include "pruning/work.h"
 #include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
@@ -47,8 +48,7 @@ struct PruneArguments {
 std::string methods_without_training() {
   std::vector<std::string_view> names;
   for (const pruning::Method* method : pruning::methods()) {
-    const io::PruningConfig config{.method = std::string(method->name)};
-    if (method->without_training() && config.prunes()) {
+    if (pruning::works_at_rest(*method)) {
       names.push_back(method->name);
     }
   }
@@ -71,7 +71,7 @@ io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConf
   check(find_or_null(pruning::methods(), config.method) != nullptr,
         "unknown pruning method \"{}\": use one of {}", config.method, methods_without_training());
   const pruning::Method& method = pruning::method_of(config);
-  check(method.without_training(),
+  check(pruning::works_at_rest(method),
         "pruning method \"{}\" needs training; use it in a config, or one of {} here", method.name,
         methods_without_training());
   const auto reads = [&](const char* key) { return pruning::reads_key(config, key); };
@@ -82,16 +82,16 @@ io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConf
        {"--n", reads("n"), "with method nm"},
        {"--m", reads("m"), "with method nm"},
        {"--block", reads("block"), "with method block"},
-       {"--seed", method.random, "with method random"},
-       {"--calibration", method.reads_inputs(), "with methods that read inputs: wanda, sparsegpt"},
-       {"--samples", method.reads_inputs(), "with methods that read inputs: wanda, sparsegpt"}});
-  if (method.reads_inputs() && arguments.calibration.empty()) {
+       {"--seed", reads("seed"), "with method random"},
+       {"--calibration", reads("calibration"), "with methods that read inputs: wanda, sparsegpt"},
+       {"--samples", reads("calibration"), "with methods that read inputs: wanda, sparsegpt"}});
+  if (reads("calibration") && arguments.calibration.empty()) {
     throw Usage(
         fmt::format("--calibration is missing: text like the training data, whose "
                     "activations method \"{}\" reads",
                     method.name));
   }
-  if (!arguments.sparsity && method.sparsity == nullptr) {
+  if (!arguments.sparsity && reads("sparsity")) {
     throw Usage("--sparsity is missing: the share of zeros to reach, e.g. --sparsity 0.9");
   }
   config.sparsity = arguments.sparsity.value_or(0);
@@ -204,8 +204,8 @@ pruning::Result masks_for(const PruneArguments& arguments, const Loaded& loaded,
                           const std::vector<bool>& prunable, const pruning::Settings& settings,
                           Progress& notes) {
   sparse::Store& store = *loaded.weights->store;
-  if (!pruning::method_by_name(settings.method).reads_inputs()) {
-    return train::compute_masks(store, prunable, settings);
+  if (arguments.calibration.empty()) {
+    return pruning::prune({.store = store, .prunable = prunable}, settings);
   }
   check(!loaded.config_text.empty(),
         "{} does not describe its network, and method \"{}\" runs it; add --config CONFIG.toml",
@@ -234,10 +234,6 @@ int prune(const PruneArguments& arguments) {
         "{} holds no prunable matrix (embeddings, heads, norms and biases are not pruned); rename "
         "the matrices of its linear layers, or describe the network with --config CONFIG.toml",
         arguments.in);
-  check(!pruning::method_of(config).needs_paths || !loaded.config_text.empty(),
-        "pruning method \"{}\" follows the paths through the network, which {} does not describe; "
-        "add --config CONFIG.toml",
-        config.method, arguments.in);
   train::load_weights(arguments.in, store, prunable);
   const auto seed =
       static_cast<uint64_t>(arguments.seed >= 0 ? arguments.seed : loaded.config.train.seed);

@@ -1,5 +1,5 @@
 #pragma once
-// The command line of `espalier train`, which `supervise` and `lottery` read, too, and its ranks.
+// The command line of `espalier train`, which `supervise` and `plan` read, too, and its ranks.
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
@@ -35,13 +35,8 @@ io::Config config_of(const TrainArguments& arguments);
 /// On rank 0: notes that a config without [model] has the default network.
 void note_default_network(const TrainArguments& arguments, const io::Config& config);
 
-/// Trains as one rank of `comm`. `on_failure` is called with the exception in flight before the run
-/// is destroyed: that waits for devices, and one may hang.
-ExitCode train_on(parallel::Communicator& comm, const io::Config& config,
-                  const TrainArguments& arguments, const std::function<void()>& on_failure);
-
 /// Calls `body` on this rank: alone, or under a launcher, where a failure of one rank ends all.
-/// `body` passes its second argument to `train_on`.
+/// `body` may call `on_failure` with the exception in flight, before it destroys what may hang.
 using RankBody =
     std::function<ExitCode(parallel::Communicator& comm, const std::function<void()>& on_failure)>;
 int on_ranks(const io::Config& config, const RankBody& body);

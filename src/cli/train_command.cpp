@@ -113,7 +113,7 @@ io::ModelConfig model_in(const std::string& file) {
     return {};
   }
   const std::string text = io::CheckpointReader(file).meta().config;
-  return text.empty() ? io::ModelConfig() : config::parse(text, file + " (config)").model;
+  return text.empty() ? io::ModelConfig() : config::parse_saved(text, file + " (config)").model;
 }
 
 /// For a config without [model]: the network of the weights that the run starts from.
@@ -132,36 +132,8 @@ io::ModelConfig model_of(const TrainArguments& arguments, const io::Config& rest
   return io::path_exists(run) ? config::load(run).model : io::ModelConfig();
 }
 
-int train(const TrainArguments& arguments) {
-  std::optional<io::Config> config;
-  try {
-    config = config_of(arguments);
-  } catch (const Failure&) {
-    // Usually all ranks read the same file and rank 0 reports the error: it ends the job meanwhile.
-    if (launched_rank() != 0) {
-      std::this_thread::sleep_for(std::chrono::seconds(5));
-    }
-    throw;
-  }
-  note_default_network(arguments, *config);
-  if (arguments.dry_run) {
-    if (launched_rank() == 0) {
-      const bool resumes =
-          !arguments.resume.empty() && arguments.resume != "auto" && arguments.resume != "none";
-      const auto file =
-          resumes ? std::optional<std::filesystem::path>(arguments.resume) : std::nullopt;
-      print_listing(*config, {.resume = file, .init = arguments.init}, arguments.ranks,
-                    arguments.json);
-    }
-    return 0;
-  }
-  return on_ranks(*config, [&](parallel::Communicator& comm, const auto& on_failure) {
-    return train_on(comm, *config, arguments, on_failure);
-  });
-}
-
-}  // namespace
-
+/// Trains as one rank of `comm`. `on_failure` is called with the exception in flight before the run
+/// is destroyed: that waits for devices, and one may hang.
 ExitCode train_on(parallel::Communicator& comm, const io::Config& config,
                   const TrainArguments& arguments, const std::function<void()>& on_failure) {
   call_on_stop_signals(request_stop);
@@ -196,6 +168,36 @@ ExitCode train_on(parallel::Communicator& comm, const io::Config& config,
           : fmt::format("ended after step {}; --resume auto continues", result.steps));
   return result.stopped ? kStopped : kDone;
 }
+
+int train(const TrainArguments& arguments) {
+  std::optional<io::Config> config;
+  try {
+    config = config_of(arguments);
+  } catch (const Failure&) {
+    // Usually all ranks read the same file and rank 0 reports the error: it ends the job meanwhile.
+    if (launched_rank() != 0) {
+      std::this_thread::sleep_for(std::chrono::seconds(5));
+    }
+    throw;
+  }
+  note_default_network(arguments, *config);
+  if (arguments.dry_run) {
+    if (launched_rank() == 0) {
+      const bool resumes =
+          !arguments.resume.empty() && arguments.resume != "auto" && arguments.resume != "none";
+      const auto file =
+          resumes ? std::optional<std::filesystem::path>(arguments.resume) : std::nullopt;
+      print_listing(*config, {.resume = file, .init = arguments.init}, arguments.ranks,
+                    arguments.json);
+    }
+    return 0;
+  }
+  return on_ranks(*config, [&](parallel::Communicator& comm, const auto& on_failure) {
+    return train_on(comm, *config, arguments, on_failure);
+  });
+}
+
+}  // namespace
 
 int on_ranks(const io::Config& config, const RankBody& body) {
   if (parallel::launched_by_mpi()) {

@@ -42,7 +42,7 @@ io::Config config_of(const WeightsFile& file, const ConfigSource& source) {
   check(!file.meta.config.empty(),
         "{} does not describe its network ({}); add --config CONFIG.toml", file.path.string(),
         file.checkpoint ? "it was pruned without a config" : "it is not an Espalier checkpoint");
-  return config::parse(file.meta.config, file.path.string() + " (config)", source.overrides);
+  return config::parse_saved(file.meta.config, file.path.string() + " (config)", source.overrides);
 }
 
 /// The folders that relative paths in a checkpoint's config may begin in: the one above its run's
@@ -143,7 +143,7 @@ WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
       return reader.info(name).shape;
     });
     if (!file.meta.config.empty()) {
-      const io::Config saved = config::parse(file.meta.config, path.string() + " (config)");
+      const io::Config saved = config::parse_saved(file.meta.config, path.string() + " (config)");
       train::check_same_model(file.config, saved, path.string());
       if (source.file.empty()) {
         find_data(saved, file);
@@ -182,7 +182,6 @@ Weights::Weights(const WeightsFile& file)
     : stream(arena, kernels::usable_threads(threads_of(file.config))) {
   sparse::StoreOptions options = train::store_options(file.config, false);
   options.dtype = options.gradient = DType::fp32;
-  options.fp8 = false;
   // This storage holds any mask.
   options.storage = [](const std::string&) { return sparse::Storage::expanded; };
   store = std::make_unique<sparse::Store>(stream, kernels::by_name("cpu"),

@@ -212,8 +212,7 @@ const Effect kCodecWithBucket{"with a codec that takes a bucket, between ranks",
                               [](const Config& config, const RunFacts& run) {
                                 return any_codec(config, run, [](const parallel::Codec& codec) {
                                   return is_choosing(codec) ||
-                                         (codec.numbers != kernels::WireNumbers::none &&
-                                          codec.numbers != kernels::WireNumbers::rank);
+                                         codec.numbers != kernels::WireNumbers::none;
                                 });
                               }};
 const Effect kMaxmin{"with codec maxmin, between ranks",
@@ -238,12 +237,6 @@ const Effect kAdaptive{"with codec adaptive and several replicas",
 const Effect kAdaprec{"with codec adaprec and several replicas",
                       [](const Config& config, const RunFacts& run) {
                         return chooses(config, run, {CodecChooser::adaprec});
-                      }};
-const Effect kLowRank{"with codec powersgd and several replicas",
-                      [](const Config& config, const RunFacts& run) {
-                        return any_codec(config, run, [](const parallel::Codec& codec) {
-                          return codec.kind == CodecKind::matrices;
-                        });
                       }};
 
 }  // namespace effects

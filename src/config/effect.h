@@ -49,7 +49,7 @@ extern const Effect kMethod, kPruned, kPrunedOnCpu, kBlockStorage;
 // Of [parallel]:
 extern const Effect kReplicas, kStages, kSimulatedStages, kInterleaved, kByArrival, kGrid, kAsync,
     kValues, kLinks, kCodecWithBits, kCodecWithBucket, kMaxmin, kCodec, kChoosing, kAdaptive,
-    kAdaprec, kLowRank;
+    kAdaprec;
 
 }  // namespace effects
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/wire/codec.h"
+#include "src/config/removed.h"
 
 namespace espalier::config {
 namespace {
@@ -93,6 +94,10 @@ void check_word(const Place& at, const Limits& limits, const std::string& text, 
       check_codec(at, text);
     }
     return;
+  }
+  if (const std::string_view instead = removed_value(at.key, name); !instead.empty()) {
+    fail("{}: {} = {}: this value was removed: {}", at.where, at.key, quoted_printable(name),
+         instead);
   }
   const std::vector<std::string> known = limits.names();
   const std::string near = quoted ? nearest(name, known) : "";

@@ -9,6 +9,7 @@
 
 #include "io/config/toml_text.h"
 #include "io/files/raw_file.h"
+#include "src/config/removed.h"
 #include "src/config/schema.h"
 #include "src/core/error.h"
 
@@ -124,14 +125,34 @@ void assign(Config& config, const Field& field, const toml::node& node, std::str
   check_limits(field, config, where);
 }
 
+[[noreturn]] void fail_unknown(std::string_view section, std::string_view name,
+                               std::string_view where) {
+  const std::string key = fmt::format("{}.{}", section, name);
+  if (const std::string_view instead = removed_key(key); !instead.empty()) {
+    fail("{}: {} was removed: {}", where, key, instead);
+  }
+  fail("unknown key \"{}\" in {}{}", key, where, suggestion(section, name));
+}
+
+/// Whether a later version removed the key, or its value.
+bool was_removed(const std::string& key, const toml::node& node) {
+  const auto text = node.value_exact<std::string>();
+  return !removed_key(key).empty() ||
+         (text && !removed_value(key, text->substr(0, text->find(':'))).empty());
+}
+
+/// `saved`: see parse_saved.
 void assign_section(Config& config, const std::string& section, const toml::table& table,
-                    std::string_view file) {
+                    std::string_view file, bool saved) {
   for (const auto& [key, node] : table) {
     const auto line = key.source().begin.line;
+    const std::string name = fmt::format("{}.{}", section, key.str());
+    if (was_default(name, source_text(node)) || (saved && was_removed(name, node))) {
+      continue;
+    }
     const Field* field = find_field(section, key.str());
-    if (field == nullptr) {  // a suggestion takes time
-      fail("unknown key \"{}.{}\" in {}:{}{}", section, key.str(), file, line,
-           suggestion(section, key.str()));
+    if (field == nullptr) {
+      fail_unknown(section, key.str(), fmt::format("{}:{}", file, line));
     }
     assign(config, *field, node, fmt::format("{}:{}", file, line));
   }
@@ -217,10 +238,9 @@ void apply_override(Config& config, std::string_view assignment) {
   const std::string_view name = key.substr(dot + 1);
   const Field* field = find_field(section, name);
   if (field == nullptr) {
-    fail("unknown key \"{}\" in {}{}", key, where, suggestion(section, name));
+    fail_unknown(section, name, where);
   }
-  const Slot slot = field->slot(config);
-  const bool wants_string = std::holds_alternative<std::string*>(slot);
+  const bool wants_string = std::holds_alternative<std::string*>(field->slot(config));
   const toml::table value =
       override_value(key, std::string(assignment.substr(equals + 1)), wants_string);
   assign(config, *field, *value.get("v"), where);
@@ -230,7 +250,7 @@ namespace {
 
 /// Sets the keys of a file, and then of `overrides`.
 void read_keys(std::string_view text, std::string_view name, std::span<const std::string> overrides,
-               Config& config) {
+               Config& config, bool saved = false) {
   check_keys(text, name);
   try {
     const toml::table document = toml::parse(text, name);
@@ -245,7 +265,7 @@ void read_keys(std::string_view text, std::string_view name, std::span<const std
       if (!is_section(section)) {
         fail("unknown section [{}] in {}:{}{}", section, name, line, suggestion(section, ""));
       }
-      assign_section(config, section, *table, name);
+      assign_section(config, section, *table, name, saved);
     }
   } catch (const toml::parse_error& error) {
     fail("{}:{}: not valid TOML: {}", name, error.source().begin.line, error.description());
@@ -261,6 +281,14 @@ Config parse(std::string_view text, std::string_view name, std::span<const std::
              const Config& defaults) {
   Config config = defaults;
   read_keys(text, name, overrides, config);
+  validate(config);
+  return config;
+}
+
+Config parse_saved(std::string_view text, std::string_view name,
+                   std::span<const std::string> overrides, const Config& defaults) {
+  Config config = defaults;
+  read_keys(text, name, overrides, config, true);
   validate(config);
   return config;
 }

@@ -72,7 +72,7 @@ const Choices kAuto{{.name = "auto"}};
 const Choices kFastest{
     {.name = "fastest", .help = "the codec of each size that is fastest on this link"}};
 
-/// Codecs of single values; of a gradient also those of matrices and those that choose a codec.
+/// Codecs of single values; of a gradient also those that choose a codec.
 Limits value_codecs() { return {.choices = choices(kernels::wire_codecs()), .codec = true}; }
 Limits gradient_codecs() { return {.choices = choices(parallel::codecs()), .codec = true}; }
 
@@ -246,8 +246,6 @@ void add_train(std::vector<Field>& out) {
   rows.add("tf32", &T::tf32, {},
            "on a GPU: dense fp32 products and convolutions in TF32 (operands rounded to 11 bits)",
            kGpu);
-  rows.add("fp8", &T::fp8, {}, "dense products of hidden layers in 8 bits: E4M3, gradients E5M2",
-           kAlways);
   rows.add("memory_budget", &T::memory_budget, {},
            "memory of a rank, e.g. \"16GiB\"; empty: no limit", kAlways);
   rows.add("parametrization", &T::parametrization, one_of(choices(optim::parametrizations())),
@@ -332,8 +330,6 @@ void add_pruning(std::vector<Field>& out) {
   rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense", kAlways);
   rows.add("score_batches", &P::score_batches, at_least(1),
            "batches whose gradients score elements, of methods that use them", kMethod);
-  rows.add("rounds", &P::rounds, range(1, 10000), "of synflow: rounds of scoring and pruning",
-           kMethod);
   rows.add("penalty", &P::penalty, above(0),
            "of elsa: factor of the squared distance from the nearest sparse weights", kMethod);
   rows.add("n", &P::n, at_least(1), "of method nm: n of every m stay", kMethod);
@@ -447,8 +443,6 @@ void add_parallel(std::vector<Field>& out) {
   rows.add("rounding", &P::rounding, words({"nearest", "stochastic"}), "of codecs", kCodec);
   rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step",
            kReplicas);
-  rows.add("powersgd_warmup", &P::powersgd_warmup, at_least(0),
-           "steps before codec powersgd, in which matrices are sent as they are", kLowRank);
   rows.add("activation_codec", &P::activation_codec, value_codecs(),
            "of activations and their gradients between stages", kStages);
   rows.add("timeout_s", &P::timeout_s, {.at_most = 86'400, .above = 0},

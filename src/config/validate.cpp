@@ -4,8 +4,7 @@
 #include "parallel/pipeline/schedule/registry.h"
 #include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
-#include "pruning/registry.h"
-#include "pruning/schedule.h"
+#include "pruning/plan.h"
 #include "sparse/index/registry.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
@@ -67,9 +66,6 @@ void validate_train(const Config& config) {
   check(train.master_copy || train.dtype != "fp32",
         "train.master_copy = false leaves weights in 16 bits, and train.dtype = \"fp32\" has none; "
         "set train.dtype = \"bf16\", or leave master_copy at true");
-  check(!train.fp8 || train.dtype != "fp16",
-        "train.fp8 rounds operands of bf16 or fp32 to 8 bits, and train.dtype is \"fp16\"; set "
-        "train.dtype = \"bf16\"");
   if (!train.memory_budget.empty()) {
     parse_bytes(train.memory_budget);
   }
@@ -100,55 +96,6 @@ void validate_optimizer(const io::OptimizerConfig& optimizer) {
 }
 
 /// Masks that move start once (at_step) or gradually (from_step), and stay from to_step on.
-void validate_moving(const io::PruningConfig& config, int64_t steps) {
-  const bool given = config.to_step >= 0;
-  const int64_t from = std::max({config.at_step, config.from_step, int64_t{0}});
-  check(config.last_move(steps) > from,
-        "the masks of pruning.method = \"{}\" would move from step {} to step {}{}, which is not "
-        "later; set a later pruning.to_step",
-        config.method, from, config.last_move(steps),
-        given ? "" : fmt::format(", 75 % of train.steps = {}", steps));
-}
-
-void validate_pruning(const io::PruningConfig& config, int64_t steps) {
-  const pruning::Method& method = pruning::method_of(config);
-  if (method.moving()) {
-    validate_moving(config, steps);
-  }
-  if (method.learning != nullptr) {
-    pruning::check_learning_window(config);
-  }
-  if (method.check_config != nullptr) {
-    method.check_config(config);
-  }
-  const bool ends_alone = (method.moving() || method.waits) && config.from_step < 0;
-  check(ends_alone || (config.from_step >= 0) == (config.to_step >= 0),
-        "gradual pruning needs both pruning.from_step (now {}) and pruning.to_step (now {}); set "
-        "both, or neither",
-        config.from_step, config.to_step);
-  check(!config.gradual() || config.from_step < config.to_step,
-        "pruning.from_step = {} is not below pruning.to_step = {}; set a later pruning.to_step",
-        config.from_step, config.to_step);
-  check(!config.gradual() || config.at_step < 0,
-        "pruning.at_step = {} (once) and from_step, to_step (gradual) exclude each other; set one",
-        config.at_step);
-  check(method.from_file() == !config.file.empty(),
-        "pruning.file = \"{}\" and pruning.method = \"{}\" do not match; set a file with method "
-        "\"file\", and none with any other method",
-        config.file, config.method);
-}
-
-/// Differences of two gradients are lost in 16 bits and less.
-void validate_precision(const Config& config) {
-  check(
-      pruning::method_of(config.pruning).score_shifted == nullptr ||
-          (config.train.dtype == "fp32" && !config.train.fp8),
-      "pruning.method = \"{}\" scores elements by the difference of two gradients, which rounding "
-      "to 16 or 8 bits hides; set train.dtype = \"fp32\" and train.fp8 = false (the masks of such "
-      "a run suit any type: pruning.method = \"file\")",
-      config.pruning.method);
-}
-
 /// Encodings of N:M groups and of blocks need masks of such groups or blocks.
 void validate_index(const Config& config) {
   const auto check_encoding = [&](const std::string& encoding) {
@@ -181,10 +128,6 @@ void validate_asynchronous(const Config& config) {
           parallel.delay_stages);
     return;
   }
-  check(pruning::method_of(config.pruning).learning == nullptr,
-        "parallel.schedule = \"async\" updates each stage separately, and pruning.method = \"{}\" "
-        "learns from whole steps; set a synchronous schedule, such as \"1f1b\"",
-        config.pruning.method);
   check(parallel.delay_stages == 1 || parallel.pipeline == 1,
         "parallel.delay_stages = {} and parallel.pipeline = {} cannot both be above 1: "
         "delay_stages simulates a pipeline on one rank; set one of them to 1",
@@ -252,18 +195,14 @@ void validate_loss_scale(const Config& config) {
   }
   constexpr std::string_view kFix = "set train.loss_scale to a number, e.g. 1024";
   const io::ParallelConfig& parallel = config.parallel;
-  const auto is_powersgd = [](const std::string& codec) {
-    return parse_codec(codec).kind() == parallel::CodecKind::matrices;
-  };
-  const bool low_rank = parallel.codec.any(is_powersgd);
   check(is_synchronous(parallel),
         "train.dtype = \"fp16\" skips steps whose gradients overflow, and the stages of "
         "parallel.schedule = \"async\" cannot skip a step together; {}",
         kFix);
-  check(!parallel.error_feedback && !low_rank,
-        "train.dtype = \"fp16\" changes the scale of gradients between steps, and {} keeps errors "
-        "of earlier ones; {}",
-        parallel.error_feedback ? "parallel.error_feedback" : "codec powersgd", kFix);
+  check(!parallel.error_feedback,
+        "train.dtype = \"fp16\" changes the scale of gradients between steps, and "
+        "parallel.error_feedback keeps errors of earlier ones; {}",
+        kFix);
 }
 
 void validate_value_codec(const Config& config) {
@@ -286,8 +225,9 @@ void validate(const Config& config) {
   validate_data(config);
   validate_train(config);
   validate_optimizer(config.optimizer);
-  validate_pruning(config.pruning, config.train.steps);
-  validate_precision(config);
+  pruning::validate(config.pruning, {.steps = config.train.steps,
+                                     .half = config.train.dtype != "fp32",
+                                     .asynchronous = !is_synchronous(config.parallel)});
   validate_index(config);
   validate_asynchronous(config);
   validate_codecs(config.parallel);
@@ -297,26 +237,7 @@ void validate(const Config& config) {
 }
 
 void check_prunes_in_time(const Config& config) {
-  const io::PruningConfig& pruning = config.pruning;
-  const pruning::Method& method = pruning::method_of(pruning);
-  if (!pruning.prunes() || method.waits) {
-    return;  // a method that waits may prune at any earlier step
-  }
-  const pruning::PruningSchedule schedule = pruning::pruning_schedule_of(pruning);
-  const int64_t from = schedule.from_step;
-  check(from < config.train.steps,
-        "pruning.{} = {} lies after the last step, train.steps = {}: nothing would be pruned; "
-        "prune earlier, or set pruning.method = \"none\"",
-        from == pruning.at_step     ? "at_step"
-        : from == pruning.from_step ? "from_step"
-                                    : "to_step",
-        from, config.train.steps);
-  const int64_t first = method.from_file() ? from : pruning::first_prune_step(schedule);
-  check(first < config.train.steps,
-        "gradual pruning from pruning.from_step = {} first prunes after step {}, the run's last or "
-        "later (train.steps = {}): nothing would be pruned; set an earlier pruning.from_step, or a "
-        "smaller pruning.every",
-        from, first, config.train.steps);
+  pruning::check_in_time(config.pruning, config.train.steps);
 }
 
 }  // namespace espalier::config

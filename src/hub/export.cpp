@@ -63,7 +63,7 @@ Model model_of(const io::CheckpointReader& reader, const io::CheckpointMeta& met
     const auto found = meta.extra.find(std::string(name));
     return found == meta.extra.end() ? std::string() : found->second;
   };
-  Model model{.config = config::parse(meta.config, file + " (config)").model};
+  Model model{.config = config::parse_saved(meta.config, file + " (config)").model};
   const model::NetworkKind& network = model::network_of(model.config);
   check(network.input_dtype == DType::int32,
         "{} holds a network of kind \"{}\", which no Hugging Face architecture computes; export "

@@ -32,7 +32,6 @@
 #include "src/kernels/operations/generation.h"
 #include "src/kernels/operations/index.h"
 #include "src/kernels/operations/local_norm.h"
-#include "src/kernels/operations/low_rank.h"
 #include "src/kernels/operations/norm.h"
 #include "src/kernels/operations/optimizer.h"
 #include "src/kernels/operations/rotary.h"

@@ -11,7 +11,6 @@ enum class WireNumbers : uint8_t {
   bucket,  ///< NAME:BUCKET
   bits,    ///< NAME:BITS:BUCKET
   share,   ///< NAME:SHARE:BUCKET
-  rank,    ///< NAME:RANK (codecs of matrices)
 };
 
 /// How a message is laid out.

@@ -157,7 +157,7 @@ std::vector<kernels::OperationRow> train_probe(const Probe& probe, parallel::Com
   train::Stage stage(config, problem, backend.stream(), backend.kernels(),
                      {.micro_batch = probe.samples, .masks = start.masks});
   stage.store().initialise(1);
-  train::StateCheck check(stage.store(), nullptr, 0);
+  train::StateCheck check(stage.store(), 0);
   check.record(0);
   const int steps = probe.work() < kLongWork ? 3 : 1;
   double beside = 0;
@@ -348,7 +348,7 @@ std::vector<std::string> codec_texts(bool quick) {
   }
   std::vector<std::string> all;
   for (const kernels::WireCodec* codec : kernels::wire_codecs()) {
-    if (codec->form == kernels::WireForm::plain || codec->numbers == kernels::WireNumbers::rank) {
+    if (codec->form == kernels::WireForm::plain) {
       continue;
     }
     if (codec->numbers != kernels::WireNumbers::bits) {

@@ -108,10 +108,7 @@ class Search {
     const std::string& wanted = run_.config.parallel.schedule;
     std::vector<std::pair<const parallel::ScheduleEntry*, int64_t>> all;
     for (const parallel::ScheduleEntry* entry : parallel::schedules()) {
-      const bool other_name = std::ranges::any_of(all, [&](const auto& before) {
-        return before.first->build == entry->build && before.first->chunks == entry->chunks;
-      });
-      if (!entry->synchronous || entry->by_arrival() || other_name ||
+      if (!entry->synchronous || entry->by_arrival() ||
           (wanted != "auto" && wanted != entry->name)) {
         continue;
       }

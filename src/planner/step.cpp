@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "pruning/plan.h"
 #include "src/core/error.h"
 #include "src/kernels/wire_codec.h"
 #include "src/train/run/pipeline.h"
@@ -45,7 +46,7 @@ double busiest(const parallel::Timeline& timeline) {
 }  // namespace
 
 std::vector<int64_t> kept_at_last(const PlannedRun& run) {
-  const std::vector<int64_t> steps = train::pruning_steps(run.config.pruning);
+  const std::vector<int64_t> steps = pruning::pruning_steps(run.config.pruning);
   return steps.empty() ? run.start.kept
                        : train::kept_after(run.config.pruning, model::parameters_of(run.layers),
                                            steps.back(), run.start.kept);

@@ -169,7 +169,7 @@ TEST(CodecCommand, WrongUsageAndInput) {
            {"", "--synthetic"},
            {"--file g.bin --codec nope", "unknown codec \"nope\": use one of fp32"},
            {"--file g.bin --codec maxmin:9", "allowed: 1 .. 8"},
-           {"--file g.bin --codec powersgd", "does not encode single values"},
+           {"--file g.bin --codec adaptive", "does not encode single values"},
            {"--file g.bin --codec topk:0.1:100000", "65536"},
            {"--file g.bin --synthetic normal", "excludes"},
            {"--file g.bin --dtype fp64", "fp64"},

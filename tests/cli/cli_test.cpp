@@ -276,6 +276,26 @@ TEST(Cli, PruneKeepsTheLargestAndInspectCountsThem) {
   expect_error(here.run("train c.toml --out other --resume p.h5"), 1, "--init");
 }
 
+/// A round of a lottery ticket (docs/pruning.md).
+TEST(Cli, ARunRewindsToAnEarlierStepWithMasksOfTheTrainedWeights) {
+  const Workplace here;
+  const std::string dense = "train c.toml --set pruning.method=none ";
+  expect_code(here.run(dense + "--out rewind --steps 5"), 0);
+  expect_code(here.run(dense + "--out round-0 --resume rewind"), 0);
+  expect_code(here.run("prune round-0 -o masks.h5 --method magnitude --sparsity 0.5"), 0);
+  const std::string pruned =
+      "train c.toml --set pruning.method=file --set pruning.file=masks.h5 --set pruning.at_step=5 ";
+  const std::string rewound = pruned + "--out round-1 --resume rewind";
+  expect_error(here.run(rewound), 1, "--accept-changes masks");
+  expect_code(here.run(rewound + " --accept-changes masks"), 0);
+  EXPECT_NEAR(here.summary("round-1")["sparsity"].get<double>(), 0.5, 1e-4);
+  // Weights, moments, learning rate and order of data are those of step 5.
+  expect_code(here.run(pruned + "--out whole"), 0);
+  const std::vector<double> whole = here.curve("whole", "loss");
+  ASSERT_EQ(whole.size(), 20U);
+  EXPECT_EQ(here.curve("round-1", "loss"), std::vector<double>(whole.begin() + 5, whole.end()));
+}
+
 TEST(Cli, AConfigWithoutAModelTrainsTheNetworkOfInit) {
   const Workplace here;
   expect_code(here.run("train c.toml"), 0);

@@ -91,7 +91,7 @@ TEST(Config, EveryKeyIsDeclaredOnceAndHasHelp) {
   std::ranges::sort(keys);
   EXPECT_EQ(std::ranges::adjacent_find(keys), keys.end());
   // A new member of a struct needs a row; with the row this number increases.
-  EXPECT_EQ(keys.size(), 151U);
+  EXPECT_EQ(keys.size(), 148U);
 }
 
 TEST(Config, ReadsValuesOfEveryType) {
@@ -312,8 +312,7 @@ TEST(Config, CodecsTakeNumbersWithinTheirLimits) {
   EXPECT_EQ(parse_codec("maxmin:4:512"), (CodecSpec{.name = "maxmin", .bits = 4, .bucket = 512}));
   EXPECT_EQ(parse_codec("topk:0.05:1000"),
             (CodecSpec{.name = "topk", .bucket = 1000, .share = 0.05}));
-  EXPECT_EQ(parse_codec("powersgd:4"), (CodecSpec{.name = "powersgd", .rank = 4}));
-  for (const std::string text : {"fp32", "maxmin:4:512", "topk:0.05", "sign:64", "powersgd:2"}) {
+  for (const std::string text : {"fp32", "maxmin:4:512", "topk:0.05", "sign:64"}) {
     EXPECT_EQ(to_text(parse_codec(text)), text);
   }
   const auto refused = [](const std::string& key, const std::string& value) {
@@ -326,7 +325,7 @@ TEST(Config, CodecsTakeNumbersWithinTheirLimits) {
   expect_parts(refused("codec", "maxmin:four"), {"\"four\" is not a number"});
   expect_parts(refused("codec", "bf16:4"), {"too many numbers"});
   expect_parts(refused("codec", "topk:1.5"), {"above 0 and at most 1"});
-  expect_parts(refused("activation_codec", "powersgd"), {"powersgd", "unknown"});
+  expect_parts(refused("activation_codec", "adaptive"), {"adaptive", "unknown"});
   expect_parts(failure_of_toml("[parallel]\nbits = 9\n"), {"parallel.bits = 9", "<= 8"});
   expect_parts(failure_of_toml("[parallel]\nbucket = -1\n"), {"parallel.bucket = -1"});
 }
@@ -381,12 +380,8 @@ TEST(Config, RulesAcrossFields) {
     expect_parts(failure_of_toml("[pruning]\npenalty = " + std::string(penalty) + "\n"),
                  {"pruning.penalty", "> 0"});
   }
-  expect_parts(failure_of_toml("[pruning]\nrounds = 0\n"), {"pruning.rounds"});
-  for (const char* type : {"dtype = \"bf16\"", "fp8 = true"}) {
-    expect_parts(
-        failure_of_toml("[train]\n" + std::string(type) + "\n[pruning]\nmethod = \"grasp\"\n"),
-        {"grasp", "rounding", "fp32"});
-  }
+  expect_parts(failure_of_toml("[train]\ndtype = \"bf16\"\n[pruning]\nmethod = \"grasp\"\n"),
+               {"grasp", "rounding", "fp32"});
   const std::string rigl = "[train]\nsteps = 100\n[pruning]\nmethod = \"rigl\"\n";
   expect_parts(failure_of_toml(rigl + "at_step = 75\n"), {"step 75 to step 75, 75 % of", "100"});
   expect_parts(failure_of_toml(rigl + "at_step = 9\nto_step = 9\n"),

@@ -253,14 +253,6 @@ inline NamedOperands operands(PredictArgs& a) {
           {"scale1", Use::in, a.scale1},   {"scale2", Use::in, a.scale2},
           {"out", Use::out, a.out},        {"exact", Use::out, a.exact}};
 }
-inline NamedOperands operands(OrthonormaliseArgs& a) { return {{"x", Use::both, a.x}}; }
-inline NamedOperands operands(KeepFactorArgs& a) {
-  return {{"p", Use::in, a.p},
-          {"q", Use::in, a.q},
-          {"factor", Use::both, a.factor},
-          {"error", Use::both, a.error},
-          {"gradient", Use::both, a.gradient}};
-}
 template <class Matrix>
 NamedOperands operands(SpmmOf<Matrix>& a) {
   return {{"weight", Use::in, a.weight.values},

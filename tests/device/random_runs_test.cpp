@@ -54,7 +54,6 @@ void draw_training(testing::Draw& draw, io::Config& config) {
   train.global_batch = 12;
   train.micro_batch = draw.of<int64_t>({0, 1, 2});
   train.recompute = draw.of<const char*>({"none", "none", "selective", "full"});
-  train.fp8 = train.dtype != "fp16" && draw.once_in(5);
   train.eval_every = draw.of<int64_t>({0, 0, 5});
   train.checkpoint_every = draw.of<int64_t>({0, 4});
   auto& optimizer = config.optimizer;
@@ -111,9 +110,8 @@ int draw_ranks(testing::Draw& draw, io::Config& config) {
   const int replicas = draw.of<int>({1, 1, 2, 3});
   parallel.pipeline = draw.of<int64_t>({1, 1, 2});
   if (parallel.pipeline > 1) {
-    parallel.schedule =
-        draw.of<const char*>({"gpipe", "1f1b", "interleaved", "zero-bubble", "zb-h1", "zb-h2",
-                              "zb-v", "dualpipe-v", "message-driven", "async"});
+    parallel.schedule = draw.of<const char*>(
+        {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v", "message-driven", "async"});
     parallel.activation_codec = draw.of<const char*>({"fp32", "fp32", "bf16", "maxmin:8"});
   }
   if (parallel.pipeline > 1) {
@@ -132,9 +130,8 @@ int draw_ranks(testing::Draw& draw, io::Config& config) {
   if (draw.once_in(2)) {
     parallel.codec.fallback =
         draw.of<const char*>({"bf16", "fp8-e5m2", "dynamic8", "linear8", "maxmin:4", "table:2",
-                              "sign", "topk:0.1", "powersgd:2", "adaptive"});
+                              "sign", "topk:0.1", "adaptive"});
     parallel.codec_every = 3;
-    parallel.powersgd_warmup = 4;
     parallel.error_feedback = draw.once_in(2);
     if (config.train.dtype == "fp16" && config.train.loss_scale == 0) {
       config.train.loss_scale = 1024;  // feedback is of one scale

@@ -18,7 +18,6 @@ const std::vector<RanksWay>& host_ways() {
   static const std::vector<RanksWay> all{
       {2, "stages:async parallel.weight_prediction=spectrain optimizer.offload=true"},
       {3, "codec:maxmin:4 parallel.reduction=ring parallel.error_feedback=true"},
-      {2, "codec:powersgd:2 parallel.error_feedback=true"},
       {2, "stages:1f1b"},
       {2, "stages:gpipe parallel.activation_codec=maxmin:8 prune_expanded"},
       {2, "stages:zb-h1 prune_sparse pruning.at_step=0"},

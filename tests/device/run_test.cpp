@@ -36,7 +36,7 @@ const std::vector<testing::RanksWay>& ways() {
       {1, "prune_gradually random_rounding optimizer.offload=true"},
       {1, "prune_gradually optimizer.offload=true"},
       {1, "prune_sparse optimizer.offload=true optimizer.state_bits=8"},
-      {1, "prune_expanded train.fp8=true train.recompute=selective"},
+      {1, "prune_expanded train.recompute=selective"},
       {1, "prune_sparse train.recompute=full"},
       {1, "prune_expanded train.micro_batch=4 train.eval_every=2"},
       {1, "train.micro_batch=3 model.dropout=0.1 train.eval_every=4"},

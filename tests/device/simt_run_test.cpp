@@ -98,7 +98,7 @@ const std::vector<std::string>& ways() {
 /// Calls body(config) for each way, with the types in turn: products of fp16 have own kernels.
 template <class Body>
 void for_all_ways(const std::vector<std::string>& all, const Body& body) {
-  const std::string dtypes[] = {"fp32", "bf16", "fp8", "fp16"};
+  const std::string dtypes[] = {"fp32", "bf16", "fp16"};
   size_t turn = 0;
   for (const std::string& settings : all) {
     const TempDir dir;
@@ -125,11 +125,11 @@ TEST(SimtRuns, AreNearTheCpuIn16Bits) {
   for (const size_t way : {2, 3, 4, 5}) {
     const std::string& settings = ways()[way];
     const auto body = [](const io::Config& config) {
-      if (config.train.dtype != "fp32" && !config.train.fp8) {
+      if (config.train.dtype != "fp32") {
         expect_near(run_simt(config), run(config), config);
       }
     };
-    for_all_ways(std::vector<std::string>(4, settings), body);
+    for_all_ways(std::vector<std::string>(3, settings), body);
   }
 }
 
@@ -182,7 +182,7 @@ void expect_planned(const io::Config& config) {
 
 /// For masks known in advance; types in turn.
 TEST(SimtRuns, HoldWhatWasPlanned) {
-  const std::string dtypes[] = {"fp32", "bf16", "fp8"};
+  const std::string dtypes[] = {"fp32", "bf16", "fp16"};
   size_t turn = 0;
   for (const char* storage : {"none", "dense", "expanded", "sparse", "block"}) {
     for (const bool later : {false, true}) {

@@ -62,8 +62,8 @@ const std::vector<RanksWay>& ways() {
       {2, "random_rounding"},
       {3, R"(prune_expanded codec:maxmin:4 parallel.error_feedback=true
              parallel.rounding=stochastic)"},
-      {2, R"(codec:powersgd:2 parallel.codec={default="powersgd:2","*.mlp.*"="maxmin:4"}
-             parallel.powersgd_warmup=0 parallel.error_feedback=true)"},
+      {2, R"(codec:linear8 parallel.codec={default="linear8","*.mlp.*"="maxmin:4"}
+             parallel.error_feedback=true)"},
       {2, "parallel.reduction=nccl"},
       {2, std::string("codec:fastest") + kTimed},
       {3, std::string("codec:adaptive") + kTimed},

@@ -15,7 +15,6 @@ void read_parameter(const io::CheckpointReader& reader, const std::string& name)
   reader.values(name, view);
   for (const char* kind : {"master", "moment1", "feedback.0"}) {
     if (reader.has_optimizer(name, kind)) {
-      reader.optimizer_shape(name, kind);
       reader.optimizer(name, kind, view);
     }
   }

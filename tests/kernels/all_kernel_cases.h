@@ -2,10 +2,8 @@
 // All kernel cases; see kernel_cases.h.
 #include "tests/kernels/kernel_cases_batch_norm.h"
 #include "tests/kernels/kernel_cases_block.h"
-#include "tests/kernels/kernel_cases_fp8.h"
 #include "tests/kernels/kernel_cases_generation.h"
 #include "tests/kernels/kernel_cases_local_norm.h"
-#include "tests/kernels/kernel_cases_low_rank.h"
 #include "tests/kernels/kernel_cases_memory.h"
 #include "tests/kernels/kernel_cases_sparse.h"
 #include "tests/kernels/kernel_cases_sparse_convolution.h"

@@ -35,28 +35,6 @@ inline void gemm(const Gemm& s, const Values& a, const Values& b, const Values& 
   }
 }
 
-/// Elements rounded for a product in 8 bits: scale times the nearest number of the format.
-/// Quotients are computed in fp32: near a midpoint between two numbers, their rounding decides.
-inline Values rounded_to_fp8(Float8 format, Values values) {
-  const int mantissa = format == Float8::e4m3 ? 3 : 2;
-  const int least = format == Float8::e4m3 ? -6 : -14;  // exponent of normal numbers
-  const float most = format == Float8::e4m3 ? 448.0F : 57344.0F;
-  float largest = 0;
-  for (const double value : values) {
-    largest = std::fmax(largest, std::fabs(static_cast<float>(value)));
-  }
-  const float scale = largest == 0 ? 1.0F : std::fmax(largest / most, 0x1p-126F);
-  const float inverse = 1.0F / scale;
-  for (double& value : values) {
-    const double quotient = static_cast<float>(value) * inverse;
-    const int exponent = quotient == 0 ? least : std::max(std::ilogb(quotient), least);
-    const double unit = std::ldexp(1.0, exponent - mantissa);
-    const double nearest = std::nearbyint(quotient / unit) * unit;
-    value = scale * std::fmin(std::fmax(nearest, -most), most);
-  }
-  return values;
-}
-
 inline void column_sum(const Values& x, bool accumulate, Values& out) {
   const size_t cols = out.size();
   for (size_t c = 0; c < cols; ++c) {

@@ -11,7 +11,6 @@
 #include "src/kernels/backend.h"
 #include "src/kernels/cpu/tables.h"
 #include "src/kernels/cuda/tables.h"
-#include "tests/kernels/kernel_cases_fp8.h"
 #include "tests/kernels/kernel_memory.h"
 
 namespace espalier::kernels::kernel_tables_test {
@@ -101,14 +100,6 @@ TEST(Tables, wrong_arguments_are_bugs_in_every_table) {
                                         .positions = {.size = 24, .count = 24}}),
                  Bug);
     EXPECT_THROW(table->sum_squares(stream, SumSquaresArgs{.x = a.tensor()}), Bug);
-    EXPECT_THROW(table->orthonormalise(stream, {.x = c.tensor()}), Bug);
-    EXPECT_THROW(table->orthonormalise(stream, {.x = a.tensor().column_range(0, 3)}), Bug);
-    EXPECT_THROW(table->keep_factor(stream, {.p = a.tensor(),
-                                             .q = b.tensor(),
-                                             .factor = b.tensor(),
-                                             .error = a.tensor().reshaped({24}),
-                                             .gradient = a.tensor().reshaped({24})}),
-                 Bug);
   }
 }
 
@@ -188,26 +179,6 @@ TEST(Rows, may_be_strided) {
       EXPECT_EQ(wide.tensor().get<float>()[i], i % 9 >= 3 && i % 9 < 7 ? 2 : 7) << i;
     }
     EXPECT_EQ(sums.tensor().get<float>()[3], 10);
-  }
-}
-
-/// Operands and sums of products in 8 bits are in the workspace.
-TEST(Plans, have_the_rounded_operands_of_8_bit_products) {
-  for (const Fp8Shape& shape : {Fp8Shape{.m = 1024, .n = 1024, .k = 16},
-                                Fp8Shape{.m = 16, .n = 16, .k = 50'000, .in = kBf16}}) {
-    const Case one = fp8_case(shape);
-    const Memories memories(one);
-    const auto workspace = [&](const Kernels& table, bool dry) {
-      Arena arena(dry);
-      Stream stream(arena, 2);
-      one.run(table, stream, memories.tensors());
-      return arena.use(Memory::scratch).peak;
-    };
-    for (const Kernels* table : computing_tables()) {
-      const size_t used = workspace(*table, false);
-      EXPECT_LE(used, workspace(*planning(*table).kernels, true)) << table->name;
-      EXPECT_GE(used, static_cast<size_t>(2 * (shape.m + shape.n) * shape.k)) << table->name;
-    }
   }
 }
 

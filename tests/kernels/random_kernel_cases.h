@@ -40,19 +40,6 @@ inline void add_random_products(Cases& cases, testing::Draw& draw) {
   cases.push_back(gemm_addend_case(shape, draw.once_in(2)));
   const bool accumulate = draw.once_in(2);
   cases.push_back(gemm_sums_case(shape, draw.once_in(2) || in == kFp32 ? kFp32 : in, accumulate));
-  if (in != kFp16) {
-    cases.push_back(fp8_case({.m = m,
-                              .n = n,
-                              .k = k,
-                              .in = in,
-                              .out = out,
-                              .transpose_a = flags.transpose_a,
-                              .transpose_b = flags.transpose_b,
-                              .a = accumulate ? Float8::e4m3 : Float8::e5m2,
-                              .accumulate = flags.accumulate,
-                              .bias = draw.once_in(2),
-                              .before = draw.of<int64_t>({0, 3, 16})}));
-  }
 }
 
 inline void add_random_attention(Cases& cases, testing::Draw& draw) {
@@ -232,15 +219,6 @@ inline void add_random_blocks(Cases& cases, testing::Draw& draw) {
   add_weight_products<BlockMatrix>(cases, pattern, call);
 }
 
-inline void add_random_factors(Cases& cases, testing::Draw& draw) {
-  const SpecialRow special = draw.of<SpecialRow>(
-      {{}, {}, {.repeats = true}, {.zero = true}, {.holds = HUGE_VAL}, {.holds = std::nan("")}});
-  const int64_t rank = draw.between(2, 9);
-  cases.push_back(orthonormalise_case(rank, draw_extent(draw, 2000), special));
-  const FactorShape shape{rank, draw_extent(draw, 70), draw_extent(draw, 300), draw_number(draw)};
-  cases.push_back(keep_factor_case(shape, special, draw.once_in(2)));
-}
-
 inline Cases random_cases(uint64_t number) {
   testing::Draw draw(number);
   Cases cases;
@@ -252,7 +230,6 @@ inline Cases random_cases(uint64_t number) {
   add_random_states(cases, draw);
   add_random_sparse(cases, draw);
   add_random_blocks(cases, draw);
-  add_random_factors(cases, draw);
   add_random_windows(cases, draw);
   return cases;
 }

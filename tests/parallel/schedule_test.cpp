@@ -72,10 +72,7 @@ const std::vector<Row>& rows() {
       {"1f1b", [](int p, int) { return 3.0 * (p - 1); }, [](int p, int, int) { return p; }},
       {"interleaved", [](int p, int v) { return 3.0 * (p - 1) / v; },
        [](int p, int, int v) { return v * p + p - 1; }},
-      {"zero-bubble", [](int p, int) { return 1.0 * (p - 1); },
-       [](int p, int, int) { return p + 1; }},
       {"zb-h1", [](int p, int) { return 1.0 * (p - 1); }, [](int p, int, int) { return p + 1; }},
-      {"zb-h2", [](int, int) { return 0.0; }, [](int p, int, int) { return 2 * p; }},
       {"zb-v", [](int, int) { return 0.0; }, [](int p, int, int) { return 2 * p; }},
       {"dualpipe-v", [](int p, int) { return (p - 1) / 2.0; },
        [](int p, int, int) { return 2 * p + 1; }},
@@ -230,16 +227,11 @@ TEST(Schedules, ZeroBubble) {
       const double f = times.forward, bi = times.backward_input, w = times.backward_weight;
       EXPECT_NEAR(largest_bubble(run(make_schedule("zb-h1", shape), times)), (p - 1) * (f + bi - w),
                   1e-6);
-      EXPECT_NEAR(largest_bubble(run(make_schedule("zb-h2", shape), times)),
-                  (p - 1) * (f + bi - 2 * w), 1e-6);
       const auto h1 = check_schedule(make_schedule("zb-h1", shape), kUnlimited);
-      const auto h2 = check_schedule(make_schedule("zb-h2", shape), kUnlimited);
       for (int rank = 0; rank < p; ++rank) {
         const auto r = static_cast<size_t>(rank);
         EXPECT_EQ(h1.activations[r], p - rank);
         EXPECT_LE(h1.tapes[r], p + 1);
-        EXPECT_EQ(h2.activations[r], 2 * (p - rank) - 1);
-        EXPECT_LE(h2.tapes[r], 2 * p);
       }
     }
     const Schedule v = make_schedule("zb-v", shape);

@@ -559,7 +559,6 @@ std::vector<StepPrediction> all_layouts(const Given& given, const Machine& machi
   for (const int64_t stages : {1, 2, 4}) {
     for (const parallel::ScheduleEntry* schedule : parallel::schedules()) {
       if (!schedule->synchronous || schedule->by_arrival() ||
-          schedule->name == "zero-bubble" ||  // another name of zb-h1
           (stages == 1 && !all.empty() &&
            schedule->name != parallel::schedule_entry("auto").name)) {
         continue;

@@ -99,7 +99,7 @@ Pruned prune_with(const std::string& method, const std::vector<float>& w, const 
                        [&](int64_t i) { values.push_back(w[static_cast<size_t>(i)]); });
   const Candidate matrix{.name = "w", .shape = shape, .index = &index, .values = values};
   const Settings settings{.method = method, .sparsity = sparsity};
-  Result result = method_by_name(method).reads_inputs()
+  Result result = method_by_name(method).run == nullptr
                       ? prune_matrix(matrix, std::move(statistic), settings, values)
                       : prune({&matrix, 1}, settings);
   Pruned pruned{.mask = result.masks.front(),

@@ -156,7 +156,8 @@ TEST(Drop, TiesDropHigherPositionsAndANanIsNamed) {
 
 void grow_by_gradient(std::string_view name, std::span<const float> gradient, int64_t count,
                       Mask& mask) {
-  method_by_name("rigl").grow({.name = name, .count = count, .gradient = gradient}, mask);
+  std::get<Moving>(method_by_name("rigl").kind)
+      .grow({.name = name, .count = count, .gradient = gradient}, mask);
 }
 
 TEST(GrowByGradient, AddsTheLargestThatDidNotSurvive) {
@@ -192,8 +193,8 @@ TEST(GrowByGradient, ScalesOfRowsAndColumnsDoNotMatter) {
   }
   const auto grown = [&](std::span<const float> gradient) {
     Mask mask(kRows * kColumns, false);
-    method_by_name("rigl").grow(
-        {.name = "w", .count = kCount, .columns = kColumns, .gradient = gradient}, mask);
+    std::get<Moving>(method_by_name("rigl").kind)
+        .grow({.name = "w", .count = kCount, .columns = kColumns, .gradient = gradient}, mask);
     return mask;
   };
   const Mask mask = grown(scaled);
@@ -240,7 +241,8 @@ TEST(GrowAtRandom, IsAFunctionOfSeedStepAndName) {
   const Mask before = Pruned(20'001, 0.1, 5).mask;
   auto grow = [&](std::string_view name, uint64_t seed, int64_t step, int64_t count) {
     Mask mask = before;
-    method_by_name("set").grow({.name = name, .count = count, .seed = seed, .step = step}, mask);
+    std::get<Moving>(method_by_name("set").kind)
+        .grow({.name = name, .count = count, .seed = seed, .step = step}, mask);
     EXPECT_EQ(mask.kept(), before.kept() + count);
     for (int64_t i = 0; i < mask.size(); ++i) {
       EXPECT_TRUE(mask[i] || !before[i]) << "nothing is lost";

@@ -138,7 +138,7 @@ struct Quadratic {
 TEST(Grasp, PrunesTheLargestProductsOfValueAndHessianGradient) {
   const Quadratic loss;
   const std::vector<float> w = normal(Quadratic::kSize, 3);
-  const Method& method = method_by_name("grasp");
+  const auto& method = std::get<OneShot>(method_by_name("grasp").kind);
   ASSERT_NE(method.score_shifted, nullptr);
   const Index index = Index::full(Quadratic::kSize);
   std::vector<float> scores(w.size(), 0.0F);
@@ -165,8 +165,8 @@ TEST(Grasp, PrunesTheLargestProductsOfValueAndHessianGradient) {
 }
 
 TEST(Movement, KeepsWhatGradientsMoveAwayFromZero) {
-  const Method& method = method_by_name("movement");
-  ASSERT_EQ(method.arrays(), 1);
+  const auto& method = std::get<Learning>(method_by_name("movement").kind);
+  ASSERT_EQ(method.arrays, 1);
   constexpr size_t kSize = 40;
   std::vector<std::vector<float>> arrays{std::vector<float>(kSize, 0.0F)};
   std::vector<double> expected(kSize, 0.0);
@@ -177,10 +177,10 @@ TEST(Movement, KeepsWhatGradientsMoveAwayFromZero) {
     for (size_t i = 0; i < kSize; ++i) {
       expected[i] -= static_cast<double>(values[i]) * static_cast<double>(gradient[i]);
     }
-    method.learning->observe({.values = values, .gradient = gradient, .arrays = {arrays[0]}});
+    method.observe({.values = values, .gradient = gradient, .arrays = {arrays[0]}});
   }
   std::vector<float> scores(kSize);
-  method.learning->score(values, arrays, scores);
+  method.score(values, arrays, scores);
   const Index index = Index::full(kSize);
   Candidate candidate{.name = "w", .shape = Shape{8, 5}, .index = &index, .values = values};
   candidate.scores = scores;
@@ -192,7 +192,7 @@ TEST(Movement, KeepsWhatGradientsMoveAwayFromZero) {
 }
 
 TEST(Elsa, FollowsTheEquationsOfAdmm) {
-  const GradientLearning& learning = *method_by_name("elsa").learning;
+  const auto& learning = std::get<Learning>(method_by_name("elsa").kind);
   ASSERT_EQ(learning.arrays, 2);
   constexpr size_t kSize = 12;
   constexpr size_t kKeep = 5;
@@ -233,7 +233,7 @@ TEST(Elsa, FollowsTheEquationsOfAdmm) {
   }
 }
 
-TEST(GradientLearning, WindowsAndSchedules) {
+TEST(Learning, WindowsAndSchedules) {
   io::PruningConfig config{.method = "elsa", .sparsity = 0.9, .from_step = 10, .to_step = 50};
   EXPECT_EQ(learning_window_of(config).from_step, 10);
   EXPECT_EQ(learning_window_of(config).to_step, 50);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "src/kernels/kernels.h"
-#include "src/kernels/rules/wire/codecs.h"
 #include "tests/kernels/kernel_memory.h"
 
 namespace espalier::simt::blas {
@@ -43,8 +42,7 @@ struct Call {
   const void *a = nullptr, *b = nullptr, *c = nullptr;
   void *d = nullptr, *workspace = nullptr;
   size_t workspace_bytes = 0;
-  const float *alpha = nullptr, *beta = nullptr;  ///< in device memory, else null
-  float host_beta = 0;
+  float beta = 0;
 
   bool transposed(cublasLtMatmulDescAttributes_t what) const {
     return attribute<cublasOperation_t>(product, what) == CUBLAS_OP_T;
@@ -96,36 +94,6 @@ cublasStatus_t judge_epilogue(const Call& call) {
              : CUBLAS_STATUS_SUCCESS;
 }
 
-bool in_8_bits(const LayoutDescriptor& layout) {
-  return layout.type == CUDA_R_8F_E4M3 || layout.type == CUDA_R_8F_E5M2;
-}
-bool in_8_bits(const Call& call) { return in_8_bits(call.a_layout) || in_8_bits(call.b_layout); }
-
-const float* scale_of(const Call& call, cublasLtMatmulDescAttributes_t what) {
-  return attribute<const float*>(call.product, what);
-}
-
-cublasStatus_t judge_8_bits(const Call& call) {
-  const LayoutDescriptor& d = call.d_layout;
-  bool right = in_8_bits(call.a_layout) && in_8_bits(call.b_layout) && d.type != call.a_layout.type;
-  right = right && (call.a_layout.type == CUDA_R_8F_E4M3 || call.b_layout.type == CUDA_R_8F_E4M3);
-  right = right && call.transposed(CUBLASLT_MATMUL_DESC_TRANSA) &&
-          !call.transposed(CUBLASLT_MATMUL_DESC_TRANSB);
-  for (const LayoutDescriptor* layout : {&call.a_layout, &call.b_layout, &d}) {
-    const int64_t each = layout->type == CUDA_R_32F ? 4 : layout->type == CUDA_R_16BF ? 2 : 1;
-    right = right && layout->rows % 16 == 0 && layout->cols % 16 == 0 &&
-            layout->stride * each % 16 == 0;
-  }
-  right = right && call.product.compute == CUBLAS_COMPUTE_32F &&
-          attribute<int8_t>(call.product, CUBLASLT_MATMUL_DESC_FAST_ACCUM) == 0 &&
-          scale_of(call, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER) != nullptr &&
-          scale_of(call, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) != nullptr;
-  const bool extra = call.epilogue() == CUBLASLT_EPILOGUE_DEFAULT ||
-                     (call.epilogue() == CUBLASLT_EPILOGUE_BIAS && d.type == CUDA_R_16BF);
-  return right && extra && !simt::blas::refuses_8_bits ? judge_epilogue(call)
-                                                       : CUBLAS_STATUS_NOT_SUPPORTED;
-}
-
 cublasStatus_t judge(const Call& call) {
   const bool shapes = fits(call.a_layout) && fits(call.b_layout) && fits(call.d_layout) &&
                       call.cols_of_a() == call.rows_of_b() &&
@@ -133,9 +101,6 @@ cublasStatus_t judge(const Call& call) {
                       call.cols_of_b() == call.d_layout.cols;
   const bool types = call.a_layout.type == call.b_layout.type &&
                      (call.d_layout.type == call.a_layout.type || call.d_layout.type == CUDA_R_32F);
-  if (shapes && in_8_bits(call)) {
-    return judge_8_bits(call);
-  }
   return shapes && types ? judge_epilogue(call) : CUBLAS_STATUS_INVALID_VALUE;
 }
 
@@ -164,38 +129,9 @@ Tensor rows_of(const void* data, const LayoutDescriptor& layout) {
   return made;
 }
 
-/// Decodes codes of 8 bits.
-Tensor decoded(const void* data, const LayoutDescriptor& layout, std::vector<float>& numbers) {
-  const auto cols = static_cast<int64_t>(layout.rows);
-  const auto rows = static_cast<int64_t>(layout.cols);
-  std::vector<std::byte> wire(sizeof(float) + static_cast<size_t>(rows * cols));
-  const float one = 1;
-  std::memcpy(wire.data(), &one, sizeof one);
-  for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(wire.data() + sizeof one + row * cols,
-                static_cast<const std::byte*>(data) + row * layout.stride,
-                static_cast<size_t>(cols));
-  }
-  numbers.resize(static_cast<size_t>(rows * cols));
-  const Tensor made(numbers.data(), DType::fp32, {rows, cols});
-  Arena arena;
-  Stream stream(arena, 1);
-  kernels::computing_tables().back()->decode(
-      stream, {.wire = wire,
-               .y = made.reshaped({rows * cols}),
-               .format = {.code = layout.type == CUDA_R_8F_E4M3 ? kernels::WireCode::fp8_e4m3
-                                                                : kernels::WireCode::fp8_e5m2,
-                          .bits = 8}});
-  return made;
-}
-
-/// An operand as the library multiplies it: 8-bit codes decoded, TF32 rounded to a mantissa of 10
-/// bits, into `rounded`.
+/// An operand as the library multiplies it: TF32 rounded to a mantissa of 10 bits, into `rounded`.
 Tensor factor(const Call& call, const void* data, const LayoutDescriptor& layout,
               std::vector<float>& rounded) {
-  if (in_8_bits(layout)) {
-    return decoded(data, layout, rounded);
-  }
   Tensor rows = rows_of(data, layout);
   if (call.product.compute != CUBLAS_COMPUTE_32F_FAST_TF32 || layout.type != CUDA_R_32F) {
     return rows;
@@ -235,19 +171,7 @@ float gelu_slope(float x) {
   return 0.5F * (1 + t) + 0.5F * x * (1 - t * t) * root * (1 + 3 * 0.044715F * x * x);
 }
 
-/// The scalar factor of the product.
-float factor_of_product(const Call& call) {
-  float all = call.alpha != nullptr ? *call.alpha : 1;
-  if (in_8_bits(call)) {
-    all *= *scale_of(call, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER) *
-           *scale_of(call, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
-  }
-  return all;
-}
-
 void finish(const Call& call, const std::vector<float>& sums) {
-  const float beta = call.beta != nullptr ? *call.beta : call.host_beta;
-  const float of_product = factor_of_product(call);
   const cudaDataType_t type = call.d_layout.type;
   const cublasLtEpilogue_t epilogue = call.epilogue();
   const auto* bias = attribute<const void*>(call.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
@@ -259,8 +183,8 @@ void finish(const Call& call, const std::vector<float>& sums) {
   for (int64_t j = 0; j < cols; ++j) {
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t at = j * call.d_layout.stride + i;
-      float sum = of_product * sums[static_cast<size_t>(j * rows + i)];
-      sum += beta != 0 ? beta * load(call.c, type, at) : 0;
+      float sum = sums[static_cast<size_t>(j * rows + i)];
+      sum += call.beta != 0 ? call.beta * load(call.c, type, at) : 0;
       sum += epilogue == CUBLASLT_EPILOGUE_BIAS ? load(bias, type, i) : 0;
       if (epilogue == CUBLASLT_EPILOGUE_DGELU) {
         sum *= gelu_slope(load(input, type, j * input_stride + i));
@@ -376,25 +300,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
-  Call call{.product = *product,
-            .a_layout = *a_layout,
-            .b_layout = *b_layout,
-            .d_layout = *d_layout,
-            .a = a,
-            .b = b,
-            .c = c,
-            .d = d,
-            .workspace = workspace,
-            .workspace_bytes = workspace_bytes};
-  bool of_product = true;
-  if (attribute<cublasLtPointerMode_t>(*product, CUBLASLT_MATMUL_DESC_POINTER_MODE) ==
-      CUBLASLT_POINTER_MODE_DEVICE) {
-    call.alpha = static_cast<const float*>(alpha);
-    call.beta = static_cast<const float*>(beta);
-  } else {
-    call.host_beta = *static_cast<const float*>(beta);
-    of_product = *static_cast<const float*>(alpha) == 1;
-  }
+  const Call call{.product = *product,
+                  .a_layout = *a_layout,
+                  .b_layout = *b_layout,
+                  .d_layout = *d_layout,
+                  .a = a,
+                  .b = b,
+                  .c = c,
+                  .d = d,
+                  .workspace = workspace,
+                  .workspace_bytes = workspace_bytes,
+                  .beta = *static_cast<const float*>(beta)};
+  const bool unscaled = *static_cast<const float*>(alpha) == 1;
   const uint64_t* preference = algorithm->preference.attributes;
   const bool chosen_for = algorithm->epilogue == call.epilogue() &&
                           workspace_bytes >= preference[CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES] &&
@@ -404,17 +321,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                           aligned(d, preference[CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES]);
   const bool rounds_once = preference[CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK] ==
                            CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-  if (!chosen_for || !rounds_once || c_layout != d_layout || !of_product) {
+  if (!chosen_for || !rounds_once || c_layout != d_layout || !unscaled) {
     return CUBLAS_STATUS_INVALID_VALUE;
-  }
-  if (in_8_bits(call) && !(aligned(a, 16) && aligned(b, 16) && aligned(c, 16) && aligned(d, 16))) {
-    return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   const bool refused = call.epilogue() == CUBLASLT_EPILOGUE_BIAS && call.rows_of_b() == 1;
   const cublasStatus_t status = refused ? CUBLAS_STATUS_NOT_SUPPORTED : judge(call);
   if (status == CUBLAS_STATUS_SUCCESS) {
     handle->seconds += algorithm->seconds;
-    handle->in_8_bits += in_8_bits(call) ? 1 : 0;
     stream->enqueue([call] { run(call); });
   }
   return status;

@@ -4,6 +4,7 @@
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "parallel/reduction/registry.h"
+#include "pruning/plan.h"
 #include "pruning/registry.h"
 #include "src/core/rng.h"
 #include "src/model/layers/norm.h"
@@ -13,6 +14,7 @@
 #include "src/optim/registry.h"
 #include "tests/support/codec_samples.h"
 #include "tests/support/draw.h"
+#include "tests/support/method_kinds.h"
 
 namespace espalier::simulation {
 namespace {
@@ -107,7 +109,6 @@ void draw_training(Draw& draw, io::Config& config) {
   train.gradient_dtype = draw.of<const char*>({"auto", "auto", "fp32"});
   train.master_copy = train.dtype == "fp32" || !draw.once_in(4);
   train.loss_scale = train.dtype == "fp16" ? draw.of<double>({0, 1024}) : 0;
-  train.fp8 = train.dtype != "fp16" && draw.once_in(8);
   train.recompute = draw.of<const char*>({"none", "none", "selective", "full"});
   train.eval_every = draw.of<int64_t>({0, 3});
   train.eval_batches = 1;
@@ -124,7 +125,7 @@ void draw_pruning(Draw& draw, io::Config& config) {
   auto& pruning = config.pruning;
   if (!draw.once_in(4)) {
     pruning.method = one_of(draw, pruning::methods(), [](const pruning::Method& method) {
-      return method.run != nullptr && !method.waits;
+      return method.run != nullptr && !testing::waits(method);
     });
   }
   pruning.sparsity = draw.of<double>({0.3, 0.75});
@@ -134,19 +135,17 @@ void draw_pruning(Draw& draw, io::Config& config) {
   pruning.every = draw.of<int64_t>({1, 2});
   pruning.score_batches = 2;
   pruning.block = 4;
-  pruning.rounds = 3;
   const pruning::Method& method = pruning::method_of(pruning);
-  if (method.learning != nullptr) {
+  if (testing::learns(method)) {
     pruning.at_step = std::max<int64_t>(pruning.at_step, 1);
   }
-  if (method.score_shifted != nullptr) {
+  if (testing::needs_fp32(method)) {
     config.train.dtype = "fp32";
     config.train.gradient_dtype = "auto";
     config.train.master_copy = true;
     config.train.loss_scale = 0;
-    config.train.fp8 = false;
   }
-  if (method.moving()) {
+  if (testing::moves(method)) {
     pruning.to_step = 4;
     pruning.from_step = draw.of<int64_t>({0, 1});
     pruning.at_step = -1;
@@ -156,7 +155,7 @@ void draw_pruning(Draw& draw, io::Config& config) {
     pruning.to_step = 4;
   }
   auto& sparse = config.sparse;
-  const bool blocks = pruning::masks_are_blocks(pruning);
+  const bool blocks = pruning::shape_of(pruning).height > 0;
   sparse.storage.fallback =
       blocks && draw.once_in(2) ? "block" : draw.of<const char*>({"dense", "expanded", "sparse"});
   sparse.index.fallback = draw.of<const char*>({"auto", "int32", "bitmap", "golomb"});
@@ -176,23 +175,18 @@ void draw_codecs(Draw& draw, io::Config& config) {
   parallel.codec_min_size = draw.of<int64_t>({1, 64});
   parallel.rounding = draw.of<const char*>({"nearest", "stochastic"});
   if (draw.once_in(2)) {
-    const bool matrices_or_chosen = draw.once_in(3);
-    parallel.codec.fallback = !matrices_or_chosen ? any_lossy()
-                              : draw.once_in(2)   ? "powersgd:2"
-                                                  : "adaptive";
+    parallel.codec.fallback = draw.once_in(6) ? "adaptive" : any_lossy();
     if (draw.once_in(4)) {
       parallel.codec.patterns = {{"*.weight", any_lossy()}};
     }
     parallel.codec_every = 3;
-    parallel.powersgd_warmup = 2;
     parallel.error_feedback = draw.once_in(2);
   }
   if (parallel.zero == 1 && config.train.master_copy && draw.once_in(2)) {
     parallel.value_codec.fallback = any_lossy();
   }
-  const bool keeps_errors = parallel.error_feedback || parallel.codec.fallback == "powersgd:2";
   const bool asynchronous = !parallel::schedule_entry(parallel.schedule).synchronous;
-  if (config.train.dtype == "fp16" && (keeps_errors || asynchronous)) {
+  if (config.train.dtype == "fp16" && (parallel.error_feedback || asynchronous)) {
     config.train.loss_scale = 1024;
   }
 }
@@ -312,7 +306,7 @@ Case draw_case(uint64_t number, const testing::TempDir& dir) {
   draw_training(draw, config);
   draw_pruning(draw, config);
   run.ranks = draw_ranks(draw, config);
-  if (pruning::method_of(config.pruning).learning != nullptr &&
+  if (testing::learns(pruning::method_of(config.pruning)) &&
       !parallel::schedule_entry(config.parallel.schedule).synchronous) {
     config.pruning.method = "magnitude";
   }

@@ -168,21 +168,19 @@ RunResults results_of(const Case& run) {
   const std::filesystem::path folder = std::filesystem::path(run.config.run.out) / "checkpoints";
   const io::CheckpointReader reader(folder / io::checkpoint_name(run.config.train.steps));
   std::vector<float> values;
-  const auto digest = [&](const Shape& shape, const auto& read) {
-    values.resize(static_cast<size_t>(shape.count()));
-    read(Tensor(values.data(), DType::fp32, shape));
+  const auto digest = [&](int64_t count, const auto& read) {
+    values.resize(static_cast<size_t>(count));
+    read(Tensor(values.data(), DType::fp32, Shape{count}));
     return XXH64(values.data(), values.size() * sizeof(float), 0);
   };
   for (const std::string& name : reader.names()) {
     const io::StoredParameter info = reader.info(name);
-    results.arrays[name] =
-        digest(Shape{info.nnz}, [&](const Tensor& out) { reader.values(name, out); });
+    results.arrays[name] = digest(info.nnz, [&](const Tensor& out) { reader.values(name, out); });
     const std::vector<uint8_t> index = reader.index(name);
     results.arrays[name + " index " + info.encoding] = XXH64(index.data(), index.size(), 0);
     for (const std::string& kind : info.optimizer) {
       results.arrays[name + " " + kind] =
-          digest(reader.optimizer_shape(name, kind),
-                 [&](const Tensor& out) { reader.optimizer(name, kind, out); });
+          digest(info.nnz, [&](const Tensor& out) { reader.optimizer(name, kind, out); });
     }
   }
   for (const nlohmann::json& line : testing::metrics_without_times(run.config)) {

@@ -24,12 +24,10 @@ inline void take_family(io::ModelConfig& model, const std::string& family) {
   model.full_every = family == "gemma3" ? 2 : 0;
 }
 
-/// Sets "fp32", "bf16", or "fp8": 8-bit products of a network in bf16. A second word is a family.
+/// Sets the type, such as "bf16". A second word is a family.
 inline void take_type(io::Config& config, const std::string& words) {
   const size_t space = words.find(' ');
-  const std::string name = words.substr(0, space);
-  config.train.fp8 = name == "fp8";
-  config.train.dtype = config.train.fp8 ? "bf16" : name;
+  config.train.dtype = words.substr(0, space);
   if (space != std::string::npos) {
     take_family(config.model, words.substr(space + 1));
   }

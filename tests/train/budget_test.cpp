@@ -11,6 +11,7 @@
 #include "src/train/memory/planner.h"
 #include "src/train/memory/storage_choice.h"
 #include "tests/support/failure.h"
+#include "tests/support/method_kinds.h"
 #include "tests/support/support.h"
 #include "tests/support/ways.h"
 
@@ -31,7 +32,7 @@ io::Config small_config(const TempDir& dir, const std::string& method) {
   made.pruning.sparsity = 0.75;
   made.pruning.scope = "layer";
   made.pruning.block = 8;
-  if (pruning::method_of(made.pruning).moving()) {
+  if (testing::moves(pruning::method_of(made.pruning))) {
     made.pruning.to_step = 2;  // 100 steps between two moves: none
   }
   made.sparse.storage.fallback = "sparse";
@@ -160,10 +161,8 @@ TEST(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
   }
   io::Config rounded = small_config(dir, "random");
   rounded.train.dtype = "bf16";
-  rounded.train.fp8 = true;
   rounded.sparse.storage.fallback = "expanded";
   expect_planned(rounded);
-  rounded.train.fp8 = false;
   rounded.train.master_copy = false;  // updates round, too
   expect_planned(rounded);
   io::Config gradual = small_config(dir, "magnitude");
@@ -174,23 +173,23 @@ TEST(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
   expect_planned(gradual);
   for (const pruning::Method* method : pruning::methods()) {
     io::Config made = small_config(dir, std::string(method->name));
-    if (method->moving()) {
+    if (testing::moves(*method)) {
       made.train.steps = 8;
       made.pruning.to_step = 7;
       made.pruning.every = 2;
     }
-    if (method->learning != nullptr) {
+    if (testing::learns(*method)) {
       made.train.steps = 4;
       made.pruning.at_step = 2;
     }
-    if (method->waits) {
+    if (testing::waits(*method)) {
       made.train.steps = 8;
       made.pruning.to_step = 7;
       made.pruning.every = 1;
       made.pruning.distance = 0;
     }
-    if (method->needs_gradients || method->moving() || method->learning != nullptr ||
-        method->waits) {
+    if (testing::scores(*method) || testing::moves(*method) || testing::learns(*method) ||
+        testing::waits(*method)) {
       expect_planned(made);
     }
   }
@@ -272,8 +271,7 @@ TEST_P(StartsPruned, IsTheSameForAnyNumberOfThreads) {
 std::vector<std::string> first_methods() {
   std::vector<std::string> found;
   for (const pruning::Method* method : pruning::methods()) {
-    if (method->name != "none" && method->run != nullptr && !method->has_scores() &&
-        !method->needs_paths && !method->waits) {
+    if (testing::prunes(*method) && !pruning::reads_scores(*method) && !testing::waits(*method)) {
       found.emplace_back(method->name);
     }
   }

@@ -72,8 +72,7 @@ void expect_the_same_file(const io::Config& config, int ranks, const TempDir& di
     options.on_step = [&](const train::StepReport& report) {
       if (report.step == 6) {
         const train::RunProgress progress{.step = 6, .config = config};
-        train::SaveOptions saving{.owners = trainer->plan().owners,
-                                  .low_rank = &trainer->data_parallel().low_rank()};
+        train::SaveOptions saving{.owners = trainer->plan().owners};
         train::save(now, trainer->stage().store(), progress, comm, saving);
         saving.copies = true;  // a rank that does not see the file copies nothing
         DiskOfRankZero::t_other_machine = comm.rank() > 0;
@@ -104,11 +103,6 @@ void with_error_feedback(io::Config& config) {
   config.parallel.codec.fallback = "maxmin:4";
   config.parallel.error_feedback = true;
 }
-void with_powersgd(io::Config& config) {
-  config.parallel.codec.fallback = "powersgd:2";
-  config.parallel.powersgd_warmup = 2;
-  config.parallel.codec_min_size = 1;
-}
 
 TEST(CheckpointBackground, TheFileHasTheSameBits) {
   for (const auto& [name, apply, ranks] :
@@ -119,8 +113,7 @@ TEST(CheckpointBackground, TheFileHasTheSameBits) {
            {"zero, bf16", with_zero_in_bf16, 3},
            {"pipeline", in_replicas_of_two_stages, 2},
            {"two pipelines", in_replicas_of_two_stages, 4},
-           {"error feedback", with_error_feedback, 2},
-           {"powersgd", with_powersgd, 2}}) {
+           {"error feedback", with_error_feedback, 2}}) {
     SCOPED_TRACE(name);
     const TempDir dir;
     io::Config config = config_for(dir);

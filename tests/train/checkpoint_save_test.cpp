@@ -200,16 +200,6 @@ TEST(CheckpointSave, EachArrayMustBeFinite) {
          const sparse::Store& store = trainer.stage().store();
          store.part(store.feedback(), parameter).span<float>().back() = kNan;
        }},
-      {"lowrank",
-       [](io::Config& config) {
-         config.parallel.codec.fallback = "powersgd:2";
-         config.parallel.powersgd_warmup = 0;
-         config.parallel.codec_min_size = 1;
-       },
-       [](train::Trainer& trainer, const sparse::Parameter& parameter) {
-         const parallel::LowRank& low_rank = trainer.data_parallel().low_rank();
-         low_rank.factor(*low_rank.find(parameter.offset)).span<float>().front() = kNan;
-       }},
   };
   for (const Array& array : arrays) {
     for (const bool copies : {true, false}) {
@@ -231,10 +221,7 @@ TEST(CheckpointSave, EachArrayMustBeFinite) {
         const auto save = [&](int64_t step) {
           train::Background background(copies);
           train::CheckpointSave(file, store, {.step = step, .config = config}, comm,
-                                {.owners = trainer.plan().owners,
-                                 .low_rank = &trainer.data_parallel().low_rank(),
-                                 .copies = copies},
-                                background)
+                                {.owners = trainer.plan().owners, .copies = copies}, background)
               .finish();
         };
         save(1);

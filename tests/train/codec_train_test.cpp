@@ -70,7 +70,7 @@ TEST(CodedRuns, EightBitsLearnAsWellAsAll) {
 TEST(CodedRuns, OneRankSendsNothingAndChangesNothing) {
   const TempDir dir;
   const Outcome plain = run(tiny_config(dir), 1);
-  for (const std::string codec : {"sign", "powersgd:2"}) {
+  for (const std::string codec : {"sign", "maxmin:4"}) {
     EXPECT_EQ(run(coded(dir, codec), 1), plain) << codec;
   }
 }
@@ -180,7 +180,7 @@ TEST(CodedRuns, DifferentSettingsFailBeforeAnythingIsSent) {
 TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
   const TempDir dir;
   for (const std::string codec :
-       {"fp32", "maxmin:4", "topk:0.5", "adaptive", "fastest", "adaprec", "powersgd"}) {
+       {"fp32", "maxmin:4", "topk:0.5", "adaptive", "fastest", "adaprec"}) {
     for (const std::string reduction : {"sra", "ring", "all-to-all", "hierarchical", "auto"}) {
       SCOPED_TRACE(codec + " " + reduction);
       io::Config config = coded(dir, codec);
@@ -518,7 +518,7 @@ TEST(CodedRuns, NormsBiasesAndSmallParametersAreSentUncompressed) {
 /// The message is the sum of gradient and kept error: a NaN in either, as from broken data or
 /// memory.
 TEST(CodedRuns, ANonFiniteGradientStopsTheRunNamingTheParameter) {
-  for (const std::string codec : {"maxmin:4", "sign", "fp8-e4m3", "topk:0.1", "powersgd:2"}) {
+  for (const std::string codec : {"maxmin:4", "sign", "fp8-e4m3", "topk:0.1"}) {
     const TempDir dir;
     io::Config config = coded(dir, codec);
     config.parallel.error_feedback = true;

@@ -105,7 +105,7 @@ const ProblemShape kProblem{.classes = 64, .features = 16, .rows = 16};
 
 TEST(Layout, PartsCoverTheNetworkWithTheTapesOfTheSchedule) {
   for (const std::string schedule :
-       {"1f1b", "gpipe", "interleaved", "zb-h2", "zb-v", "dualpipe-v", "message-driven"}) {
+       {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe-v", "message-driven"}) {
     io::Config config = gpt(8);
     config.parallel.pipeline = 3;
     config.parallel.schedule = schedule;

@@ -171,8 +171,6 @@ TEST(LossScaleRuns, ErrorFeedbackAndAsyncNeedAFixedScale) {
   };
   EXPECT_TRUE(names(failure([](io::Config& c) { c.parallel.error_feedback = true; }),
                     "parallel.error_feedback"));
-  EXPECT_TRUE(names(failure([](io::Config& c) { c.parallel.codec.fallback = "powersgd:4"; }),
-                    "codec powersgd"));
   EXPECT_TRUE(names(failure([](io::Config& c) {
                       c.parallel.pipeline = 2;
                       c.parallel.schedule = "async";

@@ -6,6 +6,8 @@
 
 #include "pruning/drop_grow.h"
 #include "pruning/registry.h"
+#include "pruning/schedule.h"
+#include "tests/support/method_kinds.h"
 #include "tests/support/support.h"
 
 namespace espalier::mask_change_test {
@@ -29,8 +31,8 @@ io::Config changing(const TempDir& dir, const std::string& way) {
     config.pruning.from_step = 2;
   } else if (way.ends_with(" later")) {
     config.pruning.at_step = 3;
-    config.pruning.to_step = pruning::method_of(config.pruning).moving() ? 11 : -1;
-  } else if (!pruning::method_of(config.pruning).moving()) {
+    config.pruning.to_step = testing::moves(pruning::method_of(config.pruning)) ? 11 : -1;
+  } else if (!testing::moves(pruning::method_of(config.pruning))) {
     config.pruning.to_step = -1;
   }
   return config;
@@ -41,11 +43,11 @@ std::vector<std::string> ways() {
   std::vector<std::string> all{"magnitude gradually"};
   for (const pruning::Method* method : pruning::methods()) {
     const std::string name(method->name);
-    if (method->moving()) {
+    if (testing::moves(*method)) {
       all.insert(all.end(), {name, name + " later", name + " gradually"});
-    } else if (method->learning != nullptr) {
+    } else if (testing::learns(*method)) {
       all.insert(all.end(), {name + " later", name + " gradually"});
-    } else if (method->score != nullptr || method->needs_paths) {
+    } else if (testing::scores(*method)) {
       all.push_back(name);
     }
   }
@@ -180,7 +182,7 @@ void expect_state_carried(Trained& run, const io::Config& config, int64_t step) 
     }
   }
   EXPECT_EQ(change.grown, grown);
-  EXPECT_EQ(grown > 0, pruning::method_of(config.pruning).moving());
+  EXPECT_EQ(grown > 0, testing::moves(pruning::method_of(config.pruning)));
   EXPECT_NEAR(pruner.sparsity().sparsity(), pruner.target(step), 1e-4);
 }
 
@@ -210,11 +212,12 @@ void expect_rigl(Trained& run, const io::Config& config, int64_t step) {
     mask = pruning::drop_to(
         {.name = name, .shape = parameter.spec.shape, .index = &parameter.index, .values = values},
         parameter.kept() - count);
-    pruning::method_by_name("rigl").grow({.name = name,
-                                          .count = count,
-                                          .columns = parameter.spec.shape.cols(),
-                                          .gradient = gradient},
-                                         mask);
+    std::get<pruning::Moving>(pruning::method_by_name("rigl").kind)
+        .grow({.name = name,
+               .count = count,
+               .columns = parameter.spec.shape.cols(),
+               .gradient = gradient},
+              mask);
   }
   train::Pruner(config, store).change(step, run.comm, [&](const train::PassSamples&) {
     run.pass();

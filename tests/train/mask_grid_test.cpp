@@ -9,6 +9,7 @@
 #include "src/train/masks/sample_gradients.h"
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"
+#include "tests/support/method_kinds.h"
 #include "tests/support/ways.h"
 
 namespace espalier::mask_grid_test {
@@ -36,7 +37,7 @@ io::Config config_for(const TempDir& dir, const std::string& way) {
   config.pruning.sparsity = 0.8;
   config.optimizer.lr = config.optimizer.min_lr = 1e-30;
   config.train.steps = 4;
-  if (pruning::method_of(config.pruning).moving()) {
+  if (testing::moves(pruning::method_of(config.pruning))) {
     config.pruning.every = 2;
     config.pruning.to_step = 4;
   }
@@ -110,8 +111,7 @@ std::string pruned_file(const TempDir& dir) {
 std::vector<std::string> methods_of_runs() {
   std::vector<std::string> names;
   for (const pruning::Method* method : pruning::methods()) {
-    if (method->name != "none" && method->shape == nullptr && !method->from_file() &&
-        !method->reads_inputs()) {
+    if (testing::prunes(*method) && method->shape == nullptr) {
       names.emplace_back(method->name);
     }
   }
@@ -131,12 +131,12 @@ TEST_P(FromPrunedStart, MasksOfTheSparsityAreTheFirstMasks) {
   config.pruning.method = GetParam();
   config.pruning.sparsity = 0.8;
   const pruning::Method& method = pruning::method_of(config.pruning);
-  config.pruning.at_step = method.learning != nullptr ? 6 : -1;
-  if (method.waits) {
+  config.pruning.at_step = testing::learns(method) ? 6 : -1;
+  if (testing::waits(method)) {
     config.pruning.to_step = 6;
     config.pruning.every = 1;
   }
-  if (method.moving()) {
+  if (testing::moves(method)) {
     config.pruning.drop_fraction = 0;
   }
   for (const char* scope : {"global", "layer"}) {

@@ -7,6 +7,7 @@
 #include "pruning/registry.h"
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"
+#include "tests/support/method_kinds.h"
 #include "tests/support/ways.h"
 
 namespace espalier::pipeline_test {
@@ -124,9 +125,10 @@ TEST(Pipeline, PruningSeesAllStages) {
   const TempDir dir;
   for (const pruning::Method* entry : pruning::methods()) {
     const std::string method(entry->name);
-    for (const bool early :
-         entry->run == nullptr || entry->waits ? std::vector<bool>() : std::vector{true, false}) {
-      if (early && entry->learning != nullptr) {
+    for (const bool early : entry->run == nullptr || testing::waits(*entry)
+                                ? std::vector<bool>()
+                                : std::vector{true, false}) {
+      if (early && testing::learns(*entry)) {
         continue;  // has nothing to learn from
       }
       io::Config config = config_for(dir);
@@ -135,7 +137,7 @@ TEST(Pipeline, PruningSeesAllStages) {
       config.pruning.block = 4;
       config.pruning.at_step = early ? 0 : 3;
       config.pruning.exclude = {"blocks.0.attention.qkv.weight"};  // of one stage alone
-      if (pruning::method_of(config.pruning).moving()) {
+      if (testing::moves(pruning::method_of(config.pruning))) {
         config.pruning.to_step = 10;
       }
       config.pruning.every = 2;
@@ -350,7 +352,7 @@ TEST(Pipeline, AutomaticStagesAreAsFewAsFitTheBudget) {
 TEST(Pipeline, NoRankNeedsMoreThanWasPlanned) {
   const TempDir dir;
   for (const std::string schedule :
-       {"1f1b", "gpipe", "interleaved", "zb-h2", "zb-v", "message-driven"}) {
+       {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "message-driven"}) {
     for (const bool tied : {false, true}) {
       io::Config config = over(config_for(dir), schedule, 2);
       config.model.tie_embeddings = tied;

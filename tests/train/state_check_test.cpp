@@ -137,23 +137,6 @@ TEST(StateCheck, NamesAFlippedBitOfEachArray) {
   }
 }
 
-TEST(StateCheck, NamesAFlippedBitOfAFactor) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.parallel.check_every = 0;
-  config.parallel.codec.fallback = "powersgd:2";
-  config.parallel.codec_min_size = 0;
-  config.parallel.powersgd_warmup = 0;
-  const Failure failure = failure_of_run(config, 2, 5, [](train::Trainer& trainer) {
-    const parallel::LowRank& low_rank = trainer.data_parallel().low_rank();
-    ASSERT_FALSE(low_rank.matrices().empty());
-    flip(low_rank.factor(low_rank.matrices().back()));
-  });
-  EXPECT_TRUE(failure.retryable());
-  EXPECT_THAT(failure.what(),
-              HasSubstr("(powersgd factor) changed on rank 1 between steps 5 and 6"));
-}
-
 /// The last checkpoint of a run, too, is written only from verified state.
 TEST(StateCheck, NoCheckpointHoldsAFlippedBit) {
   const TempDir dir;

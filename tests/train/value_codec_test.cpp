@@ -255,7 +255,7 @@ TEST(CodedValues, NeedsASharedOptimizerAndACodecOfValues) {
                                HasSubstr("set parallel.zero = 1")));
   EXPECT_THAT(refused("[parallel]\nvalue_codec = {default = \"fp32\", \"head.*\" = \"bf16\"}\n"),
               HasSubstr("set parallel.zero = 1"));
-  for (const std::string codec : {"powersgd:4", "adaptive", "fastest", "adaprec", "linear9"}) {
+  for (const std::string codec : {"adaptive", "fastest", "adaprec", "linear9"}) {
     EXPECT_THAT(refused("[parallel]\nzero = 1\nvalue_codec = \"" + codec + "\"\n"),
                 HasSubstr("parallel.value_codec"))
         << codec;

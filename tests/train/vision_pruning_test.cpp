@@ -4,11 +4,13 @@
 
 #include <cmath>
 
+#include "pruning/plan.h"
 #include "pruning/registry.h"
 #include "src/core/rng.h"
 #include "src/model/networks/registry.h"
 #include "src/train/run/calibration.h"
 #include "tests/support/image_files.h"
+#include "tests/support/method_kinds.h"
 #include "tests/support/support.h"
 #include "tests/support/ways.h"
 
@@ -88,98 +90,6 @@ struct Network {
 
 using Vector = std::vector<double>;
 
-/// |w| of each matrix, and the flow through a network of kBlocks, written out.
-struct FlowModel {
-  std::map<std::string, Vector> a;
-
-  /// The flow through a matrix whose columns read `x` again and again.
-  Vector apply(const std::string& name, const Vector& x, size_t outputs) const {
-    const Vector& matrix = a.at(name + ".weight");
-    const size_t columns = matrix.size() / outputs;
-    Vector y(outputs, 0.0);
-    for (size_t i = 0; i < matrix.size(); ++i) {
-      y[i / columns] += matrix[i] * x[i % columns % x.size()];
-    }
-    return y;
-  }
-  Vector two_groups(const std::string& name, const Vector& x, size_t outputs) const {
-    const auto half = x.begin() + std::ssize(x) / 2;
-    Vector y = apply(name + ".0", {x.begin(), half}, outputs / 2);
-    const Vector more = apply(name + ".1", {half, x.end()}, outputs / 2);
-    y.insert(y.end(), more.begin(), more.end());
-    return y;
-  }
-  static Vector sum(Vector x, const Vector& y) {
-    EXPECT_EQ(x.size(), y.size());
-    std::ranges::transform(x, y, x.begin(), std::plus());
-    return x;
-  }
-  double flow() const {
-    Vector x = two_groups("0.conv", Vector(kChannels, 1), 4);
-    x = sum(apply("2.basic.2", apply("2.basic.1", x, 6), 6), apply("2.basic.shortcut", x, 6));
-    x = sum(apply("3.basic.2", apply("3.basic.1", x, 6), 6), x);
-    const Vector inner = two_groups("4.bottleneck.2", apply("4.bottleneck.1", x, 2), 2);
-    x = sum(apply("4.bottleneck.3", inner, 8), apply("4.bottleneck.shortcut", x, 8));
-    x = sum(apply("5.wide.conv2", apply("5.wide.conv1", x, 8), 8), x);
-    x = sum(apply("6.wide.conv2", apply("6.wide.conv1", x, 6), 6), apply("6.wide.shortcut", x, 6));
-    x = apply("8.linear", x, 12);
-    double total = 0;
-    for (const double some : x) {
-      total += some;
-    }
-    return total;
-  }
-};
-
-/// One round: the flow is linear in each element, so |w| dR/d|w| = R - R without the element.
-TEST(VisionPruning, SynflowScoresAreTheFlowThroughAnElement) {
-  const TempDir dir;
-  const io::Config config = config_of(dir, kBlocks);
-  FlowModel model;
-  Network network(config);
-  std::vector<std::string> names;
-  for (size_t p = 0; p < network.prunable.size(); ++p) {
-    const sparse::Parameter& parameter = network.store.parameters()[p];
-    if (network.prunable[p]) {
-      names.push_back(parameter.spec.name);
-      for (const float value : network.store.values(parameter)) {
-        model.a[names.back()].push_back(std::abs(static_cast<double>(value)));
-      }
-    }
-  }
-  const double whole = model.flow();
-  std::map<std::string, Vector> scores;
-  Vector sorted;
-  for (const std::string& name : names) {
-    for (double& element : model.a[name]) {
-      const double kept = std::exchange(element, 0.0);
-      scores[name].push_back(whole - model.flow());
-      sorted.push_back(scores[name].back());
-      element = kept;
-    }
-  }
-  std::ranges::sort(sorted, std::greater<>());
-  for (const double sparsity : {0.2, 0.5, 0.9}) {
-    const pruning::Result result = train::compute_masks(
-        network.store, network.prunable, {.method = "synflow", .sparsity = sparsity, .rounds = 1});
-    const int64_t keep = pruning::kept_count(std::ssize(sorted), sparsity);
-    const double limit = sorted[static_cast<size_t>(keep) - 1];
-    int64_t kept = 0;
-    for (size_t p = 0; p < network.prunable.size(); ++p) {
-      const std::string& name = network.store.parameters()[p].spec.name;
-      const sparse::Mask& mask = result.masks[p];
-      kept += network.prunable[p] ? mask.kept() : 0;
-      for (int64_t at = 0; network.prunable[p] && at < mask.size(); ++at) {
-        const double score = scores.at(name)[static_cast<size_t>(at)];
-        if (std::abs(score - limit) > 1e-5 * limit) {
-          ASSERT_EQ(mask[at], score > limit) << name << " " << at << " at " << sparsity;
-        }
-      }
-    }
-    EXPECT_EQ(kept, keep);
-  }
-}
-
 /// A convolution in double. Images are [pixels, channels], one after the other.
 struct Plain {
   int64_t edge = 1, in = 1, out = 1, extent = 1, stride = 1, groups = 1;
@@ -213,7 +123,8 @@ std::map<std::string, sparse::Mask> pruned_plainly(Network& network,
                                                    const pruning::Settings& settings, Vector x,
                                                    std::map<std::string, Vector>& values) {
   const bool products =
-      pruning::method_by_name(settings.method).inputs == pruning::InputStatistic::products;
+      std::get<pruning::Calibrated>(pruning::method_by_name(settings.method).kind).inputs ==
+      pruning::InputStatistic::products;
   std::map<std::string, sparse::Mask> masks;
   for (size_t l = 0; l < layers.size(); ++l) {
     const Plain& layer = layers[l];
@@ -365,11 +276,11 @@ std::vector<std::string> ways() {
   std::vector<std::string> all{"magnitude gradually"};
   for (const pruning::Method* method : pruning::methods()) {
     const std::string name(method->name);
-    if (method->from_file() || method->reads_inputs() || name == "none") {
+    if (!testing::prunes(*method)) {
       continue;
     }
     all.push_back(name);
-    if (method->moving()) {
+    if (testing::moves(*method)) {
       all.push_back(name + " gradually");
     }
   }
@@ -387,20 +298,19 @@ class VisionPruningWays : public ::testing::TestWithParam<std::string> {
     config.pruning.method = method().name;
     config.pruning.sparsity = 0.7;
     config.pruning.block = 4;
-    config.pruning.rounds = 10;
     if (GetParam().ends_with(" gradually")) {
       config.pruning.from_step = 2;
       config.pruning.to_step = 11;
       config.pruning.every = 3;
-    } else if (method().moving()) {
+    } else if (testing::moves(method())) {
       config.pruning.to_step = 11;
       config.pruning.every = 3;
-    } else if (method().waits) {
+    } else if (testing::waits(method())) {
       config.pruning.to_step = 9;
       config.pruning.every = 1;
-    } else if (method().learning != nullptr) {
+    } else if (testing::learns(method())) {
       config.pruning.at_step = 5;
-    } else if (method().score == nullptr) {
+    } else if (!testing::scores(method())) {
       config.pruning.at_step = 3;
     }
     return config;
@@ -416,7 +326,7 @@ TEST_P(VisionPruningWays, EveryStorageTrains) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     io::Config config = pruned(kBlocks);
     take_type(config, dtype);
-    if (method().score_shifted != nullptr && dtype != "fp32") {
+    if (testing::needs_fp32(method()) && dtype != "fp32") {
       continue;  // refused
     }
     const Outcome dense = run(config);
@@ -425,7 +335,7 @@ TEST_P(VisionPruningWays, EveryStorageTrains) {
     config.sparse.storage.fallback = "expanded";
     EXPECT_EQ(run(config), dense) << dtype;
     std::vector<std::string> others{"sparse"};
-    if (pruning::masks_are_blocks(config.pruning)) {
+    if (pruning::shape_of(config.pruning).height > 0) {
       others.emplace_back("block");
     }
     for (const std::string& storage : others) {
@@ -445,7 +355,7 @@ TEST_P(VisionPruningWays, StagesChangeNoBit) {
   config.train.micro_batch = 3;
   const Outcome whole = run(config);
   config.parallel.pipeline = 2;
-  for (const std::string schedule : {"1f1b", "zero-bubble"}) {
+  for (const std::string schedule : {"1f1b", "zb-h1"}) {
     config.parallel.schedule = schedule;
     const Outcome outcome = run(config, 2);
     EXPECT_EQ(outcome.losses, whole.losses) << schedule;
@@ -459,11 +369,11 @@ TEST_P(VisionPruningWays, RanksMatchOneRank) {
   io::Config config = pruned(kPlain);
   const Outcome one = run(config);
   const Outcome two = run(config, 2);
-  if (method().score_shifted == nullptr) {  // a difference of gradients has fewer digits
+  if (!testing::needs_fp32(method())) {  // a difference of gradients has fewer digits
     EXPECT_EQ(two.positions, one.positions);
   }
   for (size_t i = 0; i < one.losses.size(); ++i) {
-    EXPECT_NEAR(two.losses[i], one.losses[i], method().score_shifted == nullptr ? 1e-5 : 1e-2);
+    EXPECT_NEAR(two.losses[i], one.losses[i], !testing::needs_fp32(method()) ? 1e-5 : 1e-2);
   }
 }
 

@@ -86,7 +86,7 @@ TEST_P(VisionRuns, LearnsAndEvaluatesWithMovingAverages) {
 TEST_P(VisionRuns, StagesChangeNoBit) {
   const Outcome whole = run(config_);
   config_.parallel.pipeline = 2;
-  for (const std::string schedule : {"gpipe", "1f1b", "zero-bubble"}) {
+  for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
     config_.parallel.schedule = schedule;
     EXPECT_EQ(run(config_, 2).losses, whole.losses) << schedule;
   }
@@ -132,7 +132,7 @@ TEST_P(TransformerRuns, Learn) {
 TEST_P(TransformerRuns, StagesChangeNoBit) {
   const Outcome whole = run(config_);
   config_.parallel.pipeline = 2;
-  for (const std::string schedule : {"gpipe", "1f1b", "zero-bubble"}) {
+  for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
     config_.parallel.schedule = schedule;
     EXPECT_EQ(run(config_, 2).losses, whole.losses) << schedule;
   }

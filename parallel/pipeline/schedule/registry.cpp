@@ -4,13 +4,15 @@
 
 namespace espalier::parallel {
 
-extern const ScheduleEntry kGpipe, kOneForwardOneBackward, kInterleaved, kZeroBubble, kZeroBubbleH1,
-    kZeroBubbleH2, kZeroBubbleV, kDualPipeV, kVHalf, kVMin, kAsynchronous, kMessageDriven;
+extern const ScheduleEntry kGpipe, kOneForwardOneBackward, kInterleaved, kZeroBubble, kZeroBubbleV,
+    kDualPipeV, kVHalf, kVMin, kAsynchronous, kMessageDriven;
 
 Registry<ScheduleEntry> schedules() {
   static constexpr std::array kSchedules{
-      &kGpipe,        &kOneForwardOneBackward, &kInterleaved, &kZeroBubble, &kZeroBubbleH1,
-      &kZeroBubbleH2, &kZeroBubbleV,           &kDualPipeV,   &kVHalf,      &kVMin,
+      &kGpipe,        &kOneForwardOneBackward,
+      &kInterleaved,  &kZeroBubble,
+      &kZeroBubbleV,  &kDualPipeV,
+      &kVHalf,        &kVMin,
       &kAsynchronous, &kMessageDriven,
   };
   return kSchedules;

@@ -12,7 +12,7 @@ namespace espalier::parallel {
 class DeviceBuckets {
  public:
   /// `overlap` = false: `finish` enqueues everything.
-  DeviceBuckets(NcclLink& link, DeviceSum& reduction, bool overlap, const BucketText& text)
+  DeviceBuckets(NcclLink& link, DeviceReduction& reduction, bool overlap, const BucketText& text)
       : link_(link), reduction_(reduction), overlap_(overlap), text_(text) {}
 
   /// The previous step must be finished.
@@ -26,7 +26,7 @@ class DeviceBuckets {
   void run(size_t bucket);
 
   NcclLink& link_;
-  DeviceSum& reduction_;
+  DeviceReduction& reduction_;
   bool overlap_;
   BucketText text_;
   BucketedCollective step_;

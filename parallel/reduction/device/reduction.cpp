@@ -11,7 +11,7 @@ DeviceReduction::Order order_of(std::string_view reduction) {
   return reduction == "nccl" ? DeviceReduction::Order::by_nccl : DeviceReduction::Order::by_rank;
 }
 
-void DeviceSum::run(const BucketedCollective& step, size_t bucket, std::string_view doing) {
+void DeviceReduction::run(const BucketedCollective& step, size_t bucket, std::string_view doing) {
   std::vector<int64_t> slices;
   run(step.job(bucket, slices), doing);
 }

@@ -16,22 +16,7 @@
 
 namespace espalier::parallel {
 
-/// Interface of sums between devices. A wire's stream is the link's.
-class DeviceSum {
- public:
-  DeviceSum() = default;
-  DeviceSum(const DeviceSum&) = delete;
-  DeviceSum& operator=(const DeviceSum&) = delete;
-  virtual ~DeviceSum() = default;
-
-  /// Runs after all work enqueued on the link's compute stream so far. `doing`: for PeerLost, as in
-  /// "summing gradients".
-  virtual void run(const SliceJob& job, std::string_view doing) = 0;
-  /// One bucket of a step.
-  void run(const BucketedCollective& step, size_t bucket, std::string_view doing);
-};
-
-class DeviceReduction final : public DeviceSum {
+class DeviceReduction {
  public:
   enum class Order : uint8_t { by_rank, by_nccl };
 
@@ -40,8 +25,11 @@ class DeviceReduction final : public DeviceSum {
                   const PieceOptions& pieces = {})
       : link_(link), kernels_(kernels), order_(order), options_(pieces) {}
 
-  using DeviceSum::run;
-  void run(const SliceJob& job, std::string_view doing) override;
+  /// Runs after all work enqueued on the link's compute stream so far. A wire's stream is the
+  /// link's. `doing`: for PeerLost, as in "summing gradients".
+  void run(const SliceJob& job, std::string_view doing);
+  /// One bucket of a step.
+  void run(const BucketedCollective& step, size_t bucket, std::string_view doing);
 
  private:
   void sum_by_nccl();

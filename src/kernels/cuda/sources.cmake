@@ -13,4 +13,4 @@ set(cuda_native
   ${folder}/device/queue.cpp ${folder}/sparse/cusparse.cpp ${folder}/tables.cpp)
 list(REMOVE_ITEM cuda_table ${cuda_native} ${folder}/tables_none.cpp)
 set(cuda_exact ${cuda_kernels})
-list(FILTER cuda_exact INCLUDE REGEX "/(dense/fp8|wire/[a-z]+)\\.cu$")
+list(FILTER cuda_exact INCLUDE REGEX "/wire/[a-z]+\\.cu$")

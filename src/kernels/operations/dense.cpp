@@ -26,10 +26,6 @@ void verify(const GemmArgs& args) {
             "an addend lies as c does", name_of(args.addend.dtype), args.addend.stride);
     require(!args.accumulate, "c is added to, or an addend");
   }
-  require((args.round_a == Float8::none) == (args.round_b == Float8::none),
-          "both operands are rounded to 8 bits, or none");
-  require(args.round_a == Float8::none || a.dtype != DType::fp16,
-          "operands of fp16 are multiplied as they are", name_of(a.dtype));
   if (args.bias) {
     is_fp32_vector("bias", args.bias, n);
   }
@@ -48,16 +44,12 @@ void verify(const GemmArgs& args) {
   }
 }
 
-/// Each operand that is rounded to 8 bits is read once more, for its scale. Epilogues count as
-/// separate passes.
+/// Epilogues count as separate passes.
 DryCount cost(const GemmArgs& args) {
   const double inner = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
   DryCount all{2 * inner * elements(args.c),
                traffic(args.a, args.b, args.c, args.bias, args.addend) +
                    (args.accumulate ? traffic(args.c) : 0)};
-  if (args.round_a != Float8::none) {
-    all += {2 * (elements(args.a) + elements(args.b)), traffic(args.a, args.b)};
-  }
   if (args.activated) {
     all += cost(ActivationArgs{.kind = args.activation, .x = args.c, .y = args.activated});
   }

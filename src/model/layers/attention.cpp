@@ -34,26 +34,24 @@ double Attention::Options::score_scale() const {
 std::vector<Attention::Columns> Attention::columns_of(const std::string& name,
                                                       const Options& options) {
   const int64_t d = options.head_width;
-  const auto map = [&](const char* kind, int64_t first_head, int64_t heads,
-                       const sparse::Flow& flow) {
+  const auto map = [&](const char* kind, int64_t first_head, int64_t heads, int64_t parts = 1) {
     return Columns{
         .linear = Linear(
             fmt::format("{}.{}", name, kind), options.width, heads * d,
-            {.bias = options.bias, .width = options.width, .flow = flow, .rows = options.tokens}),
+            {.bias = options.bias, .width = options.width, .rows = options.tokens, .parts = parts}),
         .first = first_head * d,
         .heads = heads};
   };
   std::vector<Columns> maps;
   if (options.fused) {
-    maps.push_back(map("qkv", 0, 3 * options.heads, {.begins_branch = true, .parts = 3}));
+    maps.push_back(map("qkv", 0, 3 * options.heads, 3));
     return maps;
   }
   const int64_t heads = options.heads;
   const int64_t keys = options.kv_heads;
-  const sparse::Flow beside{.beside = true, .repeats = heads / keys, .repeated_rows = d};
-  maps.push_back(map("query", 0, heads, {.begins_branch = true}));
-  maps.push_back(map("key", heads, keys, beside));
-  maps.push_back(map("value", heads + keys, keys, beside));
+  maps.push_back(map("query", 0, heads));
+  maps.push_back(map("key", heads, keys));
+  maps.push_back(map("value", heads + keys, keys));
   if (options.head_norm) {
     maps[0].norm = name + ".query_norm.weight";
     maps[0].rstd = &Saved::query_rstd;

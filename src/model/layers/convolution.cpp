@@ -20,10 +20,8 @@ Convolution::Convolution(const std::string& name, const Options& options) : opti
           "groups divide the channels", options.in, options.out, options.groups);
   for (int64_t group = 0; group < options.groups; ++group) {
     Linear::Options linear = options.linear;
-    linear.flow.channels = options.in / options.groups;
-    linear.flow.group = group;
-    linear.flow.groups = options.groups;
     linear.window = options.window;
+    linear.groups = options.groups;
     groups_.emplace_back(options.groups == 1 ? name : fmt::format("{}.{}", name, group),
                          options.in / options.groups * options.window.area(),
                          options.out / options.groups, linear);

@@ -7,9 +7,9 @@
 //
 // Kernels of convolutions compute it: with the dense matrix (one group), or with kept elements.
 // Else panels of at most 1 MiB of the matrix of patches are made, used and dropped, in forward and
-// again in backward: for blocks, products in 8 bits, tables without such kernels, and passes that
-// observe inputs or gradients. With extent 1, stride 1 and no padding x itself is the matrix of
-// patches. With several groups, each maps its part of the channels with its own W.
+// again in backward: for blocks, tables without such kernels, and passes that observe inputs or
+// gradients. With extent 1, stride 1 and no padding x itself is the matrix of patches. With several
+// groups, each maps its part of the channels with its own W.
 #include <string>
 #include <vector>
 

@@ -32,21 +32,16 @@ std::string_view name_of(Activation kind) {
 FeedForward::FeedForward(const std::string& name, const Options& options)
     : options_(options),
       expand_(name + (options.gated ? ".up" : ".expand"), options.width, options.hidden,
-              {.bias = options.bias,
-               .width = options.width,
-               .flow = {.begins_branch = !options.gated, .beside = options.gated},
-               .rows = options.tokens}),
+              {.bias = options.bias, .width = options.width, .rows = options.tokens}),
       contract_(name + ".contract", options.hidden, options.width,
                 into_residual({.width = options.width,
                                .tokens = options.tokens,
                                .blocks = options.blocks,
                                .bias = options.bias})) {
   if (options.gated) {
-    gate_.emplace(name + ".gate", options.width, options.hidden,
-                  Linear::Options{.bias = options.bias,
-                                  .width = options.width,
-                                  .flow = {.begins_branch = true},
-                                  .rows = options.tokens});
+    gate_.emplace(
+        name + ".gate", options.width, options.hidden,
+        Linear::Options{.bias = options.bias, .width = options.width, .rows = options.tokens});
   }
 }
 

@@ -30,13 +30,14 @@ std::vector<ParameterSpec> Linear::parameters() const {
                      .initial = Initial::normal,
                      .deviation = options_.deviation,
                      .prunable = options_.prunable,
-                     .flow = options_.flow,
                      .decay = true,
                      .scaling = options_.scaling,
                      .width = width,
                      .deviation_by_width = options_.deviation_by_width,
                      .rows = options_.rows,
-                     .window = options_.window});
+                     .window = options_.window,
+                     .groups = options_.groups,
+                     .parts = options_.parts});
   }
   if (!bias_name_.empty()) {
     specs.push_back({.name = bias_name_, .shape = Shape{out_}, .width = width});
@@ -96,7 +97,6 @@ Linear::Options into_residual(const IntoResidual& options) {
   return {.deviation = 0.02F / std::sqrt(2.0F * static_cast<float>(options.blocks)),
           .bias = options.bias,
           .width = options.width,
-          .flow = {.ends_branch = true},
           .rows = options.tokens};
 }
 

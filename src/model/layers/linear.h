@@ -19,9 +19,10 @@ class Linear {
     sparse::Scaling scaling = sparse::Scaling::hidden;
     int64_t width = 0;                ///< of the network here; 0: the number of inputs
     bool deviation_by_width = false;  ///< the deviation is proportional to 1 / sqrt(width)
-    sparse::Flow flow{};
-    int64_t rows = 0;                         ///< ParameterSpec::rows
-    std::optional<kernels::Window> window{};  ///< ParameterSpec::window
+    int64_t rows = 0;                 ///< ParameterSpec: rows, window, groups, parts
+    std::optional<kernels::Window> window{};
+    int64_t groups = 1;
+    int64_t parts = 1;
   };
   Linear(const std::string& name, int64_t in, int64_t out, const Options& options);
   /// Uses the weight of another layer (tied embeddings): declares no parameter, has no bias.

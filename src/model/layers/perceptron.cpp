@@ -17,14 +17,13 @@ Tensor input_gradient(Pass& pass, Linear& linear, const Tensor& x, const Tensor&
 
 float he_deviation(int64_t in) { return std::sqrt(2.0F / static_cast<float>(in)); }
 
-Hidden::Hidden(std::string name, int64_t in, int64_t out, bool first, int64_t channels)
+Hidden::Hidden(std::string name, int64_t in, int64_t out, bool first)
     : name_(std::move(name)),
       linear_(name_, in, out,
               {.deviation = he_deviation(in),
                .scaling = first ? sparse::Scaling::base : sparse::Scaling::hidden,
                .width = first ? out : in,
-               .deviation_by_width = !first,
-               .flow = {.channels = channels}}),
+               .deviation_by_width = !first}),
       first_(first) {}
 
 void Hidden::bind(sparse::Store& store, const kernels::Kernels& kernels) {

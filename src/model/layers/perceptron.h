@@ -11,11 +11,10 @@ namespace espalier::model {
 /// He et al. 2015: keeps the variance through rectified layers with `in` inputs.
 float he_deviation(int64_t in);
 
-/// The first layer of a network reads pass.inputs in the compute type, `first`. `channels`: of the
-/// images that it reads as vectors [pixel, channel]; 0: its inputs are no images.
+/// The first layer of a network reads pass.inputs in the compute type, `first`.
 class Hidden final : public Layer {
  public:
-  Hidden(std::string name, int64_t in, int64_t out, bool first, int64_t channels = 0);
+  Hidden(std::string name, int64_t in, int64_t out, bool first);
 
   std::string_view name() const override { return name_; }
   std::vector<sparse::ParameterSpec> parameters() const override { return linear_.parameters(); }

@@ -25,33 +25,18 @@ Convolution::Options without_bias(Convolution::Options options) {
   return options;
 }
 
-/// `options` on the branch of a block, or on its shortcut.
-Convolution::Options on_branch(Convolution::Options options, bool begins, bool ends) {
-  options.linear.flow.begins_branch = begins;
-  options.linear.flow.ends_branch = ends;
-  return options;
-}
-Convolution::Options on_shortcut(Convolution::Options options) {
-  options.linear.flow.shortcut = true;
-  return options;
-}
-
 }  // namespace
 
 ResidualBlock::ResidualBlock(std::string name, const Options& options)
     : name_(std::move(name)), flat_(options.flat) {
   for (size_t i = 0; i < options.branch.size(); ++i) {
-    const bool ends = i + 1 == options.branch.size() && !options.projection;
-    branch_.emplace_back(
-        fmt::format("{}.{}", name_, i + 1),
-        ConvolutionUnit::Options{.convolution = on_branch(options.branch[i], i == 0, ends),
-                                 .norm = true});
+    branch_.emplace_back(fmt::format("{}.{}", name_, i + 1),
+                         ConvolutionUnit::Options{.convolution = options.branch[i], .norm = true});
   }
   if (options.projection) {
-    projection_.emplace(
-        name_ + ".shortcut",
-        ConvolutionUnit::Options{
-            .convolution = on_shortcut(*options.projection), .norm = true, .rectify = false});
+    projection_.emplace(name_ + ".shortcut",
+                        ConvolutionUnit::Options{
+                            .convolution = *options.projection, .norm = true, .rectify = false});
   }
 }
 
@@ -129,11 +114,11 @@ WideBlock::WideBlock(std::string name, const Options& options)
     : name_(std::move(name)),
       norm1_(name_ + ".norm1", options.first.in),
       norm2_(name_ + ".norm2", options.first.out),
-      conv1_(name_ + ".conv1", on_branch(without_bias(options.first), true, false)),
-      conv2_(name_ + ".conv2", on_branch(without_bias(options.second), false, !options.projection)),
+      conv1_(name_ + ".conv1", without_bias(options.first)),
+      conv2_(name_ + ".conv2", without_bias(options.second)),
       flat_(options.flat) {
   if (options.projection) {
-    projection_.emplace(name_ + ".shortcut", on_shortcut(without_bias(*options.projection)));
+    projection_.emplace(name_ + ".shortcut", without_bias(*options.projection));
   }
 }
 

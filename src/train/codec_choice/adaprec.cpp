@@ -8,7 +8,7 @@
 
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
-#include "pruning/registry.h"
+#include "pruning/plan.h"
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
 
@@ -104,15 +104,8 @@ AdaPrec::AdaPrec(const io::Config& config, parallel::Communicator& comm, sparse:
 }
 
 bool AdaPrec::due(int64_t step) const {
-  const io::PruningConfig& pruning = config_.pruning;
   const int64_t end = step + config_.parallel.codec_trial;
-  const auto passes = [&](int64_t change) { return change > step && change <= end; };
-  const bool gradual = pruning.gradual() && end > pruning.from_step && step <= pruning.to_step;
-  const pruning::Method& method = pruning::method_of(pruning);
-  const bool moving =
-      (method.moving() || method.waits) && step <= pruning.last_move(config_.train.steps);
-  const bool masks_change =
-      pruning.prunes() && (passes(pruning.at_step) || step == pruning.at_step || gradual || moving);
+  const bool masks_change = pruning::may_change(config_.pruning, step, end, config_.train.steps);
   return step % config_.parallel.codec_every == 0 && end < config_.train.steps && !masks_change;
 }
 

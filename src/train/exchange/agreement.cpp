@@ -92,8 +92,7 @@ void compare_settings(const io::Config& config, parallel::Communicator& comm) {
   compare_facts(facts, comm);
 }
 
-void compare_ranks(const sparse::Store& store, parallel::Communicator& comm,
-                   const parallel::LowRank* low_rank) {
+void compare_ranks(const sparse::Store& store, parallel::Communicator& comm) {
   if (comm.size() == 1) {
     return;
   }
@@ -118,10 +117,6 @@ void compare_ranks(const sparse::Store& store, parallel::Communicator& comm,
       add(name + " (index)", part);
     }
     add(name + " (list of blocks)", parameter.blocks.array());
-    const auto* matrix = low_rank == nullptr ? nullptr : low_rank->find(parameter.offset);
-    if (matrix != nullptr) {
-      add(name + " (powersgd factor)", low_rank->factor(*matrix));
-    }
     if (!store.options().sharding) {
       const sparse::OptimizerState state = store.state(parameter);
       add(name + " (low half)", state.low);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "io/config/config.h"
-#include "parallel/reduction/powersgd/factors.h"
 #include "parallel/transport/busy.h"
 #include "parallel/transport/communicator.h"
 #include "sparse/store/store.h"
@@ -47,10 +46,9 @@ void compare_facts(std::span<const Fact> facts, parallel::Communicator& comm);
 void compare_settings(const io::Config& config, parallel::Communicator& comm);
 
 /// Collective. Throws a retryable Failure, naming array and ranks, unless replicated arrays have
-/// the same bits on all ranks: values and exact copies, indices, factors of powersgd, and without
-/// sharding low halves, moments with their scales, and arrays of the pruning method.
-void compare_ranks(const sparse::Store& store, parallel::Communicator& comm,
-                   const parallel::LowRank* low_rank = nullptr);
+/// the same bits on all ranks: values and exact copies, indices, and without sharding low halves,
+/// moments with their scales, and arrays of the pruning method.
+void compare_ranks(const sparse::Store& store, parallel::Communicator& comm);
 
 /// Collective. Runs `action` on rank 0, and throws its failure on all. `action` must not
 /// communicate; it may take long (busy.h).

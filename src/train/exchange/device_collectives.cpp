@@ -3,7 +3,6 @@
 // memory.
 #include "parallel/reduction/device/buckets.h"
 #include "parallel/reduction/flat.h"
-#include "parallel/reduction/powersgd/device.h"
 #include "parallel/reduction/registry.h"
 #include "src/train/exchange/replica_collectives.h"
 #include "src/train/stage/stage.h"
@@ -39,16 +38,13 @@ class DeviceCollectives final : public ReplicaCollectives {
         link_(replicas, stage.stream()),
         gradient_wire_(stage.kernels(), link_.stream()),
         value_wire_(stage.kernels(), link_.stream()),
-        low_rank_(stage.kernels(), link_.stream(), parallel::kDevicePanel),
         reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
-        factored_(link_, low_rank_, reduction_),
-        gradients_(link_, factored_, config.parallel.overlap, parallel::kGradientText),
+        gradients_(link_, reduction_, config.parallel.overlap, parallel::kGradientText),
         values_(link_, reduction_, config.parallel.overlap, parallel::kValueText),
         copy_(stage.stream(), true) {}
 
   parallel::Wire& gradient_wire() override { return gradient_wire_; }
   parallel::Wire& value_wire() override { return value_wire_; }
-  parallel::LowRank& low_rank() override { return low_rank_; }
 
   void begin(const Tensor& gradient) override {
     gradient_ = gradient;
@@ -124,9 +120,7 @@ class DeviceCollectives final : public ReplicaCollectives {
   size_t bucket_bytes_;
   parallel::NcclLink link_;
   parallel::Wire gradient_wire_, value_wire_;
-  parallel::LowRank low_rank_;
   parallel::DeviceReduction reduction_;
-  parallel::DeviceLowRankReduction factored_;
   parallel::DeviceBuckets gradients_, values_;
   Tensor gradient_;
   HostCopy copy_;          ///< for codecs that are chosen by gradients

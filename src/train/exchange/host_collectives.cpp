@@ -1,7 +1,6 @@
 // Collectives over the replicas through the host: the communicator's messages, the host's codecs.
 // On a device each array has a pinned copy on the host (HostCopy).
 #include "parallel/reduction/buckets.h"
-#include "parallel/reduction/powersgd/reduction.h"
 #include "parallel/reduction/registry.h"
 #include "src/kernels/backend.h"
 #include "src/train/exchange/replica_collectives.h"
@@ -18,15 +17,9 @@ std::string reduction_name(const io::Config& config, const parallel::Communicato
 }
 
 parallel::HostBuckets::MakeReduction reduction_of(const io::Config& config,
-                                                  parallel::Communicator& comm,
-                                                  parallel::LowRank& low_rank) {
-  const bool factors = uses_low_rank(config);
-  return [name = reduction_name(config, comm), factors, &low_rank](parallel::Communicator& among,
-                                                                   Arena& arena) {
-    std::unique_ptr<parallel::Reduction> whole = parallel::make_reduction(name, among, arena);
-    return factors ? std::make_unique<parallel::LowRankReduction>(among, arena, low_rank,
-                                                                  std::move(whole))
-                   : std::move(whole);
+                                                  parallel::Communicator& comm) {
+  return [name = reduction_name(config, comm)](parallel::Communicator& among, Arena& arena) {
+    return parallel::make_reduction(name, among, arena);
   };
 }
 
@@ -84,10 +77,9 @@ class HostCollectives final : public ReplicaCollectives {
                 .type = stage.store().gradient().dtype},
         gradient_wire_(timing_.kernels, timing_.stream),
         value_wire_(timing_.kernels, timing_.stream),
-        low_rank_(timing_.kernels, timing_.stream),
         bucket_bytes_(bucket_bytes(config)),
         buckets_(replicas, stage.store().arena().host(), {.overlap = config.parallel.overlap},
-                 parallel::kGradientText, reduction_of(config, replicas, low_rank_)),
+                 parallel::kGradientText, reduction_of(config, replicas)),
         gather_(replicas, stage.store().arena().host(), {.overlap = config.parallel.overlap},
                 parallel::kValueText),
         gradient_(stage.stream(), replicas.size() > 1),
@@ -95,7 +87,6 @@ class HostCollectives final : public ReplicaCollectives {
 
   parallel::Wire& gradient_wire() override { return gradient_wire_; }
   parallel::Wire& value_wire() override { return value_wire_; }
-  parallel::LowRank& low_rank() override { return low_rank_; }
 
   void begin(const Tensor& gradient) override {
     gradient_.begin(gradient);
@@ -155,7 +146,6 @@ class HostCollectives final : public ReplicaCollectives {
  private:
   HostTimedReduction::Context timing_;
   parallel::Wire gradient_wire_, value_wire_;
-  parallel::LowRank low_rank_;
   size_t bucket_bytes_;
   parallel::HostBuckets buckets_, gather_;
   HostCopy gradient_, value_;

@@ -9,13 +9,12 @@
 //   collectives.finish_reduce();                  kernels enqueued afterwards read sums
 //
 // `start_reduce` may also follow the last `gradient_ready`. Codecs are those of `gradient_wire` and
-// `value_wire`, whose segments the caller sets; matrices of `low_rank` are reduced as factors.
+// `value_wire`, whose segments the caller sets.
 #include <deque>
 #include <memory>
 #include <span>
 
 #include "parallel/reduction/partition.h"
-#include "parallel/reduction/powersgd/factors.h"
 #include "parallel/wire/wire.h"
 #include "sparse/store/sharding.h"
 #include "src/core/stream.h"
@@ -32,8 +31,6 @@ class ReplicaCollectives {
 
   virtual parallel::Wire& gradient_wire() = 0;
   virtual parallel::Wire& value_wire() = 0;
-  /// The codec powersgd of gradients.
-  virtual parallel::LowRank& low_rank() = 0;
 
   /// How the gradient is cut into buckets. Without `partition`: at `boundaries` (ends of
   /// parameters); sums reach all ranks. With `partition`: at its ends; each rank gets the sums of

@@ -176,16 +176,10 @@ void StateCheck::add_state() {
 }
 
 void StateCheck::add_feedback() {
+  const Tensor feedback = store_.feedback();
   const auto parameters = store_.parameters();
-  for (size_t p = parameters.size(); p-- > 0;) {  // ascending offsets
-    const sparse::Parameter& parameter = parameters[p];
-    if (store_.feedback()) {
-      add(parameter, "error feedback", store_.part(store_.feedback(), parameter));
-    }
-    const auto* matrix = low_rank_ == nullptr ? nullptr : low_rank_->find(parameter.offset);
-    if (matrix != nullptr) {
-      add(parameter, "powersgd factor", low_rank_->factor(*matrix));
-    }
+  for (size_t p = feedback ? parameters.size() : 0; p-- > 0;) {  // ascending offsets
+    add(parameters[p], "error feedback", store_.part(feedback, parameters[p]));
   }
 }
 

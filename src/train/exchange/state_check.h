@@ -13,9 +13,9 @@
 // update. A difference is thrown by `end_update`, before anything is saved or sent.
 //
 // State: values, their dense copies, low halves and master copies, moments and their scales. Error
-// feedback and factors of powersgd are constant only until the gradients are reduced:
-// `verify_feedback` is called before a bucket is. Indices and lists of blocks are constant until
-// masks change: their checksums are recorded once.
+// feedback is constant only until the gradients are reduced: `verify_feedback` is called before a
+// bucket is. Indices and lists of blocks are constant until masks change: their checksums are
+// recorded once.
 //
 // A teacher's weights are recorded once and verified before saves and changes of masks.
 //
@@ -32,17 +32,14 @@
 #include <string>
 #include <vector>
 
-#include "parallel/reduction/powersgd/factors.h"
 #include "sparse/store/store.h"
 
 namespace espalier::train {
 
 class StateCheck {
  public:
-  /// The store and `low_rank` (null: no codec powersgd) must outlive it. `rank`: of the world, for
-  /// messages.
-  StateCheck(const sparse::Store& store, const parallel::LowRank* low_rank, int rank)
-      : store_(store), low_rank_(low_rank), rank_(rank) {}
+  /// The store must outlive it. `rank`: of the world, for messages.
+  StateCheck(const sparse::Store& store, int rank) : store_(store), rank_(rank) {}
 
   /// Records the checksums after step number `step`; of a teacher once, before the first step.
   void record(int64_t step);
@@ -55,10 +52,10 @@ class StateCheck {
   /// Throws a retryable Failure that names parameter, array and rank if bits changed since
   /// `record`. Does nothing without a record, or after masks, storages or addresses have changed.
   void verify() const;
-  /// As `verify`, of error feedback and factors.
+  /// As `verify`, of error feedback.
   void verify_feedback() const { verify(exchanged_, pieces_.size()); }
-  /// Verifies error feedback and factors of flat elements [0, end) that are not verified since
-  /// `record`. Call it before they are written.
+  /// Verifies error feedback of flat elements [0, end) that is not verified since `record`. Call it
+  /// before it is written.
   void verify_feedback(int64_t end);
   /// Drops the records; call it after writing state outside of an update.
   void clear();
@@ -107,7 +104,6 @@ class StateCheck {
   bool known() const { return changes_ == store_.changes(); }
 
   const sparse::Store& store_;
-  const parallel::LowRank* low_rank_;
   int rank_;
   int64_t step_ = 0;
   int64_t changes_ = -1;  ///< of the store, at the last record

@@ -11,9 +11,9 @@
 // prefilled again for each further token, as without a cache, because the positions of all its
 // tokens change; that costs a whole pass per token.
 //
-// On CPUs, but in fp8, the logits of a sequence have the same bits whatever the other sequences
-// are: each prompt has a pass of its own, and products of decode steps compute each row alone
-// (operation few_rows). Tables of devices use `gemm` and `spmm`, which may round differently.
+// On CPUs the logits of a sequence have the same bits whatever the other sequences are: each prompt
+// has a pass of its own, and products of decode steps compute each row alone (operation few_rows).
+// Tables of devices use `gemm` and `spmm`, which may round differently.
 //
 // Cost of a decode step: the bytes of the kept weights, their index and the cache
 // (docs/generation.md). Memory: the cache, and a tape for a prompt of `context` tokens.

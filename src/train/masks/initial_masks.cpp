@@ -5,8 +5,7 @@
 #include <future>
 #include <memory>
 
-#include "pruning/drop_grow.h"
-#include "pruning/registry.h"
+#include "pruning/plan.h"
 #include "src/kernels/rules/master.h"
 #include "src/train/masks/pruner.h"
 
@@ -67,63 +66,23 @@ std::vector<size_t> numbers_of(const std::vector<bool>& flags) {
   return numbers;
 }
 
-/// Kept elements of each parameter in the random start of moving masks.
-std::vector<int64_t> kept_at_random_start(const io::PruningConfig& pruning, const Specs& specs) {
-  std::vector<int64_t> kept = sizes_of(specs);
-  const std::vector<size_t> prunable = numbers_of(prunable_of(specs, pruning));
-  std::vector<Shape> shapes;
-  for (const size_t p : prunable) {
-    shapes.push_back(specs[p].shape);
-  }
-  const std::vector<int64_t> counts = pruning::start_counts(
-      shapes, pruning.sparsity, pruning::distribution_by_name(pruning.distribution));
-  for (size_t i = 0; i < prunable.size(); ++i) {
-    kept[prunable[i]] = counts[i];
-  }
-  return kept;
-}
-
-/// Whether `now` has the sparsity over all prunable parameters, and not in each, as masks of --init
-/// may: pruning then changes nothing (Pruner::masks_that_suffice).
-bool has_sparsity(const std::vector<int64_t>& now, const Specs& specs,
-                  const std::vector<bool>& prunable, double sparsity) {
-  int64_t kept = 0;
-  int64_t target = 0;
-  int64_t matrices = 0;
-  bool sparser = false;
-  for (const size_t p : numbers_of(prunable)) {
-    const int64_t wanted = pruning::kept_count(specs[p].shape.count(), sparsity);
-    kept += now[p];
-    target += wanted;
-    ++matrices;
-    sparser = sparser || now[p] < wanted;
-  }
-  return sparser && kept <= target + matrices;
-}
-
-bool only_layers_compete(const io::PruningConfig& pruning) {
-  return pruning::method_of(pruning).by_layer ||
-         pruning::scope_of(pruning) == pruning::Scope::layer;
-}
-
 /// Makes the method's masks; parameter by parameter if parameters do not compete.
 class MaskMaker {
  public:
-  MaskMaker(const io::Config& config, Specs specs, int threads)
-      : threads_(static_cast<size_t>(threads)),
+  MaskMaker(pruning::FirstMasks first, const io::Config& config, Specs specs, int threads)
+      : first_(std::move(first)),
+        threads_(static_cast<size_t>(threads)),
         specs_(std::move(specs)),
-        pruning_(config.pruning),
-        method_(pruning::method_of(config.pruning)),
         seed_(static_cast<uint64_t>(config.train.seed)),
         dtype_(dtype_by_name(config.train.dtype)),
-        prunable_(prunable_of(specs_, pruning_)) {}
+        prunable_(prunable_of(specs_, config.pruning)) {}
 
   sparse::Mask operator()(size_t p) {
     if (!prunable_[p]) {
       return sparse::Mask(specs_[p].shape.count());
     }
-    if (!method_.moving() && only_layers_compete(pruning_)) {
-      return method_.needs_values ? make_one(p) : drawn(p);
+    if (first_.alone) {
+      return first_.reads_values ? make_one(p) : drawn(p);
     }
     if (all_.empty()) {
       all_ = make(numbers_of(prunable_));
@@ -165,20 +124,13 @@ class MaskMaker {
     for (size_t i = 0; i < numbers.size(); ++i) {
       const sparse::ParameterSpec& spec = specs_[numbers[i]];
       full.push_back(sparse::Index::full(spec.shape.count()));
-      if (!method_.moving() && method_.needs_values) {
+      if (first_.reads_values) {
         values[i] = values_of(spec, full.back());
       }
       candidates.push_back(
           {.name = spec.name, .shape = spec.shape, .index = &full.back(), .values = values[i]});
     }
-    pruning::Settings settings = pruning::settings_of(pruning_, seed_);
-    settings.sparsity = pruning::target_sparsity(pruning::pruning_schedule_of(pruning_), 0);
-    if (method_.moving()) {
-      return pruning::random_start(candidates, settings,
-                                   pruning::distribution_by_name(pruning_.distribution))
-          .masks;
-    }
-    return pruning::prune(candidates, settings).masks;
+    return first_.make(candidates);
   }
 
   /// Initial values, rounded as kernels read them.
@@ -195,10 +147,9 @@ class MaskMaker {
     return values;
   }
 
+  pruning::FirstMasks first_;
   size_t threads_;
   Specs specs_;
-  io::PruningConfig pruning_;
-  const pruning::Method& method_;
   uint64_t seed_;
   DType dtype_;
   std::vector<bool> prunable_;
@@ -206,17 +157,6 @@ class MaskMaker {
   size_t next_ = 0;                ///< first parameter whose mask is not being drawn
   std::deque<std::pair<size_t, std::future<sparse::Mask>>> ahead_;  ///< by number, ascending
 };
-
-bool before_first_step(const io::PruningConfig& pruning) {
-  return pruning.prunes() && pruning::pruning_schedule_of(pruning).to_step == 0;
-}
-
-bool makes_masks_first(const io::PruningConfig& pruning) {
-  const pruning::Method& method = pruning::method_of(pruning);
-  return before_first_step(pruning) && !method.from_file() && !method.has_scores() &&
-         !method.needs_paths &&
-         (method.moving() || only_layers_compete(pruning) || !method.needs_values);
-}
 
 }  // namespace
 
@@ -230,16 +170,18 @@ InitialMasks initial_masks(const io::Config& config, const Specs& specs, const W
     return from_file(files.init, specs, prunable);
   }
   const std::vector<int64_t> sizes = sizes_of(specs);
-  if (pruning::method_of(config.pruning).from_file() && before_first_step(config.pruning)) {
+  const auto steps = pruning::pruning_steps(config.pruning);
+  if (!config.pruning.file.empty() && steps == std::vector<int64_t>{0}) {
     return {.masks = masks_in(config.pruning.file, specs, prunable),
             .kept = kept_in(config.pruning.file, specs),
             .pruned = true,
             .sparse = true};
   }
-  if (!makes_masks_first(config.pruning)) {
+  auto first = pruning::first_masks(config.pruning, static_cast<uint64_t>(config.train.seed));
+  if (!first) {
     return {.masks = {}, .kept = sizes};
   }
-  const auto maker = std::make_shared<MaskMaker>(config, specs, threads);
+  const auto maker = std::make_shared<MaskMaker>(std::move(*first), config, specs, threads);
   return {.masks = [maker](size_t p) { return (*maker)(p); },
           .kept = kept_after(config.pruning, specs, 0, sizes),
           .pruned = true,
@@ -259,40 +201,10 @@ InitialMasks masks_of_part(const InitialMasks& whole, std::vector<size_t> number
   return part;
 }
 
-std::vector<int64_t> pruning_steps(const io::PruningConfig& config) {
-  if (!config.prunes()) {
-    return {};
-  }
-  const pruning::PruningSchedule schedule = pruning::pruning_schedule_of(config);
-  return pruning::method_of(config).from_file() ? std::vector<int64_t>{schedule.from_step}
-                                                : pruning::prune_steps(schedule);
-}
-
 std::vector<int64_t> kept_after(const io::PruningConfig& config, const Specs& specs, int64_t step,
                                 std::vector<int64_t> now) {
-  if (!config.prunes()) {
-    return now;
-  }
-  const pruning::Method& method = pruning::method_of(config);
-  if (method.moving() && step == 0 && !config.gradual() && now == sizes_of(specs)) {
-    return kept_at_random_start(config, specs);
-  }
-  const std::vector<bool> prunable = prunable_of(specs, config);
-  const double sparsity = pruning::target_sparsity(pruning::pruning_schedule_of(config), step);
-  if (method.shape == nullptr && !method.from_file() &&
-      has_sparsity(now, specs, prunable, sparsity)) {
-    return now;
-  }
-  const std::vector<int64_t> in_file =
-      method.from_file() ? kept_in(config.file, specs) : std::vector<int64_t>();
-  for (size_t p = 0; p < now.size(); ++p) {
-    if (!in_file.empty()) {
-      now[p] = std::min(now[p], in_file[p]);
-    } else if (prunable[p]) {
-      now[p] = std::min(now[p], pruning::kept_count(specs[p].shape.count(), sparsity));
-    }
-  }
-  return now;
+  return pruning::kept_after(config, {.specs = specs, .prunable = prunable_of(specs, config)}, step,
+                             std::move(now), [&] { return kept_in(config.file, specs); });
 }
 
 }  // namespace espalier::train

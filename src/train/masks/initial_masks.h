@@ -46,10 +46,7 @@ InitialMasks initial_masks(const io::Config& config,
 /// The masks of the parameters `numbers` (forward order, ascending).
 InitialMasks masks_of_part(const InitialMasks& whole, std::vector<size_t> numbers);
 
-/// The steps after which masks change, ascending; 0: before the first step.
-std::vector<int64_t> pruning_steps(const io::PruningConfig& config);
-/// Kept elements of each parameter after pruning at `step`; in global scope an even share. Never
-/// more than `now`.
+/// pruning::kept_after for a network; reads the counts of pruning.file.
 std::vector<int64_t> kept_after(const io::PruningConfig& config,
                                 const std::vector<sparse::ParameterSpec>& specs, int64_t step,
                                 std::vector<int64_t> now);

@@ -4,16 +4,14 @@
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "parallel/reduction/buckets.h"
-#include "parallel/reduction/powersgd/device.h"
+#include "parallel/reduction/device/reduction.h"
 #include "parallel/reduction/registry.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
-#include "pruning/early_bird.h"
-#include "pruning/registry.h"
+#include "pruning/plan.h"
 #include "sparse/store/value_copy.h"
 #include "src/kernels/rules/wire/codecs.h"
 #include "src/train/codec_choice/codec_choice.h"
-#include "src/train/exchange/low_rank_codec.h"
 #include "src/train/exchange/replica_collectives.h"
 #include "src/train/exchange/shards.h"
 #include "src/train/masks/pruner.h"
@@ -170,9 +168,6 @@ class PlannedStaging {
       return;
     }
     const std::string& reduction = config_.parallel.reduction;
-    const size_t factors = summed_factor_bytes(config_, store);
-    factors_ =
-        std::max(factors_, parallel::sra_workspace(in_even_slices(factors, DType::fp32)).bytes());
     Stream stream(stage_.store().arena(), 1);
     parallel::Wire wire(stage_.kernels(), stream);
     wire.set_feedback(store.feedback());
@@ -219,7 +214,7 @@ class PlannedStaging {
   }
 
   size_t bytes() const {
-    size_t sum = slots_.size() * factors_ + values_ + gathers_ + timed_;
+    size_t sum = values_ + gathers_ + timed_;
     for (const parallel::Workspace& slot : slots_) {
       sum += slot.bytes();
     }
@@ -227,22 +222,12 @@ class PlannedStaging {
   }
 
  private:
-  parallel::ReducedArray in_even_slices(size_t bytes, DType dtype) const {
-    const auto ranks = static_cast<size_t>(ranks_);
-    return {.bytes = bytes,
-            .dtype = dtype,
-            .ranks = ranks_,
-            .slice_bytes = parallel::whole_lines((bytes + ranks - 1) / ranks) + parallel::kLine,
-            .machines = machines_};
-  }
-
   const io::Config& config_;
   Stage& stage_;
   int ranks_, machines_;
   std::vector<parallel::Workspace> slots_;  ///< of buckets in flight
   size_t longest_ = 0;                      ///< bytes of a bucket
   std::optional<double> widest_;            ///< ReducedArray::message_share
-  size_t factors_ = 0;                      ///< of powersgd, a slot
   size_t values_ = 0, gathers_ = 0, timed_ = 0;
 };
 
@@ -259,18 +244,19 @@ class PlannedReductions {
         link_(rank, ranks, stream_),
         wire_(stage.kernels(), stream_),
         value_wire_(stage.kernels(), stream_),
-        low_rank_(stage.kernels(), stream_, parallel::kDevicePanel),
-        reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)),
-        factored_(link_, low_rank_, reduction_) {
+        reduction_(link_, stage.kernels(), parallel::order_of(config.parallel.reduction)) {
     stage.store().move_codecs_to_device();
     run_timed();
   }
 
-  /// Runs the reductions for the stage's present masks, with powersgd before and after its warm-up.
+  /// Runs the reductions for the stage's present masks.
   void run() {
-    run_step(0);
-    if (uses_low_rank(config_)) {
-      run_step(std::max<int64_t>(config_.train.steps - 1, 0));
+    if (config_.parallel.error_feedback) {
+      wire_.set_feedback(stage_.store().feedback());
+    }
+    for (Segments& way : ways_to_send(config_, stage_)) {
+      wire_.set_segments(std::move(way));
+      run_with({.wire = &wire_});
     }
   }
 
@@ -285,20 +271,6 @@ class PlannedReductions {
       DeviceTimedReduction reduction(context, timing.format, timing.elements);
       timing.code ? reduction.encode_decode() : reduction.reduce();
       reduction.end();
-    }
-  }
-
-  void run_step(int64_t step) {
-    if (uses_low_rank(config_)) {
-      set_low_rank(low_rank_, config_, stage_, step);
-    }
-    if (config_.parallel.error_feedback) {
-      wire_.set_feedback(stage_.store().feedback());
-    }
-    for (Segments& way : ways_to_send(config_, stage_)) {
-      std::erase_if(way, [this](const auto& s) { return low_rank_.holds(s.first); });
-      wire_.set_segments(std::move(way));
-      run_with({.wire = &wire_});
     }
   }
 
@@ -317,7 +289,7 @@ class PlannedReductions {
 
   void run_buckets(const parallel::BucketedCollective& step) {
     for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
-      factored_.run(step, bucket, "planning");
+      reduction_.run(step, bucket, "planning");
     }
   }
 
@@ -326,9 +298,7 @@ class PlannedReductions {
   Stream stream_;
   parallel::PlannedLink link_;
   parallel::Wire wire_, value_wire_;
-  parallel::LowRank low_rank_;
   parallel::DeviceReduction reduction_;
-  parallel::DeviceLowRankReduction factored_;
 };
 
 /// A run on a dry arena, with the peak of its heap.
@@ -401,14 +371,15 @@ class DryRun {
     plan.start = bytes_now(arena_);
     note_checkpoint(plan);
     hold_copies();
-    hold(history_bytes());
-    for (const int64_t step : pruning_steps(config_.pruning)) {
+    hold(pruning::history_bytes(config_.pruning, mask_bytes()));
+    for (const int64_t step : pruning::pruning_steps(config_.pruning)) {
       if (step > 0 || !pruned_) {
         prune(step);
       }
     }
-    if (pruning::method_of(config_.pruning).moving() && config_.pruning.sparsity > 0) {
-      move();
+    if (HostMemory change(*this); pruning::plan_move(config_.pruning, change)) {
+      lay_out(std::vector<int64_t>(kept_));
+      stage_.measure();
     }
     hold_copies();
     plan.last = bytes_now(arena_);
@@ -454,7 +425,7 @@ class DryRun {
       return codec_chooser(config_) == CodecChooser::adaptive ? store.gradient().bytes() : 0;
     }
     const bool copies = run_.place.device && run_.ranks > 1;
-    return low_rank_bytes(config_, store) + (copies ? store.gradient().bytes() : 0) +
+    return (copies ? store.gradient().bytes() : 0) +
            (copies && run_.sharding ? store.value().bytes() : 0);
   }
 
@@ -476,12 +447,12 @@ class DryRun {
       const size_t states =
           static_cast<size_t>(1 + options.moments + store.pruning_arrays(parameter)) *
           size_of(DType::fp32);
-      const auto factor = static_cast<size_t>(low_rank_of(config_, parameter)) *
-                          static_cast<size_t>(spec.shape.cols()) * size_of(DType::fp32);
       const size_t history =
-          pruning::method_of(config_.pruning).waits && spec.prunable ? size_of(DType::fp32) : 0;
+          spec.prunable
+              ? static_cast<size_t>(pruning::saved_numbers(config_.pruning)) * size_of(DType::fp32)
+              : 0;
       shares[(numbers_.empty() ? p : numbers_[p]) % shares.size()] +=
-          kept * (value + states + history) + factor +
+          kept * (value + states + history) +
           (parameter.full() ? 0 : index_bytes_in_file(parameter, options.file_index));
       feedback += options.feedback ? kept * size_of(DType::fp32) : 0;
     }
@@ -511,43 +482,38 @@ class DryRun {
   }
   void hold(size_t heap) { heap_peak_ = std::max(heap_peak_, arena_.total().now + heap); }
 
+  /// Of a change of masks, with the counts before it.
+  class HostMemory final : public pruning::PlannedChange {
+   public:
+    explicit HostMemory(DryRun& run) : run_(run) {}
+    size_t masks() const override { return run_.mask_bytes(); }
+    size_t numbers() const override {
+      return sizeof(float) * static_cast<size_t>(run_.stage_.store().total_kept());
+    }
+    size_t largest_numbers() const override { return sizeof(float) * largest(run_.kept_); }
+    void hold(size_t bytes) override { run_.hold(bytes); }
+    void gradients(sparse::Store::Probed probed, size_t bytes) override {
+      run_.measure_probed(probed, bytes);
+    }
+
+   private:
+    DryRun& run_;
+  };
+
   void prune(int64_t step) {
     const std::vector<int64_t> next = kept_after(config_.pruning, specs_, step, kept_);
     if (next == kept_) {
       return;
     }
-    const pruning::Method& method = pruning::method_of(config_.pruning);
-    const auto packed = 4 * static_cast<size_t>(stage_.store().total_kept());
-    if (method.score != nullptr) {
-      measure_probed(sparse::Store::Probed::prunable, packed + 8 * largest(kept_));
-    }
-    hold(mask_bytes() + history_bytes() + (method.needs_values ? packed : 0) +
-         (method.has_scores() || method.needs_paths ? packed : 0));
+    HostMemory change(*this);
+    pruning::plan_pruning(config_.pruning, change);
     lay_out(next);
-    stage_.measure();
-  }
-
-  /// The masks of earlier steps, beside those of a check.
-  size_t history_bytes() {
-    return pruning::method_of(config_.pruning).waits
-               ? static_cast<size_t>(pruning::kComparedMasks) * mask_bytes() / 2
-               : 0;
-  }
-
-  /// Moving masks: the same number of elements in other places. Growth by gradient needs the dense
-  /// gradient of one layer.
-  void move() {
-    hold(mask_bytes() + 4 * largest(kept_));
-    if (pruning::method_of(config_.pruning).needs_gradients) {
-      measure_probed(sparse::Store::Probed::pruned, mask_bytes());
-    }
-    lay_out(std::vector<int64_t>(kept_));
     stage_.measure();
   }
 
   /// No gradient of the dense network is reduced, and no reduction of one is timed.
   bool prunes_before_the_first_step() {
-    const std::vector<int64_t> steps = pruning_steps(config_.pruning);
+    const std::vector<int64_t> steps = pruning::pruning_steps(config_.pruning);
     return !pruned_ && !steps.empty() && steps.front() == 0 &&
            kept_after(config_.pruning, specs_, 0, kept_) != kept_ &&
            longest_timed_sums(config_, stage_).empty();

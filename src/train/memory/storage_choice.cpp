@@ -8,14 +8,13 @@
 #include <set>
 
 #include "parallel/transport/collectives.h"
-#include "pruning/registry.h"
+#include "pruning/plan.h"
 #include "sparse/weight/weight.h"
 #include "src/core/mirror.h"
 #include "src/core/rng.h"
 #include "src/core/trace.h"
 #include "src/kernels/backend.h"
 #include "src/model/layers/convolution.h"
-#include "src/train/masks/pruner.h"
 
 namespace espalier::train {
 namespace {
@@ -55,7 +54,7 @@ void fill(Stream& stream, const Tensor& all, uint64_t key) {
 /// Whether all masks of this parameter during the run consist of blocks.
 bool may_be_blocks(const StorageChoiceInput& input, const sparse::Parameter& parameter) {
   const io::PruningConfig& pruning = input.config.pruning;
-  const bool blocks = pruning::masks_are_blocks(pruning);
+  const bool blocks = pruning::shape_of(pruning).height > 0;
   if (parameter.full()) {
     return blocks;
   }
@@ -109,8 +108,8 @@ sparse::Mask mask_of(const StorageChoiceInput& input, const StorageGroup& group)
     return real.index.mask();
   }
   const auto size = static_cast<double>(group.shape.count());
-  return example_mask(input.config.pruning, trial_specs(group).front(),
-                      std::llround(group.density * size));
+  return pruning::example_mask(input.config.pruning, trial_specs(group).front(),
+                               std::llround(group.density * size));
 }
 
 /// Whether the storage holds the group's masks. The same on all ranks: it depends on masks only.
@@ -420,7 +419,7 @@ std::vector<StorageGroup> auto_groups(const StorageChoiceInput& input) {
     const bool blocks = may_be_blocks(input, parameter);
     const sparse::ParameterSpec& spec = parameter.spec;
     const kernels::Window window = spec.window.value_or(kernels::Window());
-    const int64_t groups = spec.window ? spec.flow.groups : 1;
+    const int64_t groups = spec.window ? spec.groups : 1;
     const int64_t rows = spec.window     ? input.samples
                          : spec.rows > 0 ? input.samples * spec.rows
                                          : input.rows;
@@ -449,8 +448,8 @@ size_t timed_image_bytes(const sparse::ParameterSpec& spec, int64_t samples, DTy
     return 0;
   }
   const kernels::Window& window = *spec.window;
-  const int64_t in = spec.shape.cols() / window.area() * spec.flow.groups;
-  const int64_t out = spec.shape.rows() * spec.flow.groups;
+  const int64_t in = spec.shape.cols() / window.area() * spec.groups;
+  const int64_t out = spec.shape.rows() * spec.groups;
   const int64_t images = samples * (window.pixels() * in + window.out_pixels() * out);
   // The tape holds sums of 16-bit gradients in fp32, and panels of patches.
   const int64_t sums = dtype == DType::fp32 ? 0 : 4 * samples * window.pixels() * in;

@@ -209,7 +209,7 @@ pruning::Result prune_by_inputs(const io::Config& config, const ProblemShape& pr
                                 const std::vector<bool>& prunable,
                                 const pruning::Settings& settings, const Calibration& data,
                                 const OnPasses& on_passes) {
-  const pruning::Method& method = pruning::method_by_name(settings.method);
+  const auto& method = std::get<pruning::Calibrated>(pruning::method_by_name(settings.method).kind);
   const model::Layers layers = model::make_layers(config.model, problem);
   for (const auto& layer : layers) {
     layer->bind(store, kernels);

@@ -20,7 +20,7 @@ namespace {
 /// Sizes of a parameter's datasets, from the rank that writes them to rank 0.
 struct SavedLayout {
   int64_t parameter = 0;  ///< number in the network
-  int64_t nnz = 0, index_bytes = 0, moments = 0, pruning = 0, factor_rows = 0, factor_columns = 0;
+  int64_t nnz = 0, index_bytes = 0, moments = 0, pruning = 0;
   int32_t encoding = 0, dtype = 0;
   int64_t history = 0;  ///< 1: with the masks of earlier steps
 };
@@ -115,7 +115,6 @@ class CheckpointSave::Preparation {
         store_(store),
         comm_(save.comm_),
         owners_(options.owners),
-        low_rank_(options.low_rank),
         history_(options.history),
         copies_(options.copies),
         network_(owners_.network.empty() ? specs_of(store) : owners_.network) {}
@@ -188,16 +187,12 @@ class CheckpointSave::Preparation {
       }
       const sparse::Parameter& parameter = *own_parameter(store_, network_[p].name);
       const bool vector = parameter.spec.shape.rank() == 1;
-      const auto* matrix = low_rank_ == nullptr ? nullptr : low_rank_->find(parameter.offset);
-      const int64_t width = matrix == nullptr ? 0 : matrix->cols;
       layouts.push_back(
           {.parameter = static_cast<int64_t>(p),
            .nnz = parameter.kept(),
            .index_bytes = static_cast<int64_t>(indices_[p].bytes.size()),
            .moments = store_.options().moments,
            .pruning = store_.pruning_arrays(parameter),
-           .factor_rows = width == 0 ? 0 : low_rank_->factor(*matrix).count() / width,
-           .factor_columns = width,
            .encoding = sparse::number_of(indices_[p].encoding),
            .dtype = static_cast<int32_t>(vector ? DType::fp32 : store_.value().dtype),
            .history = history_ != nullptr && history_->has(number_of(parameter)) ? 1 : 0});
@@ -226,22 +221,18 @@ class CheckpointSave::Preparation {
           .nnz = from.nnz,
           .dtype = static_cast<DType>(from.dtype),
           .index_bytes = from.index_bytes};
-      const Shape kept{from.nnz};
-      layout.states.emplace_back("master", kept);
+      layout.states.emplace_back("master");
       for (int64_t which = 0; which < from.moments; ++which) {
-        layout.states.emplace_back(kMomentKinds.at(static_cast<size_t>(which)), kept);
+        layout.states.emplace_back(kMomentKinds.at(static_cast<size_t>(which)));
       }
       for (int64_t which = 0; which < from.pruning; ++which) {
-        layout.states.emplace_back(kPruningKinds.at(static_cast<size_t>(which)), kept);
-      }
-      if (from.factor_rows > 0) {
-        layout.states.emplace_back(io::kLowRankKind, Shape{from.factor_rows, from.factor_columns});
+        layout.states.emplace_back(kPruningKinds.at(static_cast<size_t>(which)));
       }
       if (from.history > 0) {
-        layout.states.emplace_back(io::kMaskHistoryKind, kept);
+        layout.states.emplace_back(io::kMaskHistoryKind);
       }
       for (int replica = 0; store_.options().feedback && replica < owners_.replicas; ++replica) {
-        layout.states.emplace_back(fmt::format("feedback.{}", replica), kept);
+        layout.states.push_back(fmt::format("feedback.{}", replica));
       }
       first_dataset_.push_back(save_.datasets_.size());
       std::ranges::move(save_.writer_->reserve(layout), std::back_inserter(save_.datasets_));
@@ -334,11 +325,6 @@ class CheckpointSave::Preparation {
     }
     arrays.push_back(master);
     std::ranges::move(states, std::back_inserter(arrays));
-    const auto* matrix = low_rank_ == nullptr ? nullptr : low_rank_->find(parameter.offset);
-    if (matrix != nullptr && low_rank_->factor(*matrix).count() > 0) {
-      arrays.push_back(
-          named(array_of(low_rank_->stream(), low_rank_->factor(*matrix)), io::kLowRankKind));
-    }
     if (const size_t number = number_of(parameter); history_ != nullptr && history_->has(number)) {
       arrays.push_back(
           named(owned(history_->numbers(number, parameter.index.mask())), io::kMaskHistoryKind));
@@ -394,7 +380,6 @@ class CheckpointSave::Preparation {
   sparse::Store& store_;
   parallel::Communicator& comm_;
   const Owners& owners_;
-  const parallel::LowRank* low_rank_;
   const pruning::MaskHistory* history_;
   bool copies_;  ///< on all ranks
   std::vector<sparse::ParameterSpec> network_;

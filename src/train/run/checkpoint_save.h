@@ -27,7 +27,6 @@
 #include <vector>
 
 #include "io/checkpoint/checkpoint.h"
-#include "parallel/reduction/powersgd/factors.h"
 #include "parallel/transport/communicator.h"
 #include "pruning/early_bird.h"
 #include "sparse/index/file_index.h"
@@ -39,7 +38,6 @@ namespace espalier::train {
 
 struct SaveOptions {
   Owners owners{};
-  const parallel::LowRank* low_rank = nullptr;  ///< state of codec powersgd, same on all replicas
   /// Masks of earlier steps of the store's parameters (Pruner::history); null: none.
   const pruning::MaskHistory* history = nullptr;
   /// Whether arrays are copied, so that the store may change before they are written. Memory: this

@@ -5,7 +5,6 @@
 #include "sparse/store/value_copy.h"
 #include "src/core/rng.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/exchange/low_rank_codec.h"
 #include "src/train/exchange/replica_collectives.h"
 #include "src/train/stage/wire_formats.h"
 
@@ -20,13 +19,10 @@ DataParallel::DataParallel(const io::Config& config, Ranks& ranks, Stage& stage,
       timeline_(stage.stream()),
       collectives_(make_collectives()),
       codecs_(config, stage, ranks.data(), *collectives_),
-      check_(stage.store(), &collectives_->low_rank(), ranks.world().rank()) {
+      check_(stage.store(), ranks.world().rank()) {
   if (Teacher* teacher = stage.teacher(); teacher != nullptr && config.parallel.check_state) {
-    teacher_check_.emplace(teacher->store(), nullptr, ranks.world().rank());
+    teacher_check_.emplace(teacher->store(), ranks.world().rank());
     teacher_check_->record(0);
-  }
-  if (uses_low_rank(config)) {
-    set_low_rank(low_rank(), config, stage, 0);
   }
   share_batch_norm();
   if (shards_ && collectives_->on_device()) {
@@ -94,13 +90,8 @@ uint64_t DataParallel::rounding_key(int64_t step) const {
 
 /// Masks and chosen codecs may have changed since the last step.
 void DataParallel::prepare_wire(int64_t step) {
-  std::vector<parallel::WireSegment> segments = codecs_.segments();
-  if (uses_low_rank(config_)) {
-    set_low_rank(low_rank(), config_, stage_, step);
-    std::erase_if(segments, [this](const auto& s) { return low_rank().holds(s.first); });
-  }
   parallel::Wire& wire = collectives_->gradient_wire();
-  wire.set_segments(std::move(segments));
+  wire.set_segments(codecs_.segments());
   if (config_.parallel.error_feedback) {
     wire.set_feedback(stage_.store().feedback());
   }

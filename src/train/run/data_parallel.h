@@ -9,10 +9,9 @@
 //            (stage/wire_formats.h); in 16-bit runs norms and biases once more in fp32
 //
 // Gradients are sent in the codecs of `parallel.codec` (stage/wire_formats.h), by
-// `parallel.reduction`; factors of powersgd always by sra. Collectives run between devices by NCCL
-// if `parallel.device_link` and the machine allow it, else through the host
-// (replica_collectives.h). Both give the same bits on all ranks, and without codecs the same as
-// each other. Over a pipeline the norm is that of all stages.
+// `parallel.reduction`. Collectives run between devices by NCCL if `parallel.device_link` and the
+// machine allow it, else through the host (replica_collectives.h). Both give the same bits on all
+// ranks, and without codecs the same as each other. Over a pipeline the norm is that of all stages.
 #include <memory>
 #include <optional>
 
@@ -61,8 +60,6 @@ class DataParallel {
   void verify_state() const;
   /// State was written: `verify_state` has nothing to compare with until the next record.
   void clear_state_check() { check_.clear(); }
-  /// State of codec powersgd, for checkpoints.
-  parallel::LowRank& low_rank() { return collectives_->low_rank(); }
 
  private:
   std::unique_ptr<ReplicaCollectives> make_collectives();

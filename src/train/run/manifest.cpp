@@ -10,7 +10,6 @@
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
 #include "parallel/transport/mpi_communicator.h"
-#include "pruning/registry.h"
 #include "src/config/dump.h"
 #include "src/train/exchange/agreement.h"
 
@@ -55,7 +54,7 @@ constexpr auto kParametrization = std::to_array<std::string_view>(
     {"train.parametrization", "train.base_width", "train.base_density"});
 /// Storages are timed for these settings.
 constexpr auto kOfStorages = std::to_array<std::string_view>(
-    {"model.", "sparse.", "pruning.", "train.dtype", "train.fp8", "train.memory_budget"});
+    {"model.", "sparse.", "pruning.", "train.dtype", "train.memory_budget"});
 /// Sums are timed for these settings, except for the second list.
 constexpr auto kOfCodecs =
     std::to_array<std::string_view>({"model.", "parallel.", "train.dtype", "train.gradient_dtype"});
@@ -223,7 +222,7 @@ Manifest manifest_of_program(const std::string& version, const kernels::Kernels&
 void add_inputs(const io::Config& config, Manifest& manifest) {
   manifest.train_data = io::fingerprint(config.data.train);
   manifest.validation_data = io::fingerprint(config.data.validation);
-  if (pruning::method_of(config.pruning).from_file()) {
+  if (!config.pruning.file.empty()) {
     manifest.mask_file =
         io::fingerprint(std::vector<std::string>{config.pruning.file}, "pruning.file");
   }
@@ -307,12 +306,6 @@ std::vector<std::string> check_resume(const SavedRun& before, const io::Config& 
                                 fmt::join(found, "; ")));
   }
   return notes;
-}
-
-void check_inputs(const std::filesystem::path& directory, const io::Config& config) {
-  Manifest inputs;
-  add_inputs(config, inputs);
-  check_inputs(directory, inputs);
 }
 
 void check_inputs(const std::filesystem::path& directory, const Manifest& inputs) {

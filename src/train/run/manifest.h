@@ -90,8 +90,6 @@ std::vector<std::string> check_resume(const SavedRun& before, const io::Config& 
 /// command's results would be those of different inputs. A directory without manifest.json has no
 /// run yet.
 void check_inputs(const std::filesystem::path& directory, const Manifest& inputs);
-/// The same with the files that `config` names now.
-void check_inputs(const std::filesystem::path& directory, const io::Config& config);
 
 /// Whether storages or codecs that the checkpoint's run chose by timing stay valid: settings,
 /// kernels and, for codecs, ranks are the same.

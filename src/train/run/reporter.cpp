@@ -84,7 +84,7 @@ void Reporter::begin_checkpoint(bool copies) {
   const Span span(Track::io, copies ? "copy for a checkpoint" : "checkpoint");
   // Every checkpoint that stays is of equal and unchanged replicas: older ones are removed below.
   run_.data_parallel->verify_state();
-  compare_ranks(run_.stage->store(), run_.ranks->data(), &run_.data_parallel->low_rank());
+  compare_ranks(run_.stage->store(), run_.ranks->data());
   const RunProgress progress{.step = run_.step,
                              .config = run_.config(),
                              .characters = run_.source->characters(),
@@ -97,7 +97,6 @@ void Reporter::begin_checkpoint(bool copies) {
   pending_.emplace(run_.step, directory.checkpoint_path(run_.step), run_.stage->store(), progress,
                    run_.comm,
                    SaveOptions{.owners = run_.plan->owners,
-                               .low_rank = &run_.data_parallel->low_rank(),
                                .history = run_.pruner->history(),
                                .copies = copies,
                                .before_commit =
@@ -181,7 +180,7 @@ void Reporter::finish(bool finished) {
     begin_checkpoint(false);
     complete_checkpoint();
   } else {
-    compare_ranks(run_.stage->store(), run_.ranks->data(), &run_.data_parallel->low_rank());
+    compare_ranks(run_.stage->store(), run_.ranks->data());
   }
   if (run_.step == run_.resumed_step) {  // nothing was measured
     std::array<int64_t, 1> restored{};

@@ -35,7 +35,7 @@ std::optional<RunDirectory::Attempt> attempt_of(const std::string& config,
     return {};
   }
   try {
-    return RunDirectory::Attempt{.config = config::parse(config, "config.toml"),
+    return RunDirectory::Attempt{.config = config::parse_saved(config, "config.toml"),
                                  .manifest = manifest_of(manifest, "manifest.json")};
   } catch (const Failure&) {
     return {};
@@ -220,15 +220,13 @@ void RunDirectory::begin(const io::Config& config, const Manifest& manifest, int
       set_aside_later(resumed_step);
       unfinish_summary();
     }
-    // A checkpoint that a lottery put here begins a run: no lines are lost.
-    const bool began = io::path_exists(root_ / "manifest.json");
     io::write_text_atomically(root_ / "config.toml", config::to_toml(config));
     io::write_json_atomically(root_ / "manifest.json", json_of(manifest));
     metrics_.emplace(root_ / "metrics.jsonl", resumed_step);
     if (config.run.tensorboard) {
       events_.emplace(events(), std::max<int64_t>(resumed_step, 0) + 1);
     }
-    if (const int64_t last = metrics_->last_step(); continues_ && began && last < resumed_step) {
+    if (const int64_t last = metrics_->last_step(); continues_ && last < resumed_step) {
       notes_.push_back(fmt::format(
           "{} ends at step {}, and the run goes on after step {}: the lines between are lost, the "
           "training is not",

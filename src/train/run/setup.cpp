@@ -19,7 +19,6 @@
 #include "src/core/cpus.h"
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/exchange/low_rank_codec.h"
 #include "src/train/memory/host_memory.h"
 #include "src/train/memory/planner.h"
 #include "src/train/memory/storage_choice.h"
@@ -107,23 +106,6 @@ std::optional<RunProgress> saved_progress(const io::Config& config, const Weight
   RunProgress saved = progress_of(io::CheckpointReader(file));
   check_same_model(config, saved.config, file.string());
   return saved;
-}
-
-/// The layers that train.fp8 does not round, for the user; empty: all are rounded.
-std::string fp8_note(const io::Config& config, const sparse::Store& store) {
-  int hidden = 0;
-  int unrounded = 0;
-  for (const sparse::Parameter& parameter : store.parameters()) {
-    const bool by_kept = !parameter.storage.dense_products;
-    hidden += parameter.spec.prunable ? 1 : 0;
-    unrounded += parameter.spec.prunable && by_kept && config.pruning.prunes() ? 1 : 0;
-  }
-  return config.train.fp8 && unrounded > 0
-             ? fmt::format(
-                   "train.fp8: once pruned, {} of {} hidden layers are not rounded: their "
-                   "storage computes with kept elements only",
-                   unrounded, hidden)
-             : "";
 }
 
 /// For the user: how the positions of pruned parameters are held, and what bounds their first
@@ -438,8 +420,6 @@ void connect(const Opened& opened, std::shared_ptr<Shards> shards, Run& run) {
   if (opened.resumed) {
     const bool timed = timings_are_valid(opened.before(), plan.config, run.manifest, Timed::codecs);
     on_first_rank_first(run.comm, [&] {
-      load_low_rank(io::CheckpointReader(*opened.files.resume), run.stage->store(),
-                    run.data_parallel->low_rank());
       run.data_parallel->codecs().restore(opened.resumed->codec_choice, timed);
       run.loss_scale.restore(opened.resumed->loss_scale);
     });
@@ -560,7 +540,6 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
     build_stage(opened, shards, run);
     opened.start.masks = {};  // plans read the counts
     load_weights_and_state(opened, run);
-    check_low_rank(run.config(), run.stage->store(), run.pruner->prunable());
   });
   if (opened.teacher) {
     run.note(note_of(*opened.teacher, config.train));
@@ -570,9 +549,6 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
   }
   plan_this_rank(choose_auto_storages(opened, run), run);
   agree_on_copies(run);
-  if (const std::string text = fp8_note(run.config(), run.stage->store()); !text.empty()) {
-    run.note(text);
-  }
   if (const auto& parameters = run.stage->store().parameters();
       run.stage->parametrization().has_effect(parameters)) {
     run.note(fmt::format("factors of train.parametrization = \"{}\", at the present density:\n{}",

@@ -46,13 +46,13 @@ RunProgress progress_of(const io::CheckpointReader& reader) {
   };
   io::Config defaults;
   defaults.train.parametrization = "standard";  // as versions computed that did not save the key
-  RunProgress progress{
-      .step = meta.step,
-      .config = config::parse(meta.config, reader.path().string() + " (config)", {}, defaults),
-      .characters = io::Vocabulary::from_text(text("vocabulary")),
-      .codec_choice = text("codec_choice"),
-      .loss_scale = text("loss_scale"),
-      .model_texts = io::texts_of_model(meta)};
+  RunProgress progress{.step = meta.step,
+                       .config = config::parse_saved(
+                           meta.config, reader.path().string() + " (config)", {}, defaults),
+                       .characters = io::Vocabulary::from_text(text("vocabulary")),
+                       .codec_choice = text("codec_choice"),
+                       .loss_scale = text("loss_scale"),
+                       .model_texts = io::texts_of_model(meta)};
   if (const std::string manifest = text("manifest"); !manifest.empty()) {
     progress.manifest = manifest_of(manifest, reader.path().string());
   }
@@ -148,30 +148,6 @@ void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int
     std::ranges::transform(sum, mine.get<float>(),
                            [&](double lost) { return static_cast<float>(lost / replicas); });
     errors.write();
-  }
-}
-
-void load_low_rank(const io::CheckpointReader& reader, const sparse::Store& store,
-                   parallel::LowRank& low_rank) {
-  const std::string kind(io::kLowRankKind);
-  for (const sparse::Parameter& parameter : store.parameters()) {
-    const parallel::LowRankMatrix* matrix = low_rank.find(parameter.offset);
-    const std::string& name = parameter.spec.name;
-    if (matrix == nullptr || !reader.has_optimizer(name, kind)) {
-      continue;
-    }
-    const Shape saved = reader.optimizer_shape(name, kind);
-    check(saved.rank() == 2 && saved.cols() == matrix->cols && saved.rows() <= matrix->rows,
-          "{}: {} of \"{}\" has shape {}, which does not fit: the file is damaged, use another "
-          "checkpoint",
-          reader.path().string(), kind, name, saved.text());
-    std::vector<float> columns(static_cast<size_t>(saved.count()));
-    reader.optimizer(name, kind, Tensor(columns.data(), DType::fp32, saved));
-    const Mirror factor(low_rank.stream(), low_rank.factor(*matrix));
-    const auto kept = factor.read().host().span<float>();
-    columns.resize(std::min(columns.size(), kept.size()));  // other RANK: common columns
-    std::ranges::copy(columns, kept.begin());
-    factor.write();
   }
 }
 

@@ -14,7 +14,6 @@
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/config/config.h"
 #include "io/data/tokens.h"
-#include "parallel/reduction/powersgd/factors.h"
 #include "parallel/transport/communicator.h"
 #include "sparse/store/store.h"
 #include "src/train/run/manifest.h"
@@ -71,11 +70,6 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, const LoadOp
 /// replica gets (sum of the saved errors) / replicas.
 void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int replica,
                    int replicas);
-
-/// Loads the factors of codec powersgd that the file has; if RANK differs, the columns that both
-/// have. Throws Failure if a shape does not fit.
-void load_low_rank(const io::CheckpointReader& reader, const sparse::Store& store,
-                   parallel::LowRank& low_rank);
 
 /// Loads masks and values from a plain HDF5 file of arrays (masks_in).
 void load_plain(std::shared_ptr<const io::PlainReader> reader, sparse::Store& store,

@@ -188,13 +188,10 @@ class StepLoop {
     std::array<double, 1> grown{static_cast<double>(change.grown)};
     parallel::all_reduce_small(run_.ranks->pipeline(), grown, parallel::Combine::sum);
     change.grown = static_cast<int64_t>(grown[0]);
-    for (const std::string& warning : change.warnings) {
-      reporter_.note("pruning: " + warning);
+    for (const std::string& note : change.notes) {
+      reporter_.note(note);
     }
     const double after = run_.totals.sparsity.sparsity();
-    if (pruning::method_of(run_.config().pruning).waits) {
-      reporter_.note(ticket_note(change));
-    }
     if (change.grown > 0) {
       reporter_.note(
           fmt::format("masks moved after step {}: {} elements are new", run_.step, change.grown));
@@ -205,20 +202,6 @@ class StepLoop {
     reporter_.note(
         fmt::format("pruned after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
                     run_.step, before, after, run_.totals.kept, run_.totals.size));
-  }
-
-  std::string ticket_note(const Change& change) const {
-    const io::PruningConfig& config = run_.config().pruning;
-    const std::string distance = change.distance ? fmt::format("{:.4f}", *change.distance) : "?";
-    return change.distance && *change.distance < config.distance
-               ? fmt::format(
-                     "early-bird ticket drawn after step {}: masks differ by {}, less than "
-                     "pruning.distance = {}",
-                     run_.step, distance, config.distance)
-               : fmt::format(
-                     "no early-bird ticket until pruning.to_step = {}: masks still differ "
-                     "by {}; the masks of this step are taken",
-                     run_.step, distance);
   }
 
   bool state_is_read_after(int64_t step) const {
@@ -370,30 +353,12 @@ class StepLoop {
 
   /// Saves what AdaPrec's trials change outside the store; returns a function that restores it.
   std::function<void()> capture_trial() {
-    std::vector<Buffer> factors;
-    const auto for_factors = [this](const auto& body) {
-      const parallel::LowRank& low_rank = run_.data_parallel->low_rank();
-      for (size_t i = 0; i < low_rank.matrices().size(); ++i) {
-        body(i, low_rank.factor(low_rank.matrices()[i]));
-      }
-    };
-    for_factors([&](size_t, const Tensor& factor) {
-      Stream& stream = run_.data_parallel->low_rank().stream();
-      factors.push_back(stream.arena().allocate(Memory::scratch, "factor of a trial", factor.dtype,
-                                                factor.shape));
-      stream.copy(factor, factors.back().tensor());
-      stream.synchronize();
-    });
-    return [this, for_factors, step = run_.step, loss_scale = run_.loss_scale,
-            codec = run_.data_parallel->codecs().state(), reports = trial_reports_,
-            kept = std::make_shared<const std::vector<Buffer>>(std::move(factors))] {
+    return [this, step = run_.step, loss_scale = run_.loss_scale,
+            codec = run_.data_parallel->codecs().state(), reports = trial_reports_] {
       run_.step = step;
       run_.loss_scale = loss_scale;
       run_.data_parallel->codecs().restore(codec, true);
       trial_reports_ = reports;
-      for_factors([&](size_t i, const Tensor& factor) {
-        run_.data_parallel->low_rank().stream().copy((*kept)[i].tensor(), factor);
-      });
       run_.data_parallel->clear_state_check();
     };
   }
@@ -418,7 +383,7 @@ class StepLoop {
       reporter_.write_weight_events(report.step);
     }
     if (every(config.parallel.check_every) && run_.plan->layout.grid.data > 1) {
-      compare_ranks(run_.stage->store(), run_.ranks->data(), &run_.data_parallel->low_rank());
+      compare_ranks(run_.stage->store(), run_.ranks->data());
     }
     reporter_.advance_checkpoint();
     if (every(config.train.checkpoint_every)) {

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "parallel/transport/collectives.h"
+#include "pruning/plan.h"
 #include "src/core/trace.h"
-#include "src/train/masks/pruner.h"
 #include "src/train/stage/stage.h"
 
 namespace espalier::train {
@@ -99,7 +99,7 @@ LayerTimes measured_times(const io::Config& config, const ProblemShape& problem,
     const std::vector<PartShape> parts{{.first = i, .end = i + 1}};
     const std::vector<size_t> numbers = parameters_of(layers, parts);
     const auto masks = [&](size_t p) {
-      return example_mask(config.pruning, network[numbers[p]], kept[numbers[p]]);
+      return pruning::example_mask(config.pruning, network[numbers[p]], kept[numbers[p]]);
     };
     Stage stage(config, problem, stream, backend.kernels(),
                 {.micro_batch = samples, .masks = masks, .parts = parts, .teacher = teacher});

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "pruning/registry.h"
+#include "pruning/plan.h"
 #include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
@@ -13,9 +13,6 @@ sparse::StoreOptions store_options(const io::Config& config, bool training, bool
     const std::string& wanted = index.for_name(name);
     return wanted == "auto" ? std::nullopt : std::optional(sparse::encoding_by_name(wanted));
   };
-  const pruning::Method& method = pruning::method_of(config.pruning);
-  const sparse::IndexShape groups =
-      method.shape != nullptr ? method.shape(config.pruning) : sparse::IndexShape();
   const DType dtype = dtype_by_name(config.train.dtype);
   return {.dtype = dtype,
           .gradient = dtype,
@@ -23,10 +20,9 @@ sparse::StoreOptions store_options(const io::Config& config, bool training, bool
           .moments = optim::optimizer_of(config.optimizer).moments,
           .state_bits = static_cast<int>(config.optimizer.state_bits),
           .offload = config.optimizer.offload,
-          .fp8 = config.train.fp8,
           .master_copy = config.train.master_copy,
           .encoding = encoding,
-          .index_shape = groups,
+          .index_shape = pruning::shape_of(config.pruning),
           .block = {.edge = config.sparse.block > 0 ? config.sparse.block : config.pruning.block,
                     .exact = config.sparse.block > 0},
           .keep_tiles = training && config.sparse.keep_tiles,
@@ -40,9 +36,9 @@ sparse::StoreOptions store_options(const io::Config& config, bool training, bool
                 const auto before = kept ? sparse::Storage::sparse : sparse::Storage::dense;
                 return wanted == "auto" ? before : sparse::storage_by_name(wanted);
               },
-          .feedback = training && (config.parallel.error_feedback || uses_low_rank(config)),
+          .feedback = training && config.parallel.error_feedback,
           .pruning_arrays =
-              [arrays = method.arrays(),
+              [arrays = pruning::arrays_of(config.pruning),
                exclude = config.pruning.exclude](const sparse::ParameterSpec& spec) {
                 return spec.prunable && !spec.borrowed && !pruning::is_excluded(spec.name, exclude)
                            ? arrays

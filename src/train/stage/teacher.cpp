@@ -41,11 +41,10 @@ io::Config config_in(const io::CheckpointMeta& meta, const io::Config& config) {
         "train.teacher = \"{}\" holds weights without a config, so its network is unknown; use a "
         "checkpoint that `espalier train` wrote",
         file);
-  io::Config found = config::parse(meta.config, file + " (config)");
+  io::Config found = config::parse_saved(meta.config, file + " (config)");
   check_same_data(config, found);
   found.train.dtype = config.train.dtype;
   found.train.gradient_dtype = "auto";
-  found.train.fp8 = false;
   return found;
 }
 

@@ -50,10 +50,7 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
   const io::ParallelConfig& parallel = config.parallel;
   const bool small = spec.shape.rank() == 1 || kept < parallel.codec_min_size;
   const parallel::CodecSpec codec = parallel::parse_codec(parallel.codec.for_name(spec.name));
-  // The other parameters of powersgd, which are not factored, are sent uncompressed.
-  const bool factored = codec.kind() == parallel::CodecKind::matrices;
-  if (codec.name == "fp32" || factored || spec.average ||
-      (small && !parallel.codec.matches(spec.name))) {
+  if (codec.name == "fp32" || spec.average || (small && !parallel.codec.matches(spec.name))) {
     return parallel::plain_format(dtype);
   }
   if (codec.kind() == parallel::CodecKind::choosing) {
@@ -64,12 +61,6 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
 
 bool has_lossy_gradient_codec(const io::Config& config) {
   return config.parallel.codec.any(is_lossy);
-}
-
-bool uses_low_rank(const io::Config& config) {
-  return config.parallel.codec.any([](const std::string& codec) {
-    return parallel::parse_codec(codec).kind() == parallel::CodecKind::matrices;
-  });
 }
 
 bool encodes_values(const io::Config& config) {

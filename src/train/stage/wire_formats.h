@@ -46,8 +46,6 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
                                                    DType dtype);
 /// Whether the gradient of any parameter is compressed with loss.
 bool has_lossy_gradient_codec(const io::Config& config);
-/// Whether the codec of any parameter is powersgd (exchange/low_rank_codec.h).
-bool uses_low_rank(const io::Config& config);
 
 /// Whether updated values are encoded.
 bool encodes_values(const io::Config& config);

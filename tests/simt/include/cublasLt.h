@@ -7,11 +7,7 @@
 // - a bias of one element;
 // - a bias after an inner extent of 1, only when the product is called.
 //
-// Like the library it rounds once: bias and gelu's slope are applied to the sum in fp32. Products
-// of 8 bits follow the documentation for capability 8.9 and 9.0:
-// - the first operand transposed and the second not, not both E5M2;
-// - extents that are multiples of 16, addresses aligned to 16 bytes;
-// - a scale for each operand, sums in fp32, a result in bf16 or fp32, at most a bias of bf16.
+// Like the library it rounds once: bias and gelu's slope are applied to the sum in fp32.
 #include <cstddef>
 #include <cstdint>
 
@@ -29,8 +25,7 @@ enum cublasStatus_t {
 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32 };
-enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2 };
-enum cublasLtPointerMode_t { CUBLASLT_POINTER_MODE_HOST, CUBLASLT_POINTER_MODE_DEVICE };
+enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F };
 enum cublasLtEpilogue_t {
   CUBLASLT_EPILOGUE_DEFAULT,
   CUBLASLT_EPILOGUE_BIAS,
@@ -46,10 +41,6 @@ enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
-  CUBLASLT_MATMUL_DESC_POINTER_MODE,
-  CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
-  CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
-  CUBLASLT_MATMUL_DESC_FAST_ACCUM,
   kProductAttributes,
 };
 enum cublasLtMatmulPreferenceAttributes_t {
@@ -64,13 +55,10 @@ enum cublasLtMatmulPreferenceAttributes_t {
 
 /// Compute capability of the simulated device; 89: 8.9.
 inline thread_local int capability = 89;
-/// If true, no product in 8 bits has an algorithm.
-inline thread_local bool refuses_8_bits = false;
 
 struct Context {
-  int64_t choices = 0;    ///< calls of the heuristic that selects algorithms
-  int64_t in_8_bits = 0;  ///< products of operands in 8 bits
-  double seconds = 0;     ///< of products, on a simulated clock
+  int64_t choices = 0;  ///< calls of the heuristic that selects algorithms
+  double seconds = 0;   ///< of products, on a simulated clock
 };
 struct ProductDescriptor {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;

@@ -1,6 +1,5 @@
 #include <cstring>
 
-#include "src/kernels/cpu/dense/fp8.h"
 #include "src/kernels/cpu/dense/product.h"
 #include "src/kernels/cpu/dense/widen.h"
 #include "src/kernels/cpu/simd/loops.h"
@@ -10,67 +9,9 @@
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {
 
-size_t whole_lines(int64_t bytes) { return static_cast<size_t>(divide_up(bytes, 64) * 64); }
-
-/// c = scale_a scale_b sums (+ c) (+ bias), rounded once.
-template <class T>
-void finish(Stream& stream, const GemmArgs& args, const float* all_sums, float scale_a,
-            float scale_b) {
-  const int64_t cols = args.c.cols();
-  const float* bias = elements<float>(args.bias);
-  for_rows(stream.threads(), args.c.rows(), cols, [&](int64_t row) {
-    const float* sums = all_sums + row * cols;
-    T* c = row_of<T>(args.c, row);
-#pragma omp simd
-    for (int64_t j = 0; j < cols; ++j) {
-      float sum = sums[j] * scale_a * scale_b;
-      sum += args.accumulate ? load(c + j) : 0.0F;
-      sum += bias != nullptr ? bias[j] : 0.0F;
-      store(c + j, sum);
-    }
-  });
-}
-
-/// Product with operands rounded to 8 bits: the workspace holds them in a wider type, and their
-/// sums as fp32.
-void rounded_product(Stream& stream, const GemmArgs& args) {
-  const DType held = cpu::multiplies(DType::bf16) ? DType::bf16 : DType::fp32;
-  const auto bytes = static_cast<int64_t>(size_of(held));
-  GemmArgs plain;
-  plain.a = args.a;
-  plain.b = args.b;
-  plain.c = args.c;
-  plain.transpose_a = args.transpose_a;
-  plain.transpose_b = args.transpose_b;
-  plain.a.dtype = plain.b.dtype = held;
-  plain.c.dtype = DType::fp32;
-  plain.a.stride = args.a.cols();
-  plain.b.stride = args.b.cols();
-  plain.c.stride = args.c.cols();
-  const size_t of_a = whole_lines(bytes * args.a.count());
-  const size_t of_b = whole_lines(bytes * args.b.count());
-  const size_t of_c = whole_lines(4 * args.c.count());
-  std::byte* const memory =
-      cpu::workspace(stream, of_a + of_b + of_c + cpu::product_scratch(stream, plain));
-  if (cpu::is_dry(stream)) {
-    return;
-  }
-  plain.a.data = memory;
-  plain.b.data = memory + of_a;
-  plain.c.data = memory + of_a + of_b;
-  const float scale_a = round_to_fp8(stream, args.a, args.round_a, plain.a);
-  const float scale_b = round_to_fp8(stream, args.b, args.round_b, plain.b);
-  cpu::product(stream, plain, memory + of_a + of_b + of_c);
-  with_type(args.c.dtype, [&](auto type) {
-    finish<decltype(type)>(stream, args, elements<float>(plain.c), scale_a, scale_b);
-  });
-}
-
 /// c = op(a) op(b) (+ c) (+ bias)
 void product(Stream& stream, const GemmArgs& args) {
-  if (args.round_a != Float8::none) {
-    rounded_product(stream, args);
-  } else if (!cpu::multiplies(args.a.dtype)) {
+  if (!cpu::multiplies(args.a.dtype)) {
     cpu::product_widened(stream, args, kWideningLoops);
   } else {
     cpu::product(stream, args, cpu::workspace(stream, cpu::product_scratch(stream, args)));

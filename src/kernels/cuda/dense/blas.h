@@ -21,21 +21,11 @@ struct Product {
   bool tf32 = false;         ///< fp32 inputs may be rounded to tf32
   bool transpose_a = false, transpose_b = false;
   const void* addend = nullptr;  ///< same layout as c; a separate array, or c itself; or null
-  /// 8-bit operands: codes times scales in device memory. a is [m, k]; b is [n, k] with
-  /// transpose_b. Only where `takes_fp8` is true.
-  Float8 a_format = Float8::none, b_format = Float8::none;
-  const float* a_scale = nullptr;
-  const float* b_scale = nullptr;
-  const float* factors = nullptr;  ///< in device memory: c = [0] op(a) op(b) + [1] addend; or null
   /// Optional epilogues, at most one: c = op(a) op(b) gelu'(of), `of` like c; or sums (+)= op(a) 1.
   const void* gelu_slope_of = nullptr;
   Tensor row_sums;
   bool accumulate_sums = false;
 };
-
-/// True if the library multiplies 8-bit codes with these extents, addresses and strides on this
-/// device.
-bool takes_fp8(Stream& stream, const Product& product);
 
 /// Enqueues the product. Returns true if the optional epilogue was fused; on false the caller
 /// computes it. On a dry arena it only allocates its workspace.

@@ -58,18 +58,9 @@ void add_extra(ProductCall& call, std::byte* spare) {
   }
 }
 
-/// The call with its workspace.
-ProductCall call_of(Stream& stream, const Product& product) {
-  ProductCall call{.stream = stream, .product = product};
-  call.workspace = stream.workspace(matmul_workspace(product.m, product.n));
-  return call;
-}
-
 /// Enqueues the product; if the library refuses, enqueues it again without the extra.
 const ProductPlan& enqueue(const ProductCall& call) {
   const ProductPlan* plan = &plan_of(call);
-  require(plan->possible, "a product of 8-bit operands for which takes_fp8 is true", call.product.m,
-          call.product.n, call.product.k);
   cublasStatus_t status = enqueue(call, *plan, plan->algorithm, call.product.c);
   if (is_refusal(status) && plan->extra != BlasExtra::none) {
     plan = &plan_without_extra(call);
@@ -100,30 +91,12 @@ cublasStatus_t enqueue(const ProductCall& call, const ProductPlan& plan,
   } else if (plan.extra != BlasExtra::none) {
     set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.beside);
   }
-  if (p.a_format != Float8::none) {
-    set_scales(plan.product, p);
-  }
   const float one = 1;
   const float beta = p.addend != nullptr ? 1 : 0;
-  const float* of_product = p.factors != nullptr ? p.factors : &one;
-  const float* of_c = p.factors != nullptr ? p.factors + 1 : &beta;
-  return blas_library().matmul(
-      queue.blas.handle(), plan.product.handle, of_product, p.b, plan.b.handle, p.a, plan.a.handle,
-      of_c, p.addend != nullptr ? p.addend : p.c, plan.c.handle, to, plan.c.handle, &algorithm,
-      call.workspace, queue.workspace, queue.native);
-}
-
-/// Requirements on capability 8.9 and 9.0: both operands have their inner extent last (always true
-/// here); extents and addresses are multiples of 16. The library has no product of two E5M2
-/// operands. For all other products the library reports, once per shape, whether it has an
-/// algorithm.
-bool takes_fp8(Stream& stream, const Product& p) {
-  constexpr int kAda = 89;
-  const int64_t in_line = p.half_result ? 8 : 4;  // elements of the result in 16 bytes
-  const bool formats = p.a_format == Float8::e4m3 || p.b_format == Float8::e4m3;
-  return formats && blas_queue(stream).blas.capability() >= kAda && p.m % 16 == 0 &&
-         p.n % 16 == 0 && p.k % 16 == 0 && p.c_stride % in_line == 0 && is_aligned(p.c) &&
-         plan_of(call_of(stream, p)).possible;
+  return blas_library().matmul(queue.blas.handle(), plan.product.handle, &one, p.b, plan.b.handle,
+                               p.a, plan.a.handle, &beta, p.addend != nullptr ? p.addend : p.c,
+                               plan.c.handle, to, plan.c.handle, &algorithm, call.workspace,
+                               queue.workspace, queue.native);
 }
 
 size_t matmul_workspace(int64_t m, int64_t n) {
@@ -131,7 +104,9 @@ size_t matmul_workspace(int64_t m, int64_t n) {
 }
 
 bool matmul(Stream& stream, const Product& product) {
-  ProductCall call = call_of(stream, product);
+  ProductCall call{.stream = stream,
+                   .product = product,
+                   .workspace = stream.workspace(matmul_workspace(product.m, product.n))};
   if (stream.arena().dry()) {
     return false;  // plans count the separate kernels too: only the library knows what it fuses
   }

@@ -40,12 +40,6 @@ void set(const BlasProduct& to, cublasLtMatmulDescAttributes_t what, const T& va
   check_blas(blas_library().set_product(to.handle, what, &value, sizeof value), "attribute");
 }
 
-/// Sets the scales of 8-bit operands. The library's first operand is b.
-inline void set_scales(const BlasProduct& to, const Product& product) {
-  set(to, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.b_scale);
-  set(to, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a_scale);
-}
-
 /// Epilogues; the library fuses at most one of them.
 enum class BlasExtra : uint8_t { none, bias, gelu_slope, row_sums };
 
@@ -58,20 +52,16 @@ struct ProductKey {
   bool half_inputs, half_result, tf32, transpose_a, transpose_b;
   bool adds;
   bool deterministic;  ///< Stream::deterministic
-  Float8 a_format, b_format;
-  bool by_factors;
   BlasExtra extra;
   auto operator<=>(const ProductKey&) const = default;
 };
 
-/// Descriptors of a product. Only the addresses of the epilogue's operand and of scales change from
-/// call to call.
+/// Descriptors of a product. Only the address of the epilogue's operand changes from call to call.
 struct ProductPlan {
   BlasProduct product;
   BlasLayout a, b, c;
   cublasLtMatmulAlgo_t algorithm{};
   BlasExtra extra = BlasExtra::none;  ///< also `none` if the library cannot fuse it
-  bool possible = true;               ///< false only for 8-bit products without an algorithm
 };
 
 class Blas {

@@ -20,12 +20,6 @@ cudaDataType_t type_of(const Product& p, bool half) {
   return !half ? CUDA_R_32F : p.half == DType::fp16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-cudaDataType_t type_of(const Product& p, Float8 format) {
-  return format == Float8::none   ? type_of(p, p.half_inputs)
-         : format == Float8::e4m3 ? CUDA_R_8F_E4M3
-                                  : CUDA_R_8F_E5M2;
-}
-
 /// Makes the layout of a row-major [rows, cols] matrix.
 void make(BlasLayout& layout, cudaDataType_t type, int64_t rows, int64_t cols, int64_t stride) {
   check_blas(blas_library().create_layout(&layout.handle, type, static_cast<uint64_t>(cols),
@@ -63,18 +57,6 @@ void describe_extra(const BlasProduct& product, const ProductCall& call) {
   set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.beside);
 }
 
-/// Products of 8-bit operands accumulate in fp32 registers (no fast accumulation): otherwise
-/// Hopper's tensor cores would add with 14 bits.
-void describe_scales(const BlasProduct& product, const Product& p) {
-  if (p.a_format != Float8::none) {
-    set(product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{0});
-    set_scales(product, p);
-  }
-  if (p.factors != nullptr) {
-    set(product, CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
-  }
-}
-
 ProductPlan describe(const ProductCall& call) {
   const Product& p = call.product;
   ProductPlan made{.extra = call.extra};
@@ -86,10 +68,9 @@ ProductPlan describe(const ProductCall& call) {
   set(made.product, CUBLASLT_MATMUL_DESC_TRANSA, first);
   set(made.product, CUBLASLT_MATMUL_DESC_TRANSB, second);
   describe_extra(made.product, call);
-  describe_scales(made.product, p);
-  make(made.a, type_of(p, p.a_format), p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k,
+  make(made.a, type_of(p, p.half_inputs), p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k,
        p.a_stride);
-  make(made.b, type_of(p, p.b_format), p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n,
+  make(made.b, type_of(p, p.half_inputs), p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n,
        p.b_stride);
   make(made.c, type_of(p, p.half_result), p.m, p.n, p.c_stride);
   return made;
@@ -192,10 +173,6 @@ ProductPlan make_plan(ProductCall call) {
     call.extra = BlasExtra::none;
     return make_plan(call);
   }
-  if (found.empty() && call.product.a_format != Float8::none) {
-    plan.possible = false;
-    return plan;
-  }
   check(!found.empty(), "cuBLASLt has no algorithm for a product of {} x {} x {}", call.product.m,
         call.product.n, call.product.k);
   plan.algorithm = choose(call, plan, found);
@@ -230,9 +207,6 @@ ProductKey key_of(const ProductCall& call) {
           p.transpose_b,
           p.addend != nullptr,
           call.stream.deterministic(),
-          p.a_format,
-          p.b_format,
-          p.factors != nullptr,
           call.extra};
 }
 

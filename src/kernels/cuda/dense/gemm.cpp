@@ -2,7 +2,6 @@
 #include <type_traits>
 
 #include "src/kernels/cuda/dense/blas.h"
-#include "src/kernels/cuda/dense/fp8.h"
 #include "src/kernels/cuda/table.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -28,53 +27,7 @@ Product product_of(const Stream& stream, const GemmArgs& args) {
           .addend = args.accumulate ? args.c.data : args.addend.data};
 }
 
-/// The same product with 8-bit codes as operands. `memory` stands for their addresses, which are
-/// not known yet.
-Product of_codes(Product product, const GemmArgs& args, const void* memory) {
-  product.a = product.b = memory;
-  product.a_scale = product.b_scale = static_cast<const float*>(memory);
-  product.a_format = args.round_a;
-  product.b_format = args.round_b;
-  product.a_stride = product.b_stride = product.k;
-  product.transpose_a = false;
-  product.transpose_b = true;
-  return product;
-}
-
-/// The product of operands rounded to 8 bits. If the library cannot multiply codes, the operands
-/// are the rounded values in bf16: the sums have the same terms. A bias is fused only for a 16-bit
-/// result: for an fp32 result the library accepts a bf16 bias only, so the bias is added
-/// afterwards.
-void rounded_product(Stream& stream, const GemmArgs& args, Product product) {
-  // The product's own workspace is at the start: matmul requests it again and gets the same memory.
-  const size_t own = (matmul_workspace(product.m, product.n) + 255) / 256 * 256;
-  std::byte* const memory = stream.workspace(own + fp8_workspace(args)) + own;
-  product.half_inputs = true;
-  product.tf32 = false;
-  product.bias = product.half_result ? product.bias : nullptr;
-  const Product codes = of_codes(product, args, memory);
-  if (!stream.arena().dry() && takes_fp8(stream, codes)) {
-    const RoundedOperands rounded = round_to_codes(stream, args, memory);
-    product = codes;
-    product.a = rounded.a;
-    product.b = rounded.b;
-    product.a_scale = rounded.scale_a;
-    product.b_scale = rounded.scale_b;
-  } else {
-    const RoundedOperands rounded = round_to_bf16(stream, args, memory);
-    product.a = rounded.a;
-    product.b = rounded.b;
-    product.a_stride = args.a.cols();
-    product.b_stride = args.b.cols();
-    product.factors = rounded.factors;
-  }
-  matmul(stream, product);
-  if (args.bias && product.bias == nullptr) {
-    add_bias(stream, args.c, static_cast<const float*>(args.bias.data));
-  }
-}
-
-/// The product of unrounded operands, with the extra that the library is to fuse.
+/// The product with the extra that the library is to fuse.
 Product with_extras(const GemmArgs& args, Product product) {
   if (args.preactivation && args.activation == Activation::gelu && product.half_result) {
     product.gelu_slope_of = args.preactivation.data;
@@ -96,8 +49,8 @@ struct Split {
 Split split_of(const Product& p) {
   constexpr int64_t kWhole = 64;
   constexpr int64_t kLarge = 32 * kWhole;
-  const bool plain = p.half_inputs && p.a_format == Float8::none && p.bias == nullptr &&
-                     p.gelu_slope_of == nullptr && !p.row_sums && p.factors == nullptr;
+  const bool plain =
+      p.half_inputs && p.bias == nullptr && p.gelu_slope_of == nullptr && !p.row_sums;
   const auto rest = [](int64_t extent) {
     return extent % 8 != 0 && extent > kLarge ? extent % kWhole : 0;
   };
@@ -153,20 +106,16 @@ void split_product(Stream& stream, const Product& p, const Split& split) {
 //   preactivation  fused for gelu in 16 bits, where the saved rounding hides that the library's
 //                  gelu has another form
 //   row_sums       fused where the library supports it (blas_cublaslt.cpp)
-// 8-bit products fuse only some biases: the library does not document slopes with 8-bit operands
-// and a bf16 result, and row_sums are sums of unrounded operands.
 void gemm(Stream& stream, const GemmArgs& args) {
   const Product product = product_of(stream, args);
   bool fused = false;
   if (product.m > 0 && product.n > 0) {
     require(product.k > 0, "a product has terms", product.m, product.n);
-    if (args.round_a != Float8::none) {
-      rounded_product(stream, args, product);
-    } else if (const Split split = split_of(with_extras(args, product));
-               split.columns > 0 || split.terms > 0) {
+    const Product extended = with_extras(args, product);
+    if (const Split split = split_of(extended); split.columns > 0 || split.terms > 0) {
       split_product(stream, product, split);
     } else {
-      fused = matmul(stream, with_extras(args, product));
+      fused = matmul(stream, extended);
     }
   }
   if (args.activated) {

@@ -8,12 +8,11 @@ struct Words {
   uint32_t word[4];
 };
 
-/// philox(key, high, counter)
-__device__ __forceinline__ Words philox_words(uint64_t key, uint64_t counter, uint64_t high = 0) {
+/// philox(key, 0, counter)
+__device__ __forceinline__ Words philox_words(uint64_t key, uint64_t counter) {
   auto c0 = static_cast<uint32_t>(counter);
   auto c1 = static_cast<uint32_t>(counter >> 32);
-  auto c2 = static_cast<uint32_t>(high);
-  auto c3 = static_cast<uint32_t>(high >> 32);
+  uint32_t c2 = 0, c3 = 0;
   auto k0 = static_cast<uint32_t>(key);
   auto k1 = static_cast<uint32_t>(key >> 32);
 #pragma unroll

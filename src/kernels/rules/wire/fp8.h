@@ -5,8 +5,7 @@
 //             largest number of the format (E5M2: 57,344; E4M3, which has no infinity: 448)
 //   value     number * scale
 //
-// Near the largest float, numbers are limited to 7/8 of it, so that none becomes infinite. These
-// rules also round operands of products (cpu/dense/fp8.h, cuda/dense/fp8.h), with other scales.
+// Near the largest float, numbers are limited to 7/8 of it, so that none becomes infinite.
 // Source: Micikevicius and others, "FP8 formats for deep learning", 2022.
 #include "src/kernels/rules/wire/arithmetic.h"
 
@@ -49,7 +48,6 @@ struct Fp8Numbers {
     float top;  ///< the largest number in use
 
     Encoder() = default;
-    ESPALIER_RULE Encoder(Scaling scaling_to, float largest) : to(scaling_to), top(largest) {}
     ESPALIER_RULE Encoder(const WireFormat&, const Carried& carried, const WireTables&) {
       const float scale = carried.scale();
       to = scaling(scale, 1);
@@ -82,7 +80,6 @@ struct Fp8Numbers {
   struct Decoder {
     float scale;
     Decoder() = default;
-    ESPALIER_RULE explicit Decoder(float of_all) : scale(of_all) {}
     ESPALIER_RULE Decoder(const WireFormat&, const Carried& carried, const float*)
         : scale(carried.scale()) {}
     ESPALIER_RULE float value(uint32_t code) const {

@@ -12,8 +12,7 @@ ReadLayer read_linear(Words& words, const Images& from) {
         "model.network: '{}' would have a weight of {} x {} elements; the limit is {}",
         words.text(), out, from.count(), sparse::kMaxElements);
   return {.to = {.channels = out}, .make = [=](const LayerPlace& place) -> std::unique_ptr<Layer> {
-            return std::make_unique<Hidden>(place.name, from.count(), out, place.first,
-                                            from.channels);
+            return std::make_unique<Hidden>(place.name, from.count(), out, place.first);
           }};
 }
 

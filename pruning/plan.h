@@ -1,0 +1,85 @@
+#pragma once
+// What the pruning of a config will do in a run, known before the run starts.
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "pruning/pruning.h"
+#include "pruning/schedule.h"
+
+namespace espalier::pruning {
+
+/// Facts of a run, beside its [pruning].
+struct RunFacts {
+  int64_t steps = 0;
+  bool half = false;          ///< values have 16 bits
+  bool asynchronous = false;  ///< stages are updated separately
+};
+/// Throws Failure for settings that do not fit together, or not to the run.
+void validate(const io::PruningConfig& config, const RunFacts& run);
+/// Throws Failure if nothing would be pruned before the run of `steps` ends.
+void check_in_time(const io::PruningConfig& config, int64_t steps);
+
+/// Float arrays of each prunable element that the method keeps over the run.
+int arrays_of(const io::PruningConfig& config);
+/// The groups or blocks that form every mask; zeros: single elements.
+sparse::IndexShape shape_of(const io::PruningConfig& config);
+/// Whether the method itself makes masks that are not of whole blocks.
+bool makes_single_elements(const io::PruningConfig& config);
+
+/// The steps after which masks shrink, ascending; 0: before the first step.
+std::vector<int64_t> pruning_steps(const io::PruningConfig& config);
+/// Whether masks may change after one of the steps `step` … `end` of a run of `steps`.
+bool may_change(const io::PruningConfig& config, int64_t step, int64_t end, int64_t steps);
+
+/// The parameters of a network, in forward order.
+struct Network {
+  std::span<const sparse::ParameterSpec> specs;
+  std::vector<bool> prunable;
+};
+/// Kept elements of each parameter after pruning at `step`; in global scope an even share. Never
+/// more than `now`. `in_file`: those of pruning.file.
+std::vector<int64_t> kept_after(const io::PruningConfig& config, const Network& network,
+                                int64_t step, std::vector<int64_t> now,
+                                const std::function<std::vector<int64_t>()>& in_file);
+
+/// How the masks of a dense network are made before its weights are.
+struct FirstMasks {
+  bool alone = false;         ///< each parameter's mask depends on that parameter alone
+  bool reads_values = false;  ///< reads Candidate::values
+  std::function<std::vector<sparse::Mask>(std::span<const Candidate> candidates)> make;
+};
+/// None: the method has none before the first step, or needs more than initial values of one
+/// parameter at a time.
+std::optional<FirstMasks> first_masks(const io::PruningConfig& config, uint64_t seed);
+
+/// A mask for measurements before the run has one, with about `kept` elements of a parameter of
+/// this shape. Its structure is the method's: N:M groups (any `kept` below the full size gives
+/// N:M), blocks, or else random single elements. Deterministic. O(size) time.
+sparse::Mask example_mask(const io::PruningConfig& config, const sparse::ParameterSpec& spec,
+                          int64_t kept);
+
+/// A change of masks whose host memory is planned. Sizes are bytes.
+class PlannedChange {
+ public:
+  virtual ~PlannedChange() = default;
+  virtual size_t masks() const = 0;            ///< the present and the new masks
+  virtual size_t numbers() const = 0;          ///< a float for each kept element
+  virtual size_t largest_numbers() const = 0;  ///< the same for the largest parameter
+  /// At one time, so many bytes are in use.
+  virtual void hold(size_t bytes) = 0;
+  /// Passes that show dense gradients, while so many bytes are in use beside their sums.
+  virtual void gradients(sparse::Store::Probed probed, size_t bytes) = 0;
+};
+/// Plans one pruning.
+void plan_pruning(const io::PruningConfig& config, PlannedChange& change);
+/// Plans one move of masks; false: the method's masks do not move.
+bool plan_move(const io::PruningConfig& config, PlannedChange& change);
+/// Bytes of the earlier masks that the method keeps during the run, given those of
+/// PlannedChange::masks.
+size_t history_bytes(const io::PruningConfig& config, size_t masks);
+/// Floats that a checkpoint holds for each kept element of a prunable parameter, beside arrays_of.
+int saved_numbers(const io::PruningConfig& config);
+
+}  // namespace espalier::pruning

@@ -1,0 +1,20 @@
+#pragma once
+// Keys, and values of keys, that earlier versions of the program had. Configs that old runs and
+// checkpoints hold stay readable: a removed key with its old default is ignored. Anything else is
+// an error that says what to write instead.
+//
+// To remove a key: delete its row in schema.cpp and add one in removed.cpp.
+#include <string>
+#include <string_view>
+
+namespace espalier::config {
+
+/// What to write instead of a removed key ("section.name"); empty: no such key was removed.
+std::string_view removed_key(std::string_view key);
+/// Whether this TOML value was the default of a removed key.
+bool was_default(std::string_view key, const std::string& source_text);
+/// What to write instead of a removed value of a key, such as a codec; empty: no such value was
+/// removed.
+std::string_view removed_value(std::string_view key, std::string_view value);
+
+}  // namespace espalier::config
