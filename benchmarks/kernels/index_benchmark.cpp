@@ -167,13 +167,13 @@ void gather(benchmark::State& state) {
 void file_encode(benchmark::State& state) {
   Case c(state);
   FileIndex file;
-  c.measure(state, [&] { file = to_file(c.index, "entropy"); });
+  c.measure(state, [&] { file = to_file(c.index, Encoding::entropy); });
   c.report(state, file.bytes.size(), c.kept);
 }
 
 void file_decode(benchmark::State& state) {
   Case c(state);
-  const FileIndex file = to_file(c.index, "entropy");
+  const FileIndex file = to_file(c.index, Encoding::entropy);
   Mask mask;
   c.measure(state, [&] { mask = mask_from_file(file.encoding, kSize, c.kept, file.bytes); });
   require(mask == c.mask, "the file holds the mask");

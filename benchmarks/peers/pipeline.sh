@@ -18,8 +18,8 @@ espalier() {
   shift 2
   train data.kind=bytes model.layers=6 model.heads=6 model.width=384 model.context=256 \
     model.tie_embeddings=false train.global_batch=16 train.micro_batch=4 "train.dtype=$dtype" \
-    train.steps=12 train.eval_every=0 train.eval_batches=1 train.checkpoint_every=-1 run.threads=1 \
-    parallel.pipeline=2 parallel.drain_every=6 "$@"
+    train.steps=12 train.eval_every=6 train.eval_batches=1 train.checkpoint_every=-1 run.threads=1 \
+    parallel.pipeline=2 "$@"
   ms=$(median step_ms)
   echo "system=espalier-$name dtype=$dtype stages=2" \
     "tokens_per_s=$(awk "BEGIN { printf \"%.0f\", 16 * 256 / $ms * 1e3 }") step_ms=$ms"

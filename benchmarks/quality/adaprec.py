@@ -38,12 +38,18 @@ CONFIGS = {"gpt": None, "caffenet": runs.ROOT / "configs/caffenet-fashion.toml"}
 FILES = {kind: [f"{kind}-{part}-ubyte" for part in ("images-idx3", "labels-idx1")] for kind in ("train", "t10k")}
 
 
+def codec_of(run, arguments):
+    codec = CONTENDERS[arguments.network][run["name"]]
+    if codec != "adaprec":
+        return codec
+    candidates = CANDIDATES + ["fastest"] * (run["name"] == "adaprec+fastest")
+    return f"adaprec:{arguments.steps // 3}:{arguments.trial}:{'+'.join(candidates)}"
+
+
 def settings_of(run, arguments):
     parts = 20 if arguments.network == "gpt" else 4  # of the steps, with an evaluation after each
     settings = {**runs.QUIET, "train.steps": arguments.steps, "train.eval_every": arguments.steps // parts,
-                "train.seed": run["seed"], "parallel.codec": CONTENDERS[arguments.network][run["name"]],
-                "parallel.codec_every": arguments.steps // 3, "parallel.codec_trial": arguments.trial,
-                "parallel.codec_candidates": CANDIDATES + ["fastest"] * (run["name"] == "adaprec+fastest")}
+                "train.seed": run["seed"], "parallel.codec": codec_of(run, arguments)}
     if arguments.network == "gpt":
         return {**runs.NANOGPT, **settings, "train.eval_batches": 30, "data.train": [arguments.data]}
     files = {kind: [str(pathlib.Path(arguments.data) / name) for name in names] for kind, names in FILES.items()}

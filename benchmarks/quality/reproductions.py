@@ -38,7 +38,7 @@ COMMON = {
     "train.steps": STEPS, "train.global_batch": BATCH, "train.eval_every": 0, "train.eval_batches": 0,
     "train.parametrization": "standard", "optimizer.kind": "sgd", "optimizer.momentum": 0.9,
     "optimizer.nesterov": True, "optimizer.min_lr": 0.0, "optimizer.warmup_steps": 30,
-    "optimizer.weight_decay": 5e-4, "optimizer.clip": 0.0, "parallel.codec_every": 50,
+    "optimizer.weight_decay": 5e-4, "optimizer.clip": 0.0,
 }
 RATES = [0.01, 0.03, 0.1]
 EIGHT_BIT = ["dynamic8", "static8", "mantissa8", "linear8", "fp8-e4m3", "fp8-e5m2"]
@@ -67,7 +67,7 @@ def cases_of(paper):
                 "4 bits, all layers": {**four, "parallel.codec_min_size": 0},
                 "4 bits, first and last layer fp32": {
                     "ranks": 2, "parallel.codec": {"default": "maxmin:4", "0.*": "fp32", "classifier.*": "fp32"}},
-                "adaptive": {"ranks": 2, "parallel.codec": "adaptive"}}
+                "adaptive": {"ranks": 2, "parallel.codec": "adaptive:50"}}
     out = {"synchronous": {"tuned": True}}
     for stages in (2, 4):
         for prediction in ("none", "spectrain"):

@@ -85,7 +85,6 @@ struct TrainConfig {
   std::string memory_budget{};  ///< "", or a size such as "16GiB" (parse_bytes)
   std::string parametrization = "supar-lr";
   int64_t base_width = 0;        ///< for which the learning rate is tuned; 0: the network's
-  double base_density = 1;       ///< likewise
   bool sync_batch_norm = false;  ///< statistics of all replicas' micro-batches
   std::string teacher{};         ///< checkpoint of a network to learn from; empty: none
   double teacher_weight = 0.5;
@@ -120,7 +119,6 @@ struct PruningConfig {
   int64_t to_step = -1;    ///< also the end of moving masks
   int64_t every = 0;       ///< steps between two changes of masks; 0: the method's default
   double drop_fraction = 0.3;
-  double distance = 0.1;  ///< of method "early-bird": masks that differ less are stable
   std::string distribution = "erk";
   std::string scope = "auto";          ///< Method::scope
   std::vector<std::string> exclude{};  ///< globs of parameter names, besides those never pruned
@@ -128,7 +126,6 @@ struct PruningConfig {
   int64_t m = 4;
   int64_t block = 16;
   int64_t score_batches = 4;  ///< of methods that score elements by gradients
-  double penalty = 0.01;      ///< of method "elsa"
   std::string file{};         ///< of method "file"
 
   bool prunes() const { return method != "none"; }
@@ -140,7 +137,6 @@ struct PruningConfig {
 struct SparseConfig {
   Patterned storage{.fallback = "auto", .patterns = {}};
   Patterned index{.fallback = "auto", .patterns = {}};
-  std::string file_index = "auto";
   int64_t block = 0;
   bool keep_tiles = false;
 };
@@ -149,10 +145,8 @@ struct ParallelConfig {
   int64_t pipeline = 1;
   std::string schedule = "auto";
   int64_t virtual_stages = 2;
-  int64_t in_flight = 0;
   std::string rank_order = "replicas_first";
   std::string weight_prediction = "none";
-  int64_t drain_every = 100;
   int64_t delay_stages = 1;
   std::vector<int64_t> partition{};  ///< layers of each stage; empty: "auto"
   double bucket_mb = 0;              ///< 0: by the gradient's size
@@ -162,16 +156,7 @@ struct ParallelConfig {
   std::string reduction = "sra";
   std::string device_link = "auto";
   Patterned codec{.fallback = "fp32", .patterns = {}};
-  int64_t bits = 0;
-  int64_t bucket = 0;
-  std::string codec_meta = "fp32";
   int64_t codec_min_size = 1024;  ///< kept elements
-  int64_t codec_every = 100;      ///< steps
-  std::vector<std::string> codec_candidates{"fp32", "fp8-e5m2", "table:1"};
-  int64_t codec_trial = 20;  ///< steps
-  double codec_budget = 1;
-  std::string codec_error = "auto";
-  std::string codec_goal = "bytes";
   std::string rounding = "nearest";
   bool error_feedback = false;
   std::string activation_codec = "fp32";

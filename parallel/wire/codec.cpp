@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <ranges>
+#include <span>
 #include <vector>
 
 #include "src/core/error.h"
@@ -16,21 +17,39 @@ using kernels::WireCodec;
 using kernels::WireFormat;
 using kernels::WireNumbers;
 
-constexpr int64_t kBits = 4;
-constexpr double kShare = 0.01;
+// Defaults of omitted numbers. Buckets: kernels::WireCodec::usual_bucket.
+constexpr int64_t kBits = 4;     // CGX's; keeps the loss near that of fp32 (docs/results.md)
+constexpr double kShare = 0.01;  // the top 1 % of AdaPrec's poster
+constexpr int64_t kEvery = 100;  // one step in a hundred sends nothing during backward
+constexpr double kError = 1;     // that of maxmin:4, in fewer bytes
+constexpr int64_t kTrial = 20;   // a fifth of kEvery: shorter trials tell little (docs/codecs.md)
+constexpr std::string_view kCandidates = "fp32+fp8-e5m2+table:1";  // those of AdaPrec's poster
+
 constexpr int64_t kMaxBucket = int64_t{1} << 30;
+constexpr int64_t kMaxSteps = (int64_t{1} << 31) - 1;
+constexpr int64_t kFewestTrial = 5;  // a point of the learning curve after each
+constexpr double kMaxError = 1e6;
+
+constexpr std::string_view kHalfMeta = "fp16";
 
 constexpr Codec kOthers[] = {
     {.name = "adaptive",
-     .help = "chooses the bits of maxmin for each parameter",
+     .help = "adaptive[:EVERY[:ERROR]]: bits of maxmin for each parameter, chosen every EVERY "
+             "(100) steps: fewest bytes with at most ERROR (1) times the error of maxmin:4",
      .kind = CodecKind::choosing,
      .chooser = CodecChooser::adaptive},
+    {.name = "adaptive-time",
+     .help = "as adaptive, but with the least time that communication adds to a step",
+     .kind = CodecKind::choosing,
+     .chooser = CodecChooser::adaptive,
+     .by_time = true},
     {.name = "fastest",
      .help = "chooses by measured times, for each size of message",
      .kind = CodecKind::choosing,
      .chooser = CodecChooser::fastest},
     {.name = "adaprec",
-     .help = "chooses among codec_candidates by trial training (AdaPrec)",
+     .help = "adaprec[:EVERY[:TRIAL[:CODEC+CODEC...]]]: every EVERY (100) steps, trains TRIAL (20) "
+             "steps with each CODEC and continues with the best (AdaPrec)",
      .kind = CodecKind::choosing,
      .chooser = CodecChooser::adaprec},
 };
@@ -46,16 +65,22 @@ Number number_in(std::string_view text, std::string_view word) {
 }
 
 int64_t whole_number(std::string_view text, std::string_view word, std::string_view what,
-                     int64_t most) {
+                     int64_t most, int64_t least = 1) {
   const auto value = number_in<int64_t>(text, word);
-  check(value >= 1 && value <= most, "codec \"{}\": {} = {} is out of range; allowed: 1 .. {}",
-        text, what, value, most);
+  check(value >= least && value <= most, "codec \"{}\": {} = {} is out of range; allowed: {} .. {}",
+        text, what, value, least, most);
   return value;
 }
 
 /// Names of the numbers that may follow a codec's name.
-std::vector<std::string_view> numbers_of(WireNumbers numbers) {
-  switch (numbers) {
+std::vector<std::string_view> numbers_of(const Codec& codec) {
+  if (codec.chooser == CodecChooser::adaptive) {
+    return {"EVERY", "ERROR"};
+  }
+  if (codec.chooser == CodecChooser::adaprec) {
+    return {"EVERY", "TRIAL"};
+  }
+  switch (codec.numbers) {
     case WireNumbers::none:
       return {};
     case WireNumbers::bucket:
@@ -68,8 +93,35 @@ std::vector<std::string_view> numbers_of(WireNumbers numbers) {
   return {};
 }
 
-int64_t first_given(int64_t first, int64_t second, int64_t third) {
-  return first > 0 ? first : second > 0 ? second : third;
+/// Splits "CODEC+CODEC…" and checks each codec.
+std::vector<std::string> candidates_in(std::string_view text, std::string_view list) {
+  std::vector<std::string> candidates;
+  for (const auto word : std::views::split(list, '+')) {
+    const std::string candidate(word.begin(), word.end());
+    const CodecSpec spec = parse_codec(candidate);
+    check(spec.kind() == CodecKind::values || spec.chooser() == CodecChooser::fastest,
+          "codec \"{}\": \"{}\" cannot be tried; candidates are codecs of single values and "
+          "\"fastest\"",
+          text, candidate);
+    candidates.push_back(candidate);
+  }
+  check(candidates.size() >= 2, "codec \"{}\" has one codec to choose from; write CODEC+CODEC",
+        text);
+  return candidates;
+}
+
+/// The defaults of a choosing codec.
+CodecSpec usual_spec(const Codec& codec) {
+  CodecSpec spec{.name = std::string(codec.name)};
+  if (codec.chooser == CodecChooser::adaptive) {
+    spec.every = kEvery;
+    spec.error = kError;
+  } else if (codec.chooser == CodecChooser::adaprec) {
+    spec.every = kEvery;
+    spec.trial = kTrial;
+    spec.candidates = candidates_in(codec.name, kCandidates);
+  }
+  return spec;
 }
 
 }  // namespace
@@ -81,7 +133,8 @@ Registry<Codec> codecs() {
       made.push_back({.name = codec->name,
                       .help = codec->help,
                       .numbers = codec->numbers,
-                      .most_bits = codec->most_bits});
+                      .most_bits = codec->most_bits,
+                      .half_meta = codec->half_meta});
     }
     made.insert(made.end(), std::begin(kOthers), std::end(kOthers));
     return made;
@@ -105,16 +158,35 @@ CodecSpec parse_codec(std::string_view text) {
     words.emplace_back(word.begin(), word.end());
   }
   const Codec& codec = find(codecs(), "codec", words.empty() ? text : words[0]);
-  const std::vector<std::string_view> numbers = numbers_of(codec.numbers);
+  const std::vector<std::string_view> numbers = numbers_of(codec);
+  CodecSpec spec = usual_spec(codec);
+  if (codec.half_meta && words.size() > 1 && words.back() == kHalfMeta) {
+    spec.half_meta = true;
+    words.pop_back();
+  }
+  if (codec.chooser == CodecChooser::adaprec && words.size() > 3) {
+    spec.candidates =
+        candidates_in(text, fmt::format("{}", fmt::join(std::span(words).subspan(3), ":")));
+    words.resize(3);
+  }
   check(words.size() <= numbers.size() + 1, "codec \"{}\" has too many numbers; write {}{}{}", text,
         codec.name, numbers.empty() ? "" : ":", fmt::join(numbers, ":"));
-  CodecSpec spec{.name = std::string(codec.name)};
   for (size_t i = 1; i < words.size(); ++i) {
     const std::string_view number = numbers[i - 1];
     if (number == "BITS") {
       spec.bits = whole_number(text, words[i], "bits", codec.most_bits);
     } else if (number == "BUCKET") {
       spec.bucket = whole_number(text, words[i], "bucket", kMaxBucket);
+    } else if (number == "EVERY") {
+      spec.every = whole_number(text, words[i], "steps between two choices", kMaxSteps);
+    } else if (number == "TRIAL") {
+      spec.trial = whole_number(text, words[i], "steps of a trial", kMaxSteps, kFewestTrial);
+    } else if (number == "ERROR") {
+      spec.error = number_in<double>(text, words[i]);
+      check(spec.error > 0 && spec.error <= kMaxError,
+            "codec \"{}\": the allowed error is out of range; set a number above 0 and at most {}, "
+            "times the error of maxmin:4",
+            text, kMaxError);
     } else {
       spec.share = number_in<double>(text, words[i]);
       check(spec.share > 0 && spec.share <= 1,
@@ -137,10 +209,22 @@ std::string to_text(const CodecSpec& codec) {
   if (codec.bucket > 0) {
     text += fmt::format(":{}", codec.bucket);
   }
+  if (codec.half_meta) {
+    text += fmt::format(":{}", kHalfMeta);
+  }
+  if (codec.every > 0) {
+    text += fmt::format(":{}", codec.every);
+  }
+  if (codec.error > 0) {
+    text += fmt::format(":{}", codec.error);
+  }
+  if (codec.trial > 0) {
+    text += fmt::format(":{}:{}", codec.trial, fmt::join(codec.candidates, "+"));
+  }
   return text;
 }
 
-WireFormat format_of(const CodecSpec& codec, const CodecDefaults& defaults) {
+WireFormat format_of(const CodecSpec& codec) {
   const auto all = kernels::wire_codecs();
   const auto found = std::ranges::find(all, codec.name, &WireCodec::name);
   check(found != all.end(), "codec \"{}\" does not encode single values; use one of: {}",
@@ -151,12 +235,12 @@ WireFormat format_of(const CodecSpec& codec, const CodecDefaults& defaults) {
     return format;
   }
   if (entry.numbers == WireNumbers::bits) {
-    format.bits = static_cast<int>(first_given(codec.bits, defaults.bits, kBits));
+    format.bits = static_cast<int>(codec.bits > 0 ? codec.bits : kBits);
     check(format.bits <= entry.most_bits,
           "codec \"{}\": a value takes at most {} bits, not {}; set fewer bits", entry.name,
           entry.most_bits, format.bits);
   }
-  format.bucket = first_given(codec.bucket, defaults.bucket, entry.usual_bucket(format.bits));
+  format.bucket = codec.bucket > 0 ? codec.bucket : entry.usual_bucket(format.bits);
   check(entry.most_bucket == 0 || format.bucket <= entry.most_bucket,
         "codec \"{}\": a bucket holds at most {} values, not {}; set a smaller bucket", entry.name,
         entry.most_bucket, format.bucket);
@@ -164,13 +248,14 @@ WireFormat format_of(const CodecSpec& codec, const CodecDefaults& defaults) {
     const double share = codec.share > 0 ? codec.share : kShare;
     format.kept = std::max<int64_t>(1, std::llround(share * static_cast<double>(format.bucket)));
   }
-  format.half_meta = entry.half_meta && defaults.half_meta;
+  format.half_meta = entry.half_meta && codec.half_meta;
   return format;
 }
 
 std::string text_of(const WireFormat& format) {
   const WireCodec& entry = kernels::codec_of(format.code);
-  CodecSpec spec{.name = std::string(entry.name), .bucket = format.bucket};
+  CodecSpec spec{
+      .name = std::string(entry.name), .bucket = format.bucket, .half_meta = format.half_meta};
   if (entry.numbers == WireNumbers::share) {
     // With four digits, or as many as it takes to keep as many values.
     const auto bucket = static_cast<double>(format.bucket);

@@ -3,14 +3,18 @@
 //
 //   value codecs   encode single values (src/kernels/wire_codec.h); these also serve new values
 //                  (`value_codec`) and the stages of a pipeline (`activation_codec`)
-//   choosing       adaptive, fastest, adaprec: choose among value codecs during training
-//                  (src/train/codec_choice/)
+//   choosing       adaptive, adaptive-time, fastest, adaprec: choose among value codecs during
+//                  training (src/train/codec_choice/)
 //
-// Text form: NAME, NAME:NUMBER or NAME:NUMBER:BUCKET; the meaning of the numbers:
-// kernels::WireNumbers. Omitted numbers default to the config's (CodecDefaults), then to the
-// codec's own.
+// Text forms; omitted numbers have the codec's own default:
+//
+//   NAME[:NUMBER[:BUCKET]]                 value codecs; the numbers: kernels::WireNumbers
+//   maxmin[:BITS[:BUCKET]]:fp16            bucket headers are fp16
+//   adaptive[:EVERY[:ERROR]]               also adaptive-time
+//   adaprec[:EVERY[:TRIAL[:CODEC+CODEC…]]]
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/kernels/wire_codec.h"
 
@@ -25,18 +29,26 @@ struct Codec {
   std::string_view help;
   CodecKind kind = CodecKind::values;
   CodecChooser chooser = CodecChooser::config;  ///< another one for kind `choosing` only
+  bool by_time = false;  ///< of adaptive: minimises the added time, not the bytes
   kernels::WireNumbers numbers = kernels::WireNumbers::none;
-  int most_bits = 8;  ///< if the number is BITS
+  int most_bits = 8;       ///< if the number is BITS
+  bool half_meta = false;  ///< takes ":fp16"
 };
 /// Value codecs, in the order of kernels::wire_codecs(), then the others.
 Registry<Codec> codecs();
 
-/// A parsed codec text; 0: omitted.
+/// A parsed codec text. Numbers of value codecs: 0 if omitted. The members that begin with `every`
+/// are of choosing codecs only.
 struct CodecSpec {
   std::string name;
   int64_t bits = 0;
-  int64_t bucket = 0;  ///< values
-  double share = 0;    ///< of values kept, in (0, 1]
+  int64_t bucket = 0;                     ///< values
+  double share = 0;                       ///< of values kept, in (0, 1]
+  bool half_meta = false;                 ///< bucket headers are fp16
+  int64_t every = 0;                      ///< adaptive, adaprec: steps between two choices
+  double error = 0;                       ///< adaptive: largest error / that of maxmin:4 everywhere
+  int64_t trial = 0;                      ///< adaprec: steps of a trial
+  std::vector<std::string> candidates{};  ///< adaprec: texts of two or more codecs
 
   bool operator==(const CodecSpec&) const = default;
   CodecKind kind() const;
@@ -47,15 +59,8 @@ CodecSpec parse_codec(std::string_view text);
 /// Inverse of parse_codec.
 std::string to_text(const CodecSpec& codec);
 
-/// Numbers that the config sets for all codecs; 0: the codec's own default.
-struct CodecDefaults {
-  int64_t bits = 0;
-  int64_t bucket = 0;
-  bool half_meta = false;  ///< of maxmin
-};
-
 /// The wire format of a value codec. Throws Failure for other kinds.
-kernels::WireFormat format_of(const CodecSpec& codec, const CodecDefaults& defaults = {});
+kernels::WireFormat format_of(const CodecSpec& codec);
 
 /// "maxmin:4:512"; parse_codec reads it.
 std::string text_of(const kernels::WireFormat& format);

@@ -139,7 +139,7 @@ class Learns final : public Scheduled {
             .values = part(std::span(values)),
             .gradient = part(std::span(gradient)),
             .arrays = {part(array1), two ? part(array2) : std::span<float>()}};
-        adds ? kind_.add(config(), learned) : kind_.observe(learned);
+        adds ? kind_.add(learned) : kind_.observe(learned);
       }
       if (adds) {
         write_numbers(store.stream(), gradient, scale, state.gradient);
@@ -171,8 +171,7 @@ void validate(const Learning& /*kind*/, const io::PruningConfig& config, const R
 }
 
 bool reads(const Learning& kind, const io::PruningConfig& config, std::string_view key) {
-  return (key == "every" && (config.gradual() || kind.project != nullptr)) ||
-         (key == "penalty" && kind.add != nullptr);
+  return key == "every" && (config.gradual() || kind.project != nullptr);
 }
 
 }  // namespace espalier::pruning

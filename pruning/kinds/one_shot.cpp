@@ -147,7 +147,7 @@ class Waiting final : public Scheduled {
       }
       proposal.distance = MaskHistory::largest_distance(counts);
     }
-    const bool stable = proposal.distance && *proposal.distance < config().distance;
+    const bool stable = proposal.distance && *proposal.distance < kStableDistance;
     if (stable || steps >= schedule_.to_step) {
       proposal.note = note_of(steps, proposal.distance, stable);
       history_.reset();
@@ -183,8 +183,8 @@ class Waiting final : public Scheduled {
     const std::string text = distance ? fmt::format("{:.4f}", *distance) : "?";
     return stable ? fmt::format(
                         "early-bird ticket drawn after step {}: masks differ by {}, less "
-                        "than pruning.distance = {}",
-                        steps, text, config().distance)
+                        "than {}",
+                        steps, text, kStableDistance)
                   : fmt::format(
                         "no early-bird ticket until pruning.to_step = {}: masks still "
                         "differ by {}; the masks of this step are taken",
@@ -219,7 +219,7 @@ void validate(const OneShot& kind, const io::PruningConfig& config, const RunFac
 
 bool reads(const OneShot& kind, const io::PruningConfig& config, std::string_view key) {
   return (key == "every" && (config.gradual() || kind.waits)) ||
-         (key == "distance" && kind.waits) || (key == "score_batches" && kind.score != nullptr);
+         (key == "score_batches" && kind.score != nullptr);
 }
 
 }  // namespace espalier::pruning

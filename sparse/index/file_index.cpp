@@ -4,30 +4,31 @@
 
 namespace espalier::sparse {
 
-FileIndex to_file(const Index& index, std::string_view choice) {
-  if (index.encoding() == Encoding::full) {
-    return {};
-  }
-  const Encoding& same = index.encoding();
-  const Encoding& encoding = choice == "same"   ? same
-                             : choice == "auto" ? Encoding::golomb
-                                                : encoding_by_name(choice);
-  check(encoding != Encoding::full && (encoding == same || encoding.rules == nullptr),
-        "sparse.file_index = \"{}\" cannot hold every mask: use \"auto\" or \"same\"", choice);
-  if (encoding == same) {
-    return {same, index.to_bytes()};
-  }
-  const Mask mask = index.mask();
-  Arena arena;
-  FileIndex coded{encoding, encoding.file != nullptr ? encoding.file->encode(mask, index.shape())
-                                                     : Index(arena, mask, encoding).to_bytes()};
-  if (choice == "auto" && same.rules != nullptr) {
-    std::vector<uint8_t> natural = index.to_bytes();
-    if (natural.size() <= coded.bytes.size()) {
-      return {same, std::move(natural)};
+FileIndex to_file(const Index& index) {
+  FileIndex coded = to_file(index, Encoding::golomb);
+  if (index.encoding().rules != nullptr) {
+    FileIndex natural = to_file(index, index.encoding());
+    if (natural.bytes.size() <= coded.bytes.size()) {
+      return natural;
     }
   }
   return coded;
+}
+
+FileIndex to_file(const Index& index, const Encoding& encoding) {
+  const Encoding& same = index.encoding();
+  if (same == Encoding::full) {
+    return {};
+  }
+  if (encoding == same) {
+    return {same, index.to_bytes()};
+  }
+  require(encoding != Encoding::full && encoding.rules == nullptr, "an encoding of any mask",
+          encoding.name);
+  const Mask mask = index.mask();
+  Arena arena;
+  return {encoding, encoding.file != nullptr ? encoding.file->encode(mask, index.shape())
+                                             : Index(arena, mask, encoding).to_bytes()};
 }
 
 Mask mask_from_file(const Encoding& encoding, int64_t size, int64_t kept,

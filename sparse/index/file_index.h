@@ -1,14 +1,9 @@
 #pragma once
-// Masks in files: in the encoding of the index in memory, or in another one (docs/formats.md).
-// `sparse.file_index` is the choice:
-//
-//   "auto"   golomb: within 3 % of the entropy of random masks, and ten times as fast as the
-//            entropy code; the encoding in memory where that needs a form of masks and is smaller
-//   "same"   that of the index in memory
-//   others   the name of an encoding that holds any mask
+// Masks in files (docs/formats.md): written as golomb, which is within 3 % of the entropy of random
+// masks and ten times as fast as the entropy code, or in the encoding in memory where that needs a
+// form of masks and is smaller. Files of earlier versions have any encoding.
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "sparse/index/index.h"
@@ -20,9 +15,11 @@ struct FileIndex {
   std::vector<uint8_t> bytes;
 };
 
-/// `choice` as above; a full index is full with any. Throws Failure for an unknown one. About
-/// 0.6 ns an element for golomb at density 0.1, 8 for entropy.
-FileIndex to_file(const Index& index, std::string_view choice = "auto");
+/// About 0.6 ns an element for golomb at density 0.1.
+FileIndex to_file(const Index& index);
+/// For tests, as earlier versions wrote it: in the encoding of `index`, or in one that holds any
+/// mask. A full index is full with any. About 8 ns an element for entropy.
+FileIndex to_file(const Index& index, const Encoding& encoding);
 
 /// The mask of bytes from anywhere: throws Failure that names the fault.
 Mask mask_from_file(const Encoding& encoding, int64_t size, int64_t kept,

@@ -16,18 +16,6 @@ constexpr std::array kEncodings{&Encoding::full,   &Encoding::int32, &Encoding::
 /// Of version 0.1: golomb is smaller at every density below that of bitmap, which decodes faster.
 constexpr std::array<std::string_view, 2> kRemoved{"delta", "elias-fano"};
 
-/// All but full that `wanted` accepts.
-template <class Wanted>
-std::vector<const Encoding*> encodings_where(Wanted wanted) {
-  std::vector<const Encoding*> found;
-  for (const Encoding* encoding : encodings()) {
-    if (*encoding != Encoding::full && wanted(*encoding)) {
-      found.push_back(encoding);
-    }
-  }
-  return found;
-}
-
 /// The best for any mask, or one with a form of its own where that is possible and smaller.
 template <class IsPossible>
 const Encoding& best_of(int64_t size, int64_t kept, const IndexShape& shape,
@@ -62,11 +50,13 @@ int32_t number_of(const Encoding& encoding) {
 }
 
 std::vector<const Encoding*> memory_encodings() {
-  return encodings_where([](const Encoding& encoding) { return encoding.coding != nullptr; });
-}
-
-std::vector<const Encoding*> file_encodings() {
-  return encodings_where([](const Encoding& encoding) { return encoding.rules == nullptr; });
+  std::vector<const Encoding*> found;
+  for (const Encoding* encoding : encodings()) {
+    if (*encoding != Encoding::full && encoding->coding != nullptr) {
+      found.push_back(encoding);
+    }
+  }
+  return found;
 }
 
 void check_counts(int64_t size, int64_t kept) {

@@ -16,8 +16,6 @@ const Encoding& encoding_by_name(std::string_view name);
 int32_t number_of(const Encoding& encoding);
 /// Those that `sparse.index` may name: of memory, but full, which follows from the mask.
 std::vector<const Encoding*> memory_encodings();
-/// Those that `sparse.file_index` may name: they hold any mask.
-std::vector<const Encoding*> file_encodings();
 
 /// The smallest encoding for memory at this density whose decoding is fast: bitmap, or golomb where
 /// it saves a tenth of that.

@@ -133,10 +133,9 @@ struct StoreOptions {
   std::function<std::optional<Encoding>(const std::string&)> encoding;
   /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
   IndexShape index_shape;
-  BlockOptions block;               ///< of storage block
-  bool keep_tiles = false;          ///< of sparse products, between calls (kept_tiles.h)
-  bool keep_rows = false;           ///< likewise, of products with few rows alone
-  std::string file_index = "auto";  ///< encoding of indices in checkpoints: file_index.h
+  BlockOptions block;       ///< of storage block
+  bool keep_tiles = false;  ///< of sparse products, between calls (kept_tiles.h)
+  bool keep_rows = false;   ///< likewise, of products with few rows alone
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
   bool feedback = false;  ///< with the array of error feedback

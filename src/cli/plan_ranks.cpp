@@ -27,8 +27,6 @@ struct RanksArguments {
   double parameters = 0;  ///< a double accepts 124e6
   double density = 1;
   std::vector<std::string> codecs{"fp32"};
-  int bits = 0;
-  int64_t bucket = 0;
   double bits_per_value = 0;  ///< > 0: replaces codecs
   std::string reduction = "sra";
   double link_gbit = 0;
@@ -54,18 +52,12 @@ std::vector<std::pair<std::string, BytesOf>> wires(const RanksArguments& argumen
              [bits](int64_t values) { return std::ceil(bits * static_cast<double>(values) / 8); }}};
   }
   std::vector<std::pair<std::string, BytesOf>> found;
-  bool takes_bits = false;
   for (const std::string& codec : arguments.codecs) {
-    const kernels::WireFormat format = parallel::format_of(
-        parallel::parse_codec(codec), {.bits = arguments.bits, .bucket = arguments.bucket});
-    takes_bits |= kernels::codec_of(format.code).numbers == kernels::WireNumbers::bits;
+    const kernels::WireFormat format = parallel::format_of(parallel::parse_codec(codec));
     found.emplace_back(codec, [format](int64_t values) {
       return static_cast<double>(kernels::wire_bytes(format, values));
     });
   }
-  check(arguments.bits == 0 || takes_bits,
-        "--bits goes with --codec maxmin or table; {} has its own",
-        fmt::join(arguments.codecs, ", "));
   return found;
 }
 
@@ -157,11 +149,8 @@ void add_compute(CLI::App& command, RanksArguments& arguments) {
 void add_exchange(CLI::App& command, RanksArguments& arguments) {
   auto* codec = command.add_option(
       "--codec", arguments.codecs,
-      fmt::format("one or several of {} (fp32)", fmt::join(names(kernels::wire_codecs()), ", ")));
-  command.add_option("--bits", arguments.bits, "of a code of maxmin, table and eden (4)")
-      ->check(CLI::Range(1, 8));
-  command.add_option("--bucket", arguments.bucket, "values a scale of a codec (its own)")
-      ->check(at_least_zero());
+      fmt::format("one or several of {} (fp32), with numbers as in parallel.codec: maxmin:4:512",
+                  fmt::join(names(kernels::wire_codecs()), ", ")));
   command
       .add_option("--bits-per-value", arguments.bits_per_value,
                   "instead of --codec: all bits that travel for a value")

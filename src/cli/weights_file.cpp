@@ -224,7 +224,7 @@ void write_weights(const fs::path& path, sparse::Store& store, const std::string
   writer.write_meta(meta);
   for (const sparse::Parameter& parameter : store.parameters()) {
     const std::vector<float> values = store.values(parameter);
-    const sparse::FileIndex index = sparse::to_file(parameter.index, store.options().file_index);
+    const sparse::FileIndex index = sparse::to_file(parameter.index);
     const auto type = types.find(parameter.spec.name);
     with_number(type == types.end() ? DType::fp32 : type->second, [&]<class Number>(Number) {
       std::vector<Number> numbers(values.size());

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/registry.h"
-#include "parallel/wire/codec.h"
 #include "pruning/registry.h"
 #include "src/config/dump.h"
 #include "src/config/schema.h"
@@ -17,8 +16,6 @@ namespace espalier::config {
 namespace {
 
 using io::Config;
-using parallel::CodecChooser;
-using parallel::CodecKind;
 
 bool is_decoder(const Config& config) { return config.model.kind == "decoder"; }
 bool is_transformer(const Config& config) {
@@ -36,30 +33,14 @@ bool has_delays(const Config& config, const RunFacts& run) {
   return run.stages > 1 || config.parallel.delay_stages > 1;
 }
 
-/// Whether a codec in use satisfies `wanted`; "fp32" encodes nothing.
-template <class Wanted>
-bool any_codec(const Config& config, const RunFacts& run, const Wanted& wanted) {
+/// Whether any message is encoded.
+bool encodes(const Config& config, const RunFacts& run) {
   const io::ParallelConfig& parallel = config.parallel;
-  const auto fits = [&](const std::string& text) {
-    const parallel::CodecSpec spec = parallel::parse_codec(text);
-    return spec.name != "fp32" && wanted(find(parallel::codecs(), "codec", spec.name));
-  };
-  const bool of_candidates =
-      parallel::parse_codec(parallel.codec.fallback).chooser() == CodecChooser::adaprec;
-  return (run.replicas > 1 && parallel.codec.any(fits)) ||
-         (run.replicas > 1 && of_candidates &&
-          std::ranges::any_of(parallel.codec_candidates, fits)) ||
-         (run.replicas > 1 && parallel.zero > 0 && parallel.value_codec.any(fits)) ||
-         (run.stages > 1 && fits(parallel.activation_codec));
+  const auto encoding = [](const std::string& codec) { return codec != "fp32"; };
+  return (run.replicas > 1 && parallel.codec.any(encoding)) ||
+         (run.replicas > 1 && parallel.zero > 0 && parallel.value_codec.any(encoding)) ||
+         (run.stages > 1 && encoding(parallel.activation_codec));
 }
-
-bool chooses(const Config& config, const RunFacts& run, std::initializer_list<CodecChooser> by) {
-  const auto chooser = parallel::parse_codec(config.parallel.codec.fallback).chooser();
-  return run.replicas > 1 && std::ranges::find(by, chooser) != by.end();
-}
-
-/// A codec that is chosen by measurements may be any.
-bool is_choosing(const parallel::Codec& codec) { return codec.kind == CodecKind::choosing; }
 
 }  // namespace
 
@@ -183,11 +164,6 @@ const Effect kInterleaved{"with parallel.schedule = \"interleaved\"",
                             const auto& entry = parallel::schedule_entry(config.parallel.schedule);
                             return entry.chunks == 0;
                           }};
-const Effect kByArrival{"with several stages and parallel.schedule = \"message-driven\"",
-                        [](const Config& config, const RunFacts& run) {
-                          return run.stages > 1 &&
-                                 parallel::schedule_entry(config.parallel.schedule).by_arrival();
-                        }};
 const Effect kGrid{
     "with several replicas of several stages",
     [](const Config&, const RunFacts& run) { return run.replicas > 1 && run.stages > 1; }};
@@ -202,42 +178,7 @@ const Effect kValues{"with parallel.zero = 1 and several replicas",
 const Effect kLinks{"between several GPUs", [](const Config&, const RunFacts& run) {
                       return run.on_device && run.replicas * run.stages > 1;
                     }};
-const Effect kCodecWithBits{
-    "with a codec that takes bits, between ranks", [](const Config& config, const RunFacts& run) {
-      return any_codec(config, run, [](const parallel::Codec& codec) {
-        return is_choosing(codec) || codec.numbers == kernels::WireNumbers::bits;
-      });
-    }};
-const Effect kCodecWithBucket{"with a codec that takes a bucket, between ranks",
-                              [](const Config& config, const RunFacts& run) {
-                                return any_codec(config, run, [](const parallel::Codec& codec) {
-                                  return is_choosing(codec) ||
-                                         codec.numbers != kernels::WireNumbers::none;
-                                });
-                              }};
-const Effect kMaxmin{"with codec maxmin, between ranks",
-                     [](const Config& config, const RunFacts& run) {
-                       return any_codec(config, run, [](const parallel::Codec& codec) {
-                         return is_choosing(codec) || codec.name == "maxmin";
-                       });
-                     }};
-const Effect kCodec{"with a codec other than fp32, between ranks",
-                    [](const Config& config, const RunFacts& run) {
-                      return any_codec(config, run, [](const parallel::Codec&) { return true; });
-                    }};
-const Effect kChoosing{
-    "with codec adaptive or adaprec and several replicas",
-    [](const Config& config, const RunFacts& run) {
-      return chooses(config, run, {CodecChooser::adaptive, CodecChooser::adaprec});
-    }};
-const Effect kAdaptive{"with codec adaptive and several replicas",
-                       [](const Config& config, const RunFacts& run) {
-                         return chooses(config, run, {CodecChooser::adaptive});
-                       }};
-const Effect kAdaprec{"with codec adaprec and several replicas",
-                      [](const Config& config, const RunFacts& run) {
-                        return chooses(config, run, {CodecChooser::adaprec});
-                      }};
+const Effect kCodec{"with a codec other than fp32, between ranks", encodes};
 
 }  // namespace effects
 

@@ -47,9 +47,8 @@ extern const Effect kHalf, kSaves, kScales, kTeacher, kReplicasOfVision, kMinLr,
 // Of [pruning] and [sparse]:
 extern const Effect kMethod, kPruned, kPrunedOnCpu, kBlockStorage;
 // Of [parallel]:
-extern const Effect kReplicas, kStages, kSimulatedStages, kInterleaved, kByArrival, kGrid, kAsync,
-    kValues, kLinks, kCodecWithBits, kCodecWithBucket, kMaxmin, kCodec, kChoosing, kAdaptive,
-    kAdaprec;
+extern const Effect kReplicas, kStages, kSimulatedStages, kInterleaved, kGrid, kAsync, kValues,
+    kLinks, kCodec;
 
 }  // namespace effects
 

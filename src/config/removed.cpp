@@ -18,8 +18,30 @@ struct RemovedKey {
 constexpr auto kRemovedKeys = std::to_array<RemovedKey>({
     {"train.fp8", "false", "leave it out; train.dtype = \"bf16\" trains faster"},
     {"pruning.rounds", "100", "it was of method \"synflow\"; use \"snip\" or \"magnitude\""},
+    {"parallel.bits", "0", "write the bits in the codec, such as parallel.codec = \"maxmin:4\""},
+    {"parallel.bucket", "0",
+     "write the bucket in the codec, such as parallel.codec = \"maxmin:4:512\""},
+    {"parallel.codec_meta", "\"fp32\"", "for fp16 write parallel.codec = \"maxmin:4:fp16\""},
+    {"parallel.codec_every", "100",
+     "write parallel.codec = \"adaptive:EVERY\" or \"adaprec:EVERY\""},
+    {"parallel.codec_candidates", R"(["fp32", "fp8-e5m2", "table:1"])",
+     "write parallel.codec = \"adaprec:EVERY:TRIAL:CODEC+CODEC\""},
+    {"parallel.codec_trial", "20", "write parallel.codec = \"adaprec:EVERY:TRIAL\""},
+    {"parallel.codec_budget", "1.0", "write parallel.codec = \"adaptive:EVERY:ERROR\""},
+    {"parallel.codec_error", "\"auto\"", "leave it out; the optimizer decides it"},
+    {"parallel.codec_goal", "\"bytes\"", "for time write parallel.codec = \"adaptive-time\""},
     {"parallel.powersgd_warmup", "10",
      "use parallel.codec = \"maxmin:4\" with parallel.error_feedback = true"},
+    {"parallel.in_flight", "0", "leave it out; the run chooses the limit by measured times"},
+    {"parallel.drain_every", "100",
+     "leave it out; a smaller train.eval_every or train.checkpoint_every drains more often"},
+    {"pruning.distance", "0.1", "leave it out; pruning.to_step is the last step that may prune"},
+    {"pruning.penalty", "0.01",
+     "leave it out; pruning.from_step and pruning.to_step set how long elsa pulls weights to zero"},
+    {"sparse.file_index", "\"auto\"",
+     "leave it out; docs/formats.md has a script that reads masks from checkpoints"},
+    {"train.base_density", "1.0",
+     "leave it out: optimizer.lr is the rate of a dense network (docs/tuning.md)"},
 });
 
 struct RemovedValue {
@@ -55,8 +77,9 @@ bool was_default(std::string_view key, const std::string& source_text) {
 }
 
 std::string_view removed_value(std::string_view key, std::string_view value) {
-  const auto found = std::ranges::find_if(
-      kRemovedValues, [&](const RemovedValue& one) { return one.key == key && one.value == value; });
+  const auto found = std::ranges::find_if(kRemovedValues, [&](const RemovedValue& one) {
+    return one.key == key && one.value == value;
+  });
   return found == kRemovedValues.end() ? "" : found->instead;
 }
 

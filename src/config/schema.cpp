@@ -69,8 +69,6 @@ Choices operator+(Choices first, const Choices& second) {
   return first;
 }
 const Choices kAuto{{.name = "auto"}};
-const Choices kFastest{
-    {.name = "fastest", .help = "the codec of each size that is fastest on this link"}};
 
 /// Codecs of single values; of a gradient also those that choose a codec.
 Limits value_codecs() { return {.choices = choices(kernels::wire_codecs()), .codec = true}; }
@@ -255,8 +253,6 @@ void add_train(std::vector<Field>& out) {
            "of supar and supar-lr: width of the network whose learning rate is given; 0: this "
            "network's",
            kScales);
-  rows.add("base_density", &T::base_density, {.at_most = 1, .above = 0},
-           "of supar and supar-lr: density of prunable weights in that network", kScales);
   rows.add("sync_batch_norm", &T::sync_batch_norm, {},
            "statistics of batch norm are those of the micro-batches of all replicas; CPUs only",
            kReplicasOfVision);
@@ -311,14 +307,13 @@ void add_pruning(std::vector<Field>& out) {
   rows.add("from_step", &P::from_step, at_least(-1), "gradual pruning starts; -1: not gradual",
            kMethod);
   rows.add("to_step", &P::to_step, at_least(-1),
-           "gradual pruning reaches its sparsity; rigl, set: last move (-1: 75 % of train.steps)",
+           "gradual pruning reaches its sparsity; rigl, set: last move (-1: 75 % of train.steps); "
+           "early-bird: prunes at the latest",
            kMethod);
   rows.add("every", &P::every, at_least(0),
            "steps between changes; 0: 10, or 100 for rigl, set, early-bird, or 32 for elsa (of its "
            "target)",
            kMethod);
-  rows.add("distance", &P::distance, fraction(),
-           "early-bird: masks that differ less are stable; to_step: prunes at the latest", kMethod);
   rows.add("drop_fraction", &P::drop_fraction, fraction(),
            "of rigl, set: first share of a layer's kept elements replaced; falls to 0 at to_step",
            kMethod);
@@ -330,8 +325,6 @@ void add_pruning(std::vector<Field>& out) {
   rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense", kAlways);
   rows.add("score_batches", &P::score_batches, at_least(1),
            "batches whose gradients score elements, of methods that use them", kMethod);
-  rows.add("penalty", &P::penalty, above(0),
-           "of elsa: factor of the squared distance from the nearest sparse weights", kMethod);
   rows.add("n", &P::n, at_least(1), "of method nm: n of every m stay", kMethod);
   rows.add("m", &P::m, at_least(2), "of method nm", kMethod);
   rows.add("block", &P::block, range(1, 1024), "of method block: edge of a square", kMethod);
@@ -350,12 +343,6 @@ void add_sparse(std::vector<Field>& out) {
            one_of(choices<sparse::Encoding>(sparse::memory_encodings()) +
                   Choices{{.name = "auto", .help = "the smallest whose decoding is fast"}}),
            "how positions are encoded; may differ by parameter", kPruned);
-  rows.add(
-      "file_index", &S::file_index,
-      one_of(Choices{{.name = "auto", .help = "golomb; the index in memory if that is smaller"},
-                     {.name = "same", .help = "the index in memory"}} +
-             choices<sparse::Encoding>(sparse::file_encodings())),
-      "how positions are encoded in checkpoints", kPruned);
   rows.add("block", &S::block, range(0, 1024),
            "edge of storage block; 0: that of [pruning], or of the blocks that masks have",
            kBlockStorage);
@@ -378,16 +365,12 @@ void add_parallel(std::vector<Field>& out) {
            kSimulatedStages);
   rows.add("virtual_stages", &P::virtual_stages, range(1, 64),
            "stages a rank, of schedule interleaved", kInterleaved);
-  rows.add("in_flight", &P::in_flight, at_least(0),
-           "micro-batches under way, of schedule message-driven; 0: automatic", kByArrival);
   rows.add("rank_order", &P::rank_order,
            one_of({{"replicas_first", "replicas of a stage: all-reduce stays inside machines"},
                    {"stages_first", "stages of a replica: their messages stay inside machines"}}),
            "which ranks have consecutive numbers: launchers put these on one machine", kGrid);
   rows.add("weight_prediction", &P::weight_prediction, one_of(choices(optim::predictions())),
            "of schedule async: the weights that stages compute with", kSimulatedStages);
-  rows.add("drain_every", &P::drain_every, at_least(1),
-           "of schedule async: steps from one drain of the pipeline to the next", kAsync);
   rows.add("delay_stages", &P::delay_stages, range(1, 1024),
            "of schedule async with pipeline = 1: train with the delays of so many stages", kAsync);
   rows.add("partition", &P::partition, {.at_least = 1, .automatic = true},
@@ -412,34 +395,8 @@ void add_parallel(std::vector<Field>& out) {
            kLinks);
   rows.add("codec", &P::codec, gradient_codecs(),
            "of gradients on the wire; may differ by parameter. NAME[:NUMBER[:BUCKET]]", kReplicas);
-  rows.add("bits", &P::bits, range(0, 8), "of codecs that take BITS; 0: the codec's own",
-           kCodecWithBits);
-  rows.add("bucket", &P::bucket, range(0, 1 << 30), "values a scale of a codec; 0: the codec's own",
-           kCodecWithBucket);
-  rows.add("codec_meta", &P::codec_meta, words({"fp32", "fp16"}), "of maxmin: unit and least value",
-           kMaxmin);
   rows.add("codec_min_size", &P::codec_min_size, at_least(0),
            "kept elements; smaller parameters, biases and norms are sent as they are", kCodec);
-  rows.add("codec_every", &P::codec_every, at_least(1),
-           "of codecs adaptive, adaprec: steps between two choices", kChoosing);
-  rows.add("codec_candidates", &P::codec_candidates,
-           {.choices = choices(kernels::wire_codecs()) + kFastest, .codec = true},
-           "of codec adaprec: to choose from", kAdaprec);
-  rows.add(
-      "codec_trial", &P::codec_trial, at_least(5),
-      "of codec adaprec: steps that each candidate is tried, from the same state; those of the "
-      "chosen one count",
-      kAdaprec);
-  rows.add("codec_budget", &P::codec_budget, {.at_most = 1e6, .above = 0},
-           "of codec adaptive: largest error / that of `bits` (4) bits everywhere", kAdaptive);
-  rows.add("codec_error", &P::codec_error, words({"auto", "relative", "squares"}),
-           "of codec adaptive: measure of errors; auto: relative where updates do not depend on "
-           "the size of gradients (adamw), else squares; relative: shares of the gradient, each "
-           "64 values alike; squares: squared errors",
-           kAdaptive);
-  rows.add("codec_goal", &P::codec_goal, words({"bytes", "time"}),
-           "of codec adaptive: what to minimise; time: what communication adds to a step",
-           kAdaptive);
   rows.add("rounding", &P::rounding, words({"nearest", "stochastic"}), "of codecs", kCodec);
   rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step",
            kReplicas);

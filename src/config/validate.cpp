@@ -169,10 +169,6 @@ void validate_codecs(const io::ParallelConfig& parallel) {
         "parallel.codec = \"{}\" looks at all gradients of a step at once, and with "
         "parallel.schedule = \"async\" stages step by themselves; name a codec, or \"fastest\"",
         codec);
-  check(chosen.chooser() != CodecChooser::adaprec || parallel.codec_candidates.size() >= 2,
-        "parallel.codec = \"adaprec\" has {} parallel.codec_candidates to choose from; name two or "
-        "more",
-        parallel.codec_candidates.size());
   const bool plain = codec == "fp32" && parallel.codec.uniform() && !parallel.error_feedback;
   const auto* reduction = find_or_null(parallel::reductions(), parallel.reduction);
   const bool takes_codecs = reduction == nullptr || reduction->takes_codecs;  // null: "auto"

@@ -33,7 +33,6 @@ Registry<ParametrizationKind> parametrizations() {
 Parametrization::Parametrization(const io::Config& config)
     : kind_(&find(parametrizations(), "train.parametrization", config.train.parametrization)),
       base_width_(static_cast<double>(config.train.base_width)),
-      base_density_(config.train.base_density),
       scale_free_(optimizer_of(config.optimizer).scale_free),
       exclude_(config.pruning.exclude) {}
 
@@ -52,7 +51,7 @@ Parametrization::Factors Parametrization::factors_of(const sparse::Parameter& pa
   const double kept = static_cast<double>(std::max<int64_t>(parameter.kept(), 1)) * inputs /
                       static_cast<double>(parameter.size());
   const double by_density =
-      prunable ? (kept + kind_->few_inputs) / (base_density_ * inputs + kind_->few_inputs) : 1;
+      prunable ? (kept + kind_->few_inputs) / (inputs + kind_->few_inputs) : 1;
   const double initial_by_density = kind_->keeps_deviation ? 1 : by_density;
   const double scaled = spec.deviation_by_width ? by_width : 1;
   switch (spec.scaling) {

@@ -4,9 +4,9 @@
 // Source: SμPar (Dey, Bergsma, Hestness, NeurIPS 2024, arXiv 2405.15743); its limits of full
 // density: μP (Yang et al., Tensor Programs V, arXiv 2203.03466, table 8).
 //
-//   m_d = width / base_width;  m_ρ = (k + c) / (k_base + c) of a prunable matrix, 1 of all others
+//   m_d = width / base_width;  m_ρ = (k + c) / (n + c) of a prunable matrix, 1 of all others
 //
-// k: mean kept elements of a row, k_base = base_density · columns. c = 0 is the density of SμPar.
+// k: mean kept elements of a row, n: columns. c = 0: m_ρ is the density, as in SμPar.
 // supar-lr has c = 8: with few inputs to a row the best rate grows more slowly than 1 / density
 // (measured, docs/tuning.md).
 //
@@ -73,7 +73,6 @@ class Parametrization {
  private:
   const ParametrizationKind* kind_ = nullptr;
   double base_width_ = 0;  ///< 0: that of the network
-  double base_density_ = 1;
   bool scale_free_ = true;
   std::vector<std::string> exclude_{};
 };

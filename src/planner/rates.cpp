@@ -22,6 +22,7 @@ kernels::OperationRow codec_operation(std::string_view verb, const kernels::Wire
                                       int64_t values, DType dtype) {
   parallel::CodecSpec codec = parallel::parse_codec(parallel::text_of(format));
   codec.bucket = 0;
+  codec.half_meta = false;
   const auto count = static_cast<double>(values);
   return {.name = fmt::format("{} {}", verb, parallel::to_text(codec)),
           .extents = {values, 0, 0, 0},

@@ -12,7 +12,8 @@ train::ReplicaRates rates_between(const io::Config& config, const Machine& machi
                                   const cost::Link& link);
 
 /// The operation that encodes or decodes `values` values of type `dtype`: `verb` "encode" or
-/// "decode". Its name has the codec and its bits, "encode maxmin:4": a bucket's size hardly counts.
+/// "decode". Its name has the codec and its bits, "encode maxmin:4": size and header of a bucket
+/// hardly count.
 kernels::OperationRow codec_operation(std::string_view verb, const kernels::WireFormat& format,
                                       int64_t values, DType dtype);
 

@@ -241,8 +241,8 @@ PipelineTimes StepPredictor::asynchronous(const io::Config& config, const train:
   found.timeline = parallel::simulate(layout.segment(2 * steps), found.costs);
   const auto count = static_cast<double>(steps);
   const double step = (found.timeline.makespan() - once.makespan()) / count;
-  const double drain = std::max(0.0, once.makespan() - count * step) /
-                       static_cast<double>(std::max<int64_t>(1, config.parallel.drain_every));
+  const double drain =
+      std::max(0.0, once.makespan() - count * step) / static_cast<double>(train::kDrainEvery);
   found.end = step + drain - beside;
   found.compute = most - beside;
   return found;

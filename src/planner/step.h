@@ -13,7 +13,7 @@
 //
 // In an asynchronous schedule each stage sums and updates on its own, within the pipeline: a
 // step is the time between two updates of a long simulation, and a share of the time in which
-// the pipeline empties (parallel.drain_every).
+// the pipeline empties (train::kDrainEvery).
 //
 // Not in the model: evaluations, checkpoints (checkpoints.h), changes of masks, jitter between
 // ranks.

@@ -20,7 +20,7 @@ class LostRank : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(LostRank, ThatHangsIsNamedAndNothingIsLeft) {
   const Workplace here;
-  Job job(here, ranks_command(2, "train c.toml --set parallel.timeout_s=1 " + GetParam() + kLong));
+  Job job(here, ranks_command(2, "train c.toml --set parallel.timeout_s=1 " + kLong + GetParam()));
   ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
   const std::vector<pid_t> ranks = job.ranks();
   ASSERT_EQ(ranks.size(), 2U);
@@ -39,7 +39,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, LostRank,
                                            kPipeline + "--set parallel.schedule=message-driven ",
                                            kPipeline + "--set parallel.schedule=async --set "
                                                        "parallel.weight_prediction=spectrain "
-                                                       "--set parallel.drain_every=1 "));
+                                                       "--set train.eval_every=1 "  // drains
+                                                       "--set train.eval_batches=1 "));
 
 /// mpirun ends the ranks that are left, whatever they do.
 class DeadRank : public ::testing::TestWithParam<std::string> {};

@@ -52,7 +52,7 @@ TEST(PlanCommand, PredictsForGivenTimes) {
 TEST(PlanCommand, PredictsOurOwnStep) {
   const Workplace here;
   const Ran ran = here.run(kRanks +
-                           "--density 0.1 --ranks 1 4 --codec fp32 maxmin --bits 4 --bucket 512 "
+                           "--density 0.1 --ranks 1 4 --codec fp32 maxmin:4:512 "
                            "--link-gbit 0.1 --no-overlap --json");
   expect_code(ran, 0);
   const Json rows = ran.json()["predictions"];
@@ -60,7 +60,7 @@ TEST(PlanCommand, PredictsOurOwnStep) {
   EXPECT_EQ(rows[0]["step_ms"].get<double>(), 180);
   EXPECT_EQ(rows[1]["bytes"].get<double>(), 1.5 * 4 * 1'080'000);
   EXPECT_NEAR(rows[1]["step_ms"].get<double>(), 180 + 1.5 * 4 * 1'080'000 / 12.5e6 * 1e3, 1e-6);
-  EXPECT_EQ(rows[3]["codec"], "maxmin");
+  EXPECT_EQ(rows[3]["codec"], "maxmin:4:512");
   EXPECT_NEAR(rows[3]["bits_per_value"].get<double>(), 4.125, 1e-3);
   EXPECT_GT(rows[3]["speedup"].get<double>(), rows[1]["speedup"].get<double>());
   const Ran text =
@@ -93,7 +93,7 @@ TEST(PlanCommand, WrongUsageIsTwo) {
            {"--ranks 0 --link-gbit 1", "--ranks"},
            {"--ranks 2 --link-gbit 0", "--link-gbit"},
            {"--ranks 2 --link-gbit 1 --codec zip", "use one of fp32, bf16"},
-           {"--ranks 2 --link-gbit 1 --codec sign --bits 3", "--bits goes with"},
+           {"--ranks 2 --link-gbit 1 --codec maxmin:9", "bits = 9"},
            {"--ranks 2 --link-gbit 1 --codec sign --bits-per-value 3", "excludes"},
            {"--ranks 2 --link-gbit 1 --bits-per-value nan", "--bits-per-value"},
            {"--ranks 2 --link-gbit 1 --density nan", "--density"},

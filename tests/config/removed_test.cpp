@@ -28,6 +28,32 @@ TEST(RemovedKeys, OtherValuesNameTheReplacement) {
                     HasSubstr("maxmin:4")));
 }
 
+/// A codec's text says these.
+TEST(RemovedKeys, ThoseOfCodecs) {
+  const std::string defaults =
+      "[parallel]\nbits = 0\nbucket = 0\ncodec_meta = \"fp32\"\ncodec_every = 100\n"
+      "codec_candidates = [\"fp32\", \"fp8-e5m2\", \"table:1\"]\ncodec_trial = 20\n"
+      "codec_budget = 1.0\ncodec_error = \"auto\"\ncodec_goal = \"bytes\"\ncodec = \"sign\"\n";
+  EXPECT_EQ(parse(defaults, "old.toml").parallel.codec.fallback, "sign");
+  EXPECT_THAT(failure_of([] { parse("[parallel]\ncodec_every = 50\n", "new.toml"); }),
+              AllOf(HasSubstr("parallel.codec_every was removed"), HasSubstr("adaptive:EVERY")));
+}
+
+/// The program chooses these.
+TEST(RemovedKeys, ThoseThatNoUserNeeds) {
+  const io::Config config = parse(
+      "[parallel]\nin_flight = 0\ndrain_every = 100\npipeline = 2\n[pruning]\ndistance = 0.1\n"
+      "penalty = 0.01\n[sparse]\nfile_index = \"auto\"\n[train]\nbase_density = 1.0\n",
+      "old.toml");
+  EXPECT_EQ(config.parallel.pipeline, 2);
+  for (const std::string setting :
+       {"parallel.in_flight=2", "parallel.drain_every=3", "pruning.distance=0.2",
+        "pruning.penalty=0.1", "sparse.file_index=bitmap", "train.base_density=0.5"}) {
+    EXPECT_THAT(failure_of([&] { parse("", "new.toml", std::vector{setting}); }),
+                HasSubstr("was removed: leave it out"));
+  }
+}
+
 /// Checkpoints and run directories: their weights and results stay readable.
 TEST(RemovedKeys, SavedConfigsLeaveThemOut) {
   const io::Config config = parse_saved(

@@ -119,7 +119,7 @@ int draw_ranks(testing::Draw& draw, io::Config& config) {
   }
   if (parallel.pipeline > 1 && parallel.schedule == "async") {
     parallel.weight_prediction = draw.of<const char*>({"none", "stash", "2bw", "spectrain"});
-    parallel.drain_every = draw.of<int64_t>({3, 100});
+    config.train.eval_every = draw.of<int64_t>({3, 0});
     config.train.checkpoint_every = kStop;  // the pipeline drains here on both devices
   }
   parallel.zero = draw.once_in(3) ? 1 : 0;

@@ -133,8 +133,7 @@ TEST_F(ReductionTimer, OfAutoChooseWhatThenTravels) {
 
 /// The first step chooses; checkpoints store the choice.
 TEST_F(ReductionTimer, OfAdaptiveChooseWhatThenTravelsAlsoAfterAResume) {
-  config_.parallel.codec.fallback = "adaptive";
-  config_.parallel.codec_goal = "time";
+  config_.parallel.codec.fallback = "adaptive-time";
   config_.parallel.error_feedback = true;
   const Noted first = run_linked(config_, 2, {.stop_after = 6});
   const auto checkpoint = dir_ / "run/checkpoints/step-000006.h5";
@@ -161,10 +160,7 @@ TEST_F(ReductionTimer, OfAdaPrecAreThoseOfItsTrials) {
   config_.train.steps = 20;
   config_.parallel.codec.fallback = "maxmin:4";
   const Outcome want = run_on_cpu(config_, 2);
-  config_.parallel.codec.fallback = "adaprec";
-  config_.parallel.codec_candidates = {"maxmin:4", "maxmin:4:128"};  // the same
-  config_.parallel.codec_every = 8;
-  config_.parallel.codec_trial = 5;
+  config_.parallel.codec.fallback = "adaprec:8:5:maxmin:4+maxmin:4:128";  // the same
   Noted noted = run_linked(config_, 2, {.stop_after = 9});
   EXPECT_THAT(noted.notes, AllOf(HasSubstr("AdaPrec after step 0"), HasSubstr("after step 8")));
   noted = run_linked(config_, 2, {.resume = "auto"});
@@ -176,10 +172,8 @@ TEST_F(ReductionTimer, OfOtherMasksAreTimedAnew) {
   config_.train.steps = 6;
   testing::prune_gradually(config_);
   config_.pruning.sparsity = 0.8;
-  for (const std::string codec : {"fastest", "maxmin:4", "adaptive"}) {
+  for (const std::string codec : {"fastest", "maxmin:4", "adaptive-time:4"}) {
     config_.parallel.codec.fallback = codec;
-    config_.parallel.codec_goal = "time";
-    config_.parallel.codec_every = 4;
     config_.parallel.reduction = "auto";
     const Noted noted = run_linked(config_, 2);
     EXPECT_EQ(noted.steps, config_.train.steps);
@@ -196,7 +190,7 @@ TEST_F(ReductionTimer, OfAsynchronousParts) {
   config_.parallel.pipeline = 2;
   config_.parallel.partition = {2, 2};
   config_.parallel.schedule = "async";
-  config_.parallel.drain_every = 4;
+  config_.train.eval_every = 4;  // the pipeline drains
   config_.train.micro_batch = 3;
   EXPECT_THAT(run_linked(config_, 4).notes, AllOf(HasSubstr("stage 0: fastest codecs: "),
                                                   HasSubstr("stage 1: fastest codecs: ")));
@@ -211,24 +205,22 @@ struct Plan {
 };
 
 TEST_F(ReductionTimer, HoldNoMoreThanWasPlanned) {
+  const std::string adaprec = "adaprec:100:5:table:1+fp32+topk:0.5+maxmin:8:64";
   const Plan ways[] = {{.codec = "fastest"},
                        {.codec = "fastest", .zero = 1, .feedback = true},
                        {.codec = "maxmin:4", .reduction = "auto", .exact = true},
                        {.codec = "topk:0.9:64", .reduction = "auto", .zero = 1, .exact = true},
                        {.codec = "maxmin:2", .reduction = "auto", .feedback = true},
-                       {.codec = "adaptive"},
-                       {.codec = "adaptive", .reduction = "auto", .feedback = true},
-                       {.codec = "adaprec", .exact = true},
-                       {.codec = "adaprec", .zero = 1, .feedback = true, .exact = true}};
+                       {.codec = "adaptive-time"},
+                       {.codec = "adaptive-time", .reduction = "auto", .feedback = true},
+                       {.codec = adaprec, .exact = true},
+                       {.codec = adaprec, .zero = 1, .feedback = true, .exact = true}};
   size_t turn = 0;
   for (const Plan& way : ways) {
     take_type(testing::late_dtypes()[turn++ % 2]);
     io::Config config = config_;
     config.train.steps = 7;  // trials of AdaPrec end after five
     config.parallel.codec.fallback = way.codec;
-    config.parallel.codec_goal = "time";
-    config.parallel.codec_trial = 5;
-    config.parallel.codec_candidates = {"table:1", "fp32", "topk:0.5", "maxmin:8:64"};
     config.parallel.reduction = way.reduction;
     config.parallel.zero = way.zero;
     config.parallel.error_feedback = way.feedback;
@@ -283,10 +275,9 @@ TEST(ReductionTimerOfCuda, AreThoseOfARun) {
   config.train.eval_batches = 1;
   config.parallel.check_every = 1;
   const std::map<std::string, std::string> codecs{
-      {"fastest", "fastest codecs: "}, {"adaptive", "codecs chosen: "}, {"topk:0.1", "pay"}};
+      {"fastest", "fastest codecs: "}, {"adaptive-time", "codecs chosen: "}, {"topk:0.1", "pay"}};
   for (const auto& [codec, words] : codecs) {
     config.parallel.codec.fallback = codec;
-    config.parallel.codec_goal = "time";
     config.parallel.reduction = codec == "topk:0.1" ? "auto" : "sra";
     testing::on_ranks(2, [&](parallel::Communicator& comm) {
       train::TrainerOptions options{.resume = "none", .kernels = &kernels::cuda_simt::table()};

@@ -48,8 +48,6 @@ std::vector<int64_t> young_waits(const io::Config& config, int ranks, int of_ran
 }
 
 /// The first step does all timing of codecs.
-constexpr const char* kTimed = " parallel.codec_goal=time parallel.codec_trial=5";
-
 const std::vector<RanksWay>& ways() {
   static const std::vector<RanksWay> all{
       {1, ""},
@@ -65,9 +63,9 @@ const std::vector<RanksWay>& ways() {
       {2, R"(codec:linear8 parallel.codec={default="linear8","*.mlp.*"="maxmin:4"}
              parallel.error_feedback=true)"},
       {2, "parallel.reduction=nccl"},
-      {2, std::string("codec:fastest") + kTimed},
-      {3, std::string("codec:adaptive") + kTimed},
-      {2, std::string("codec:maxmin:4 parallel.reduction=auto") + kTimed},
+      {2, "codec:fastest"},
+      {3, "codec:adaptive-time"},
+      {2, "codec:maxmin:4 parallel.reduction=auto"},
       {3, "prune_sparse parallel.zero=1"},
       {2, "codec:maxmin:8 parallel.zero=1 parallel.overlap=false"},
       {3, "prune_sparse parallel.zero=1 parallel.value_codec=maxmin:4 parallel.codec_min_size=64"},
@@ -92,7 +90,7 @@ TEST_F(Steps, WaitForNothingOfTheirOwn) {
 /// A round of AdaPrec ends with step 5. The step after it has none before it that is still pending,
 /// so its report waits for it.
 TEST_F(Steps, WaitForNothingOfTheirOwnAfterARoundOfAdaPrec) {
-  const std::vector<RanksWay> ways{{2, std::string("codec:adaprec") + kTimed}};
+  const std::vector<RanksWay> ways{{2, "codec:adaprec:100:5"}};
   testing::for_ways(ways, 9, [](io::Config config, int ranks) {
     config.train.eval_every = 0;
     config.pruning.at_step = 0;

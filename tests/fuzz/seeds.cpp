@@ -70,8 +70,7 @@ void write_indices() {
     Bytes bytes{static_cast<uint8_t>(sparse::number_of(*encoding))};
     add(bytes, static_cast<uint64_t>(mask.size()), 2);
     add(bytes, static_cast<uint64_t>(mask.kept()), 2);
-    const Bytes coded =
-        full ? Bytes() : sparse::to_file(index, in_memory ? "same" : "entropy").bytes;
+    const Bytes coded = full ? Bytes() : sparse::to_file(index, *encoding).bytes;
     bytes.insert(bytes.end(), coded.begin(), coded.end());
     write("index", std::string(encoding->name), bytes);
   }
@@ -162,12 +161,12 @@ void write_tokens() {
   }
 }
 
-/// A checkpoint of the small network, with half of each matrix pruned; of each encoding of files.
-void write_checkpoint(const std::string& name, const std::string& file_index) {
+/// A checkpoint of the small network, with half of each matrix pruned. (Those with other encodings
+/// in the corpus are of earlier versions.)
+void write_checkpoint(const std::string& name) {
   Arena arena;
   Stream stream(arena, 1);
-  sparse::Store saved(stream, kernels::by_name("cpu"), small_specs(),
-                      {.file_index = file_index, .feedback = true});
+  sparse::Store saved(stream, kernels::by_name("cpu"), small_specs(), {.feedback = true});
   std::vector<sparse::Mask> masks = saved.masks();
   for (int64_t i = 0; i < masks[0].size(); ++i) {
     masks[0].set(i, i % 3 != 0);
@@ -233,8 +232,7 @@ int main(int count, char** arguments) {
   write_messages();
   write_images();
   write_tokens();
-  write_checkpoint("entropy", "entropy");
-  write_checkpoint("bitmap", "bitmap");
+  write_checkpoint("golomb");
   write_plain("plain_hdf5");
   write_plain("weights");
   write_safetensors();

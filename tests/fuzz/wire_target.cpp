@@ -26,13 +26,11 @@ void decode(Input input) {
   spec.bits = takes(kernels::WireNumbers::bits) ? spec.bits : 0;
   spec.share = takes(kernels::WireNumbers::share) ? spec.share : 0;
   spec.bucket = takes(kernels::WireNumbers::none) ? 0 : spec.bucket;
-  const kernels::WireFormat format = parallel::format_of(
-      parallel::parse_codec(parallel::to_text(spec)), {.half_meta = (flags & 1) != 0});
-
-  kernels::WireFormat named = format;
-  named.half_meta = false;  // no part of the text
-  require(parallel::format_of(parallel::parse_codec(parallel::text_of(named))) == named,
-          "a format is its text", parallel::text_of(named));
+  spec.half_meta = codec.half_meta && (flags & 1) != 0;
+  const kernels::WireFormat format =
+      parallel::format_of(parallel::parse_codec(parallel::to_text(spec)));
+  require(parallel::format_of(parallel::parse_codec(parallel::text_of(format))) == format,
+          "a format is its text", parallel::text_of(format));
 
   // Memory of the exact size, so that the sanitizer sees the first byte beyond.
   const size_t bytes = kernels::wire_bytes(format, count);

@@ -45,8 +45,10 @@ std::string python() {
 class CheckpointH5py : public CheckpointTest {};
 
 TEST_F(CheckpointH5py, TheDocumentedTwoLinesOfH5pyGiveTheDenseArray) {
-  const std::vector<std::string> blocks =
+  std::vector<std::string> blocks =
       python_blocks(fs::path(ESPALIER_SOURCE_DIR) / "docs/formats.md");
+  // tests/scripts/masks_in_hdf5.py runs these functions.
+  std::erase_if(blocks, [](const std::string& block) { return block.starts_with("# read_masks"); });
   ASSERT_EQ(blocks.size(), 3U);  // the last one: of safetensors with kept values
   for (const std::string& block : blocks) {
     EXPECT_EQ(std::ranges::count(block, '\n'), 2) << block;

@@ -96,13 +96,11 @@ TEST_F(Parametrizations, DensityMayLeaveInitialValues) {
   expect("first", 1, 1);
 }
 
-TEST_F(Parametrizations, BasesAreThoseOfTheTunedNetwork) {
-  config_.train.base_width = 64;
-  config_.train.base_density = 0.25;
-  expect("hidden", 1, 1);
-  config_.train.base_width = 0;
-  config_.train.base_density = 0.5;
+TEST_F(Parametrizations, TheBaseWidthIsThatOfTheTunedNetwork) {
+  config_.train.base_width = 32;
   expect("hidden", 2, std::sqrt(2.0));
+  config_.train.base_width = 64;
+  expect("hidden", 4, 2);
 }
 
 TEST_F(Parametrizations, ExcludedParametersHaveNoDensity) {
@@ -148,10 +146,14 @@ TEST_F(Parametrizations, WeightDecayDoesNotFollowTheFactor) {
     sparse::Store store(stream_, kernels::by_name("cpu"),
                         {spec("first", true, sparse::Scaling::base)},
                         {.moments = kind->moments, .encoding = {}});
+    std::vector<sparse::Mask> masks = store.masks();
+    for (int64_t i = 0; i < masks[0].size(); ++i) {
+      masks[0].set(i, i % 2 == 0);  // factor 2
+    }
+    store.restart(masks);
     store.initialise(1, [](const auto&) { return 1.0; });
     const std::vector<float> before = store.values(store.find("first"));
     std::ranges::fill(store.gradient().span<float>(), 0.0F);
-    config_.train.base_density = 0.5;  // factor 1/2
     Optimizer optimizer(store, kernels::by_name("cpu"), config_.optimizer, 0,
                         Parametrization(config_));
     optimizer.step(stream_, 0, 0.01);

@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <thread>
 
-#include "io/config/config.h"
 #include "parallel/reduction/buckets.h"
 #include "parallel/reduction/registry.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/thread_communicator.h"
 #include "parallel/wire/codec.h"
-#include "src/config/parse.h"
 #include "tests/parallel/rank_gradients.h"
 
 namespace espalier::parallel::cgx_defects_test {
@@ -80,12 +78,11 @@ TEST(CgxDefects, RandomRoundingIsAPureFunctionOfItsKeyAndWritesItsMessageOnly) {
 
 /// 4. Setting the bucket size also set the bits.
 TEST(CgxDefects, BitsAndBucketsAreSetApart) {
-  const kernels::WireFormat both = format_of({.name = "maxmin"}, {.bits = 3, .bucket = 128});
+  const kernels::WireFormat both = format("maxmin:3:64");
   EXPECT_EQ(both.bits, 3);
-  EXPECT_EQ(both.bucket, 128);
-  const io::Config config = config::parse("[parallel]\nbucket = 128\n", "run.toml");
-  EXPECT_EQ(config.parallel.bucket, 128);
-  EXPECT_EQ(config.parallel.bits, 0);
+  EXPECT_EQ(both.bucket, 64);
+  EXPECT_EQ(format_of({.name = "maxmin", .bucket = 64}).bits, format("maxmin").bits);
+  EXPECT_EQ(format_of({.name = "maxmin", .bits = 3}).bucket, format("maxmin").bucket);
 }
 
 /// 5. Names of shared memory did not contain the job's number: two jobs on one machine collided.

@@ -216,8 +216,7 @@ def test_maps(case):
 
 def test_shapes(folder):
     """Shapes decide where names do not; ambiguity is refused with the candidates."""
-    case = Case(folder, '[model]\nkind = "mlp"\nhidden = [24, 16]\nclasses = 10\n[data]\nkind = "images"\n[sparse]\n'
-                'file_index = "bitmap"\n')
+    case = Case(folder, '[model]\nkind = "mlp"\nhidden = [24, 16]\nclasses = 10\n[data]\nkind = "images"\n')
     case.weights = {"hidden.0.weight": (24, 64), "hidden.0.bias": (24,), "hidden.1.weight": (16, 24),
                     "hidden.1.bias": (16,), "classifier.weight": (10, 16), "classifier.bias": (10,)}
     generator = np.random.default_rng(2)

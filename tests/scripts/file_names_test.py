@@ -15,7 +15,7 @@ import sys
 # Names of files of other projects, of users, of builds and of runs.
 OTHERS = set("""
     nccl.h cudnn.h cublasLt.h cusparse.h cuda_bf16.h cuda_fp16.h cuda_fp8.h cuda_runtime.h mpi-ext.h mpi.h H5FDpublic.h
-    dnnl-config.cmake my_system.py my_model.py torch_prune.py mask_beside.py mask_tree.py scipy_sparse.py zeros.py summary.md docs/coverage.md benchmarks/peers/.venv
+    dnnl-config.cmake my_system.py my_model.py torch_prune.py mask_beside.py mask_tree.py scipy_sparse.py zeros.py read_masks.py summary.md benchmarks/peers/.venv
 """.split())
 PLACEHOLDERS = {"NAME", "FOLDER", "FILE", "ISA", "SCRIPT"}  # of parts of names
 SOURCES = {".h": "//", ".cpp": "//", ".cu": "//", ".cuh": "//", ".py": "#", ".sh": "#", ".cmake": "#", ".txt": "#", "": "#"}

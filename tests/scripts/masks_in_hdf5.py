@@ -1,11 +1,11 @@
-"""For tests of masks in HDF5 files: the scripts of docs/bring-your-masks.md, and checkpoints as arrays."""
+"""For tests of masks in HDF5 files: the scripts of docs/bring-your-masks.md, and checkpoints as arrays, by the functions
+of docs/formats.md."""
 import json
 import pathlib
 import re
 import subprocess
 
 import h5py
-import numpy as np
 
 
 def blocks(page, language):
@@ -36,18 +36,10 @@ class Program:
 
 
 def checkpoint_arrays(path):
-    """name → (dense values, kept elements) of a checkpoint with bitmap masks."""
-    arrays = {}
+    """name → (dense values, kept elements) of a checkpoint."""
+    page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "formats.md"
+    read = {}
+    exec(blocks(page, "python")["read_masks.py"], read)
     with h5py.File(path, "r") as file:
-        for name, group in file["params"].items():
-            shape = tuple(group.attrs["shape"])
-            size = int(np.prod(shape, dtype=np.int64))
-            encoding = group.attrs["encoding"]
-            kept = np.ones(size, bool)
-            if encoding != "full":
-                assert encoding == "bitmap", encoding
-                kept = np.unpackbits(group["index"][:], count=size, bitorder="little").astype(bool)
-            dense = np.zeros(size, "f4")
-            dense[kept] = np.asarray(group["values"][()]).reshape(-1)
-            arrays[name] = dense.reshape(shape), kept.reshape(shape)
-    return arrays
+        return {name: (read["dense_values"](group), read["kept_elements"](group))
+                for name, group in file["params"].items()}

@@ -116,7 +116,6 @@ tie_embeddings = {tied}
 """
 TOKENS = '[data]\nkind = "tokens"\ntrain = ["t.bin"]\n'
 IMAGES = '[data]\nkind = "images"\ntrain = ["images", "labels"]\nvalidation = ["v-images", "v-labels"]\n'
-SPARSE = '[sparse]\nfile_index = "bitmap"\n'
 
 
 def cases():
@@ -248,7 +247,7 @@ def test_models(folder, seed):
         tokens, images, labels = write_data(folder, seed)
         right = torch_loss(model, config, tokens, images, labels)
         masks, convention = save(model, folder / "theirs.h5", draw)
-        (folder / "net.toml").write_text(config + SPARSE, encoding="utf-8")
+        (folder / "net.toml").write_text(config, encoding="utf-8")
         run("import", "theirs.h5", "-o", "ours.h5", "--config", "net.toml")
         loss = run.loss("ours.h5") if "images" in config else run.loss("ours.h5", "--data", "t.bin")
         assert abs(loss - right) < 1e-3, f"{name} ({convention}): loss {loss}, torch {right}"

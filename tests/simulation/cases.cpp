@@ -159,7 +159,6 @@ void draw_pruning(Draw& draw, io::Config& config) {
   sparse.storage.fallback =
       blocks && draw.once_in(2) ? "block" : draw.of<const char*>({"dense", "expanded", "sparse"});
   sparse.index.fallback = draw.of<const char*>({"auto", "int32", "bitmap", "golomb"});
-  sparse.file_index = draw.of<const char*>({"auto", "same"});
   sparse.keep_tiles = draw.once_in(3);
 }
 
@@ -175,11 +174,10 @@ void draw_codecs(Draw& draw, io::Config& config) {
   parallel.codec_min_size = draw.of<int64_t>({1, 64});
   parallel.rounding = draw.of<const char*>({"nearest", "stochastic"});
   if (draw.once_in(2)) {
-    parallel.codec.fallback = draw.once_in(6) ? "adaptive" : any_lossy();
+    parallel.codec.fallback = draw.once_in(6) ? "adaptive:3" : any_lossy();
     if (draw.once_in(4)) {
       parallel.codec.patterns = {{"*.weight", any_lossy()}};
     }
-    parallel.codec_every = 3;
     parallel.error_feedback = draw.once_in(2);
   }
   if (parallel.zero == 1 && config.train.master_copy && draw.once_in(2)) {
@@ -225,7 +223,6 @@ int draw_ranks(Draw& draw, io::Config& config) {
     parallel.schedule = delays ? "async" : one_of(draw, parallel::schedules());
     parallel.delay_stages = delays ? 2 : 1;
     parallel.activation_codec = draw.of<const char*>({"fp32", "fp32", "bf16", "maxmin:8"});
-    parallel.in_flight = draw.of<int64_t>({1, 2, 3});
     micro_batches = parallel.pipeline * draw.of<int64_t>({1, 2, 2});
     config.train.micro_batch = 1;
     if (!parallel::schedule_entry(parallel.schedule).synchronous) {
@@ -234,7 +231,7 @@ int draw_ranks(Draw& draw, io::Config& config) {
           one_of(draw, optim::predictions(), [&](const optim::PredictionEntry& entry) {
             return !entry.predicts || optimizer.predict != nullptr;
           });
-      parallel.drain_every = draw.of<int64_t>({1, 3, 100});
+      config.train.eval_every = draw.of<int64_t>({1, 3, 0});  // the pipeline drains there
       parallel.zero = 0;
       config.model.tie_embeddings = false;
     }
@@ -268,10 +265,8 @@ TimedChoice draw_timed_choice(Draw& draw, io::Config& config) {
       const auto kind = draw.between(0, synchronous ? 2 : 1);
       parallel.codec = {.fallback = kind == 0   ? "fastest"
                                     : kind == 1 ? "maxmin:4"
-                                                : "adaptive",
+                                                : "adaptive-time",
                         .patterns = {}};
-      parallel.codec_goal = "time";
-      parallel.codec_every = 100;
       parallel.reduction = kind == 0 ? parallel.reduction : "auto";
       config.pruning = {.method = config.pruning.method == "none" ? "none" : "magnitude",
                         .sparsity = 0.5};
@@ -282,10 +277,7 @@ TimedChoice draw_timed_choice(Draw& draw, io::Config& config) {
         return TimedChoice::none;
       }
       config.train.steps = 7;
-      parallel.codec = {.fallback = "adaprec", .patterns = {}};
-      parallel.codec_candidates = {"fp32", "maxmin:4"};
-      parallel.codec_trial = 5;
-      parallel.codec_every = 100;
+      parallel.codec = {.fallback = "adaprec:100:5:fp32+maxmin:4", .patterns = {}};
       config.pruning = {};
       return TimedChoice::in_rounds;
     default:

@@ -67,7 +67,7 @@ class Fuzzer {
     }
     const Index index(arena_, mask, Encoding::bitmap, shape);
     if (index.encoding() != Encoding::full && (shape.m == 0 || shape.n < shape.m)) {
-      ASSERT_EQ(to_file(index, "entropy").bytes, bytes);
+      ASSERT_EQ(to_file(index, Encoding::entropy).bytes, bytes);
     }
   }
   void expect_sound(const Index& index, const Mask& mask, const std::vector<uint8_t>& bytes) {
@@ -196,7 +196,7 @@ TEST(FuzzIndex, MutatedBytes) {
     const Example example = random_example(encoding_at(which), fuzz);
     const Encoding held = example.encoding.coding != nullptr ? example.encoding : Encoding::bitmap;
     const Index index(arena, example.mask, held, example.shape);
-    auto [encoding, bytes] = to_file(index, example.encoding == held ? "same" : "entropy");
+    auto [encoding, bytes] = to_file(index, example.encoding);
     ASSERT_TRUE(fuzz.try_bytes(encoding, index.size(), index.kept(), bytes));
     for (int64_t n = 1 + fuzz.below(3); n > 0; --n) {
       bytes = mutated(std::move(bytes), fuzz);
@@ -309,7 +309,7 @@ TEST(FuzzIndex, EachFaultOfTheEntropyCodeIsNamed) {
   Arena arena;
   const Mask mask = random_mask(2000, 0.3, 9);
   const Index index(arena, mask, Encoding::golomb, {.cols = 100});
-  const std::vector<uint8_t> good = to_file(index, "entropy").bytes;
+  const std::vector<uint8_t> good = to_file(index, Encoding::entropy).bytes;
   const auto refused = [&](const std::vector<uint8_t>& bytes, int64_t off = 0) {
     return message(Encoding::entropy, mask.size(), mask.kept() + off, bytes);
   };
@@ -327,7 +327,7 @@ TEST(FuzzIndex, EachFaultOfTheEntropyCodeIsNamed) {
   // Another mask's code: as many bits, but the last bytes give another end, or the count is wrong.
   const Index other(arena, random_mask(2000, 0.3, 10), Encoding::golomb, {.cols = 100});
   ASSERT_NE(other.kept(), index.kept());
-  EXPECT_NE(refused(to_file(other, "entropy").bytes), "accepted");
+  EXPECT_NE(refused(to_file(other, Encoding::entropy).bytes), "accepted");
 }
 
 }  // namespace

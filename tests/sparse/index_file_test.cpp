@@ -1,4 +1,5 @@
-// Masks in files: the entropy code restores every mask in about its entropy; the choice of "auto".
+// Masks in files: every encoding restores every mask, the entropy code in about its entropy; the
+// choice of the encoding.
 #include "sparse/index/file_index.h"
 
 #include <gtest/gtest.h>
@@ -19,10 +20,11 @@ TEST(IndexFile, EveryMaskComesBack) {
   for (const Example& example : examples()) {
     SCOPED_TRACE(example.label());
     const Index index(arena, example.mask, example.encoding, example.shape);
-    for (const char* choice : {"auto", "same", "entropy", "golomb"}) {
-      const FileIndex file = to_file(index, choice);
-      EXPECT_EQ(back(index, file), example.mask) << choice;
-      EXPECT_EQ(file.encoding == Encoding::full, index.encoding() == Encoding::full) << choice;
+    for (const FileIndex& file :
+         {to_file(index), to_file(index, index.encoding()), to_file(index, Encoding::entropy),
+          to_file(index, Encoding::golomb)}) {
+      EXPECT_EQ(back(index, file), example.mask) << file.encoding.name;
+      EXPECT_EQ(file.encoding == Encoding::full, index.encoding() == Encoding::full);
     }
   }
 }
@@ -42,7 +44,7 @@ TEST(IndexFile, RandomMasksTakeTheirEntropy) {
     const double bound = entropy_bound_bytes(mask.size(), mask.kept());
     for (const int64_t cols : {int64_t{0}, kRows}) {
       const Index index(arena, mask, Encoding::bitmap, {.cols = cols});
-      const FileIndex file = to_file(index, "entropy");
+      const FileIndex file = to_file(index, Encoding::entropy);
       EXPECT_LT(static_cast<double>(file.bytes.size()), 1.015 * bound + 30) << density;
       EXPECT_GT(static_cast<double>(file.bytes.size()), 0.99 * bound) << density;
       EXPECT_EQ(back(index, file), mask);
@@ -56,7 +58,7 @@ TEST(IndexFile, RandomMasksTakeTheirEntropy) {
 TEST(IndexFile, StructureTakesLess) {
   Arena arena;
   const auto ratio = [&](const Mask& mask, const IndexShape& shape) {
-    const FileIndex file = to_file(Index(arena, mask, Encoding::bitmap, shape), "entropy");
+    const FileIndex file = to_file(Index(arena, mask, Encoding::bitmap, shape), Encoding::entropy);
     return static_cast<double>(file.bytes.size()) / entropy_bound_bytes(mask.size(), mask.kept());
   };
   const Mask uneven = uneven_mask(512, 768, 0.1, 0.7);
@@ -68,25 +70,17 @@ TEST(IndexFile, StructureTakesLess) {
   EXPECT_LT(ratio(nm_mask(512, two_four, 0, 2), two_four), 1.01 * exact);
 }
 
-TEST(IndexFile, AutoTakesTheSmaller) {
+TEST(IndexFile, FormsOfMasksAreKeptWhereTheyAreSmaller) {
   Arena arena;
   const IndexShape shape{.cols = 768, .height = 16, .width = 16, .n = 2, .m = 4};
   const Index block(arena, block_mask(512, shape, 0.1, 2), Encoding::block, shape);
   EXPECT_EQ(to_file(block).encoding, Encoding::block);
   const Index nm(arena, nm_mask(512, shape, 0, 2), Encoding::nm, shape);
   EXPECT_EQ(to_file(nm).encoding, Encoding::golomb) << "with the gaps of this mask";
-  EXPECT_EQ(to_file(nm, "same").encoding, Encoding::nm);
-  EXPECT_EQ(to_file(nm, "int32").encoding, Encoding::int32);
+  EXPECT_EQ(to_file(nm, Encoding::nm).encoding, Encoding::nm);
+  EXPECT_EQ(to_file(nm, Encoding::int32).encoding, Encoding::int32);
   EXPECT_EQ(to_file(Index::full(7)).encoding, Encoding::full);
   EXPECT_TRUE(to_file(Index::full(7)).bytes.empty());
-}
-
-TEST(IndexFile, WrongChoicesAreNamed) {
-  Arena arena;
-  const Index index(arena, random_mask(100, 0.1, 3), Encoding::golomb);
-  for (const char* choice : {"nm", "block", "full", "zip"}) {
-    EXPECT_THROW(to_file(index, choice), Failure) << choice;
-  }
 }
 
 }  // namespace

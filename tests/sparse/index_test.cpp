@@ -314,8 +314,6 @@ TEST(IndexRegistry, NamesAndChoices) {
   }
   EXPECT_THAT(names<Encoding>(memory_encodings()),
               ::testing::ElementsAre("int32", "bitmap", "golomb", "nm", "block"));
-  EXPECT_THAT(names<Encoding>(file_encodings()),
-              ::testing::ElementsAre("int32", "bitmap", "golomb", "entropy"));
   EXPECT_THAT(failure_of([] { encoding_by_name("bitmpa"); }), ::testing::HasSubstr("golomb"));
   EXPECT_THAT(failure_of([] { encoding_by_name("elias-fano"); }),
               ::testing::HasSubstr("with version 0.1"));

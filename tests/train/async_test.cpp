@@ -9,6 +9,7 @@
 #include "src/config/parse.h"
 #include "src/optim/prediction.h"
 #include "src/optim/schedule.h"
+#include "src/train/stage/layout.h"
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"
 
@@ -157,6 +158,18 @@ TEST(Async, ResumesAtADrainWithoutABreak) {
   EXPECT_EQ(resumed.losses.size(), 8U);
   resumed.losses = whole.losses;
   expect_equal(resumed, whole);
+}
+
+/// Also where nothing reads the state. A drain changes bits: delays begin at 0 again.
+TEST(Async, DrainsAtFixedSteps) {
+  const TempDir dir;
+  io::Config config = injected(config_for(dir), 2);
+  config.train.steps = train::kDrainEvery + 8;
+  const Outcome seldom = run_grid(config, 1);
+  config.train.eval_every = train::kDrainEvery;
+  expect_equal(run_grid(config, 1), seldom);
+  config.train.eval_every = train::kDrainEvery / 2;
+  EXPECT_NE(run_grid(config, 1).losses, seldom.losses);
 }
 
 /// A loop over micro-batches that keeps the weights of every update.

@@ -325,7 +325,6 @@ TEST(CheckpointBackground, WithoutMemoryForTheCopyStepsWait) {
   prune_sparse(config);
   config.pruning.method = "random";
   config.pruning.at_step = 0;
-  config.sparse.file_index = "bitmap";
   const auto plan_of = [&](std::vector<std::string>* notes = nullptr) {
     const auto comm = parallel::self_communicator();
     train::TrainerOptions options{.resume = "none"};
@@ -355,7 +354,7 @@ TEST(CheckpointBackground, WithoutMemoryForTheCopyStepsWait) {
        io::CheckpointReader(dir / "run/checkpoints/step-000004.h5").verify_all()) {
     bytes += dataset.bytes;
   }
-  EXPECT_GE(copy, bytes);
+  EXPECT_GE(static_cast<double>(copy), 0.999 * static_cast<double>(bytes)) << "random indices";
   EXPECT_LE(static_cast<double>(copy), 1.05 * static_cast<double>(bytes));
   EXPECT_EQ(read_json(dir / "run/summary.json")["planned_peak"]["checkpoint_copy"], copy);
 

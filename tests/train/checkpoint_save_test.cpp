@@ -5,8 +5,12 @@
 
 #include <limits>
 
+#include "io/checkpoint/checkpoint.h"
 #include "io/files/file_system.h"
 #include "io/files/raw_file.h"
+#include "sparse/index/file_index.h"
+#include "sparse/index/registry.h"
+#include "src/train/masks/mask_files.h"
 #include "src/train/run/checkpoint_save.h"
 #include "tests/support/failure.h"
 #include "tests/support/support.h"
@@ -233,6 +237,38 @@ TEST(CheckpointSave, EachArrayMustBeFinite) {
       EXPECT_EQ(io::CheckpointReader(file).meta().step, 1);
       EXPECT_EQ(names_in(dir / "").back(), "text.txt");  // no temporary file stays
     }
+  }
+}
+
+/// Earlier versions wrote any encoding.
+TEST(CheckpointSave, MasksAreReadInEveryEncoding) {
+  const TempDir dir;
+  Arena arena;
+  const sparse::IndexShape shape{.cols = 16, .height = 2, .width = 2, .n = 2, .m = 4};
+  sparse::Mask mask(256, false);
+  for (int64_t i = 0; i < mask.size(); ++i) {
+    mask.set(i, i / 2 % 2 == i / 32 % 2);  // two of four, in blocks of 2 x 2
+  }
+  std::vector<float> values(static_cast<size_t>(mask.kept()), 1);
+  for (const sparse::Encoding* encoding : sparse::encodings()) {
+    if (*encoding == sparse::Encoding::full) {
+      continue;
+    }
+    const bool in_memory = encoding->coding != nullptr;
+    const sparse::Index index(arena, mask, in_memory ? *encoding : sparse::Encoding::bitmap, shape);
+    const sparse::FileIndex coded = sparse::to_file(index, *encoding);
+    EXPECT_EQ(coded.encoding, *encoding);
+    const fs::path path = dir / (std::string(encoding->name) + ".h5");
+    io::CheckpointWriter writer(path);
+    writer.write_meta({});
+    writer.write_parameter({.name = "w",
+                            .shape = Shape{16, 16},
+                            .encoding = std::string(encoding->name),
+                            .nnz = mask.kept(),
+                            .values = Tensor(values.data(), DType::fp32, Shape{mask.kept()}),
+                            .index = coded.bytes});
+    writer.commit();
+    EXPECT_EQ(train::read_mask(io::CheckpointReader(path), "w"), mask) << encoding->name;
   }
 }
 

@@ -114,20 +114,17 @@ TEST(CodedRuns, ResumeOverAPipelineKeepsTheErrorsOfEachReplica) {
 }
 
 struct Adaptive {
-  std::string goal;
-  std::string error;
-  int64_t bucket;  ///< 0: small ones, too
+  std::string codec;
+  std::string optimizer;  ///< decides the measure of errors
 };
 
 TEST(CodedRuns, AdaptiveBitsKeepToTheirBudgetAndResume) {
-  for (const Adaptive& way : {Adaptive{"bytes", "auto", 0}, Adaptive{"bytes", "squares", 64},
-                              Adaptive{"time", "relative", 64}}) {
+  for (const Adaptive& way : {Adaptive{"adaptive:4", "adamw"}, Adaptive{"adaptive:4:1.5", "sgd"},
+                              Adaptive{"adaptive-time:4", "adamw"}}) {
+    SCOPED_TRACE(way.codec);
     const TempDir dir;
-    io::Config config = coded(dir, "adaptive");
-    config.parallel.bucket = way.bucket;
-    config.parallel.codec_every = 4;
-    config.parallel.codec_goal = way.goal;
-    config.parallel.codec_error = way.error;
+    io::Config config = coded(dir, way.codec);
+    config.optimizer.kind = way.optimizer;
     config.parallel.error_feedback = true;
     std::vector<std::string> notes;
     const Outcome whole =
@@ -137,7 +134,7 @@ TEST(CodedRuns, AdaptiveBitsKeepToTheirBudgetAndResume) {
     });
     EXPECT_EQ(choices, 3);  // at steps 0, 4 and 8, by rank 0
     EXPECT_TRUE(std::isfinite(whole.losses.back()));
-    if (way.goal == "time") {
+    if (way.codec.starts_with("adaptive-time")) {
       continue;  // measured times differ from run to run
     }
     config.train.checkpoint_every = 6;  // between two choices
@@ -180,7 +177,7 @@ TEST(CodedRuns, DifferentSettingsFailBeforeAnythingIsSent) {
 TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
   const TempDir dir;
   for (const std::string codec :
-       {"fp32", "maxmin:4", "topk:0.5", "adaptive", "fastest", "adaprec"}) {
+       {"fp32", "maxmin:4", "topk:0.5", "adaptive:4", "fastest", "adaprec:4:5"}) {
     for (const std::string reduction : {"sra", "ring", "all-to-all", "hierarchical", "auto"}) {
       SCOPED_TRACE(codec + " " + reduction);
       io::Config config = coded(dir, codec);
@@ -188,8 +185,6 @@ TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
       config.parallel.error_feedback = codec != "fp32";
       config.train.dtype = codec == "fp32" || codec == "maxmin:4" ? "bf16" : "fp32";
       config.model.width = 64;
-      config.parallel.codec_every = 4;
-      config.parallel.codec_trial = 5;
       parallel::run_ranks(3, [&](parallel::Communicator& comm) {
         train::Trainer trainer(config, comm, {.resume = "none"});
         trainer.run();
@@ -249,10 +244,7 @@ TEST(CodedRuns, AdaPrecTrialsChangeNoBit) {
       config.pruning.at_step = 2;
       config.train.steps = 24;
       const Outcome want = run(config, 2);
-      config.parallel.codec.fallback = "adaprec";
-      config.parallel.codec_candidates = {"maxmin:4", "maxmin:4:128"};  // the same
-      config.parallel.codec_every = 8;
-      config.parallel.codec_trial = 5;
+      config.parallel.codec.fallback = "adaprec:8:5:maxmin:4+maxmin:4:128";  // the same
       const Outcome got = run(config, 2);
       EXPECT_EQ(got, want);
       std::ifstream log(dir / "run/adaprec.jsonl");
@@ -287,16 +279,13 @@ TEST(CodedRuns, AdaPrecTrainsWithTheChosenCodecs) {
   for (const auto& order : orders) {
     for (const bool keeps : {true, false}) {
       const TempDir dir;
-      io::Config config = coded(dir, "adaprec");
+      io::Config config = coded(dir, fmt::format("adaprec:8:5:{}", fmt::join(order, "+")));
       if (order == orders.front()) {
         config.parallel.error_feedback = true;
       } else {
         config.train.dtype = "fp16";
         config.train.loss_scale = 0;  // it is part of the state
       }
-      config.parallel.codec_candidates = order;
-      config.parallel.codec_every = 8;
-      config.parallel.codec_trial = 5;
       config.train.steps = 24;
       config.train.micro_batch = 6;
       config.train.recompute = "none";
@@ -358,10 +347,7 @@ TEST(CodedRuns, AdaPrecStopsBetweenRounds) {
   config.train.steps = 24;
   config.train.checkpoint_every = 0;
   const Outcome want = run(config, 2);
-  config.parallel.codec.fallback = "adaprec";
-  config.parallel.codec_candidates = {"maxmin:4", "maxmin:4:128"};  // the same
-  config.parallel.codec_every = 8;
-  config.parallel.codec_trial = 5;
+  config.parallel.codec.fallback = "adaprec:8:5:maxmin:4+maxmin:4:128";  // the same
   EXPECT_EQ(run_with_breaks(config, 2, {5, 8, 10, 17}), want) << "10: at 13, 17: at 21";
   for (const int after : {1, 4, 6, 9, 12, 14, 17}) {  // polls, one a step: a round has ten
     SCOPED_TRACE(after);
@@ -383,10 +369,7 @@ TEST(CodedRuns, AdaPrecStopsBetweenRounds) {
 /// resume.
 TEST(CodedRuns, AdaPrecMayChooseFastest) {
   const TempDir dir;
-  io::Config config = coded(dir, "adaprec");
-  config.parallel.codec_candidates = {"fastest", "topk:0.01"};
-  config.parallel.codec_every = 10;
-  config.parallel.codec_trial = 5;
+  io::Config config = coded(dir, "adaprec:10:5:fastest+topk:0.01");
   config.train.steps = 20;
   config.train.checkpoint_every = 5;
   const Outcome whole = run(config, 2);
@@ -406,10 +389,7 @@ TEST(CodedRuns, AdaPrecMayChooseFastest) {
 
 TEST(CodedRuns, AdaPrecContinuesAfterAResume) {
   const TempDir dir;
-  io::Config config = coded(dir, "adaprec");
-  config.parallel.codec_candidates = {"fp32", "table:1", "dynamic8"};
-  config.parallel.codec_every = 10;
-  config.parallel.codec_trial = 5;
+  io::Config config = coded(dir, "adaprec:10:5:fp32+table:1+dynamic8");
   config.train.steps = 30;
   config.train.checkpoint_every = 5;
   run(config, 2, {.stop_after = 15});

@@ -67,7 +67,7 @@ void write_teacher(const std::filesystem::path& path, const io::Config& config,
   writer.write_meta(meta);
   for (const sparse::Parameter& parameter : store.parameters()) {
     std::vector<float> values = store.values(parameter);
-    const sparse::FileIndex index = sparse::to_file(parameter.index, "auto");
+    const sparse::FileIndex index = sparse::to_file(parameter.index);
     writer.write_parameter({.name = parameter.spec.name,
                             .shape = parameter.spec.shape,
                             .encoding = std::string(index.encoding.name),

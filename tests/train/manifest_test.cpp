@@ -162,8 +162,7 @@ TEST_F(CheckResume, ComparesTheTypeOfTokens) {
 }
 
 TEST_F(CheckResume, ComparesTheParametrization) {
-  for (const std::string setting :
-       {"train.parametrization=standard", "train.base_width=64", "train.base_density=0.5"}) {
+  for (const std::string setting : {"train.parametrization=standard", "train.base_width=64"}) {
     now_ = before_;
     config::apply_override(now_, setting);
     EXPECT_THAT(failure(), HasSubstr("--accept-changes parametrization")) << setting;
@@ -212,7 +211,7 @@ TEST_F(CheckResume, TimingsHoldForTheSameSettingsKernelsAndRanks) {
   EXPECT_FALSE(keeps(train::Timed::storages));
   EXPECT_TRUE(keeps(train::Timed::codecs));
   now_ = before_;
-  now_.parallel.bits = 3;
+  now_.parallel.codec.fallback = "maxmin:3";
   EXPECT_TRUE(keeps(train::Timed::storages));
   EXPECT_FALSE(keeps(train::Timed::codecs));
   now_ = before_;
@@ -708,8 +707,7 @@ TEST(ManifestOfRanks, WithOtherInputsAreNamed) {
 TEST(AdaPrecRounds, DoNotSwallowTheFailureOfOneRank) {
   const TempDir dir;
   io::Config config = tiny_config(dir);
-  config.parallel.codec_candidates = {"fp32", "maxmin:4"};
-  config.parallel.codec_trial = 5;
+  config.parallel.codec.fallback = "adaprec:100:5:fp32+maxmin:4";
   config.train.steps = 100;
   std::filesystem::create_directories(config.run.out);
   const auto round = [&](const std::function<void(int rank)>& train_step) {

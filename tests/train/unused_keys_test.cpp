@@ -186,12 +186,12 @@ TEST(UnusedKeys, ARunNamesThemAtItsStart) {
   io::Config config = tiny_config(dir);
   config.train.steps = 1;
   config.optimizer.offload = true;
-  config.parallel.bits = 3;
+  config.parallel.codec_min_size = 64;
   std::vector<std::string> notes;
   run(config, 1, {.on_note = [&](const std::string& note) { notes.push_back(note); }});
   EXPECT_THAT(notes, Contains(AllOf(HasSubstr("without effect in this run"),
                                     HasSubstr("optimizer.offload (only on a GPU)"),
-                                    HasSubstr("parallel.bits (only"))));
+                                    HasSubstr("parallel.codec_min_size (only"))));
 }
 
 }  // namespace

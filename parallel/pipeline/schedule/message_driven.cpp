@@ -141,7 +141,7 @@ int best_in_flight(int ranks, int micro_batches, const Costs& costs) {
 
 extern const ScheduleEntry kMessageDriven{
     .name = "message-driven",
-    .help = "whatever has arrived, backward first; at most in_flight micro-batches under way",
+    .help = "whatever has arrived, backward first; measured times limit what is in flight",
 };
 
 }  // namespace espalier::parallel

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "parallel/transport/collectives.h"
-#include "parallel/wire/codec.h"
 #include "pruning/plan.h"
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
@@ -96,7 +95,11 @@ class AdaPrec::StateCopy {
 
 AdaPrec::AdaPrec(const io::Config& config, parallel::Communicator& comm, sparse::Store& store,
                  Callbacks callbacks, int64_t resumed_step)
-    : config_(config), comm_(comm), store_(store), callbacks_(std::move(callbacks)) {
+    : config_(config),
+      codec_(parallel::parse_codec(config.parallel.codec.fallback)),
+      comm_(comm),
+      store_(store),
+      callbacks_(std::move(callbacks)) {
   if (comm_.rank() == 0) {
     const parallel::Busy busy(comm_);
     log_.emplace(std::filesystem::path(config.run.out) / "adaprec.jsonl", resumed_step);
@@ -104,9 +107,9 @@ AdaPrec::AdaPrec(const io::Config& config, parallel::Communicator& comm, sparse:
 }
 
 bool AdaPrec::due(int64_t step) const {
-  const int64_t end = step + config_.parallel.codec_trial;
+  const int64_t end = step + codec_.trial;
   const bool masks_change = pruning::may_change(config_.pruning, step, end, config_.train.steps);
-  return step % config_.parallel.codec_every == 0 && end < config_.train.steps && !masks_change;
+  return step % codec_.every == 0 && end < config_.train.steps && !masks_change;
 }
 
 PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double value_now) {
@@ -115,7 +118,7 @@ PrecisionCandidate AdaPrec::trial(const std::string& codec, int64_t step, double
   const std::optional<double> bits = bits_of(codec);
   PrecisionCandidate candidate{.name = codec, .bits = bits ? *bits : callbacks_.bits()};
   candidate.points.push_back({.x = static_cast<double>(step) + 1, .y = value_now});
-  const int64_t steps = config_.parallel.codec_trial;
+  const int64_t steps = codec_.trial;
   std::vector<double> seconds;
   for (int64_t done = 1; done <= steps; ++done) {
     const double at = now_seconds();
@@ -169,7 +172,7 @@ void AdaPrec::keep(std::unique_ptr<StateCopy>& leader) {
 double AdaPrec::repeat(const std::string& codec, int64_t step) {
   const double begin = now_seconds();
   callbacks_.use(codec);
-  for (int64_t done = 0; done < config_.parallel.codec_trial && !callbacks_.stopping(); ++done) {
+  for (int64_t done = 0; done < codec_.trial && !callbacks_.stopping(); ++done) {
     callbacks_.train(step + done);
   }
   return now_seconds() - begin;
@@ -178,14 +181,13 @@ double AdaPrec::repeat(const std::string& codec, int64_t step) {
 std::string AdaPrec::round(int64_t step) {
   const Span span(Track::compute, "AdaPrec round");
   const double begin = now_seconds();
-  const auto& codecs = config_.parallel.codec_candidates;
+  const std::vector<std::string>& codecs = codec_.candidates;
   const auto last = std::ssize(codecs) - 1;
   std::vector<PrecisionCandidate> candidates;
-  PrecisionRound round{
-      .value_now = callbacks_.evaluate(),
-      .step_now = step + 1,  // points count from 1: shapes take logarithms of x
-      .phase_steps = std::min(config_.parallel.codec_every, config_.train.steps - step),
-      .trial_steps = config_.parallel.codec_trial};
+  PrecisionRound round{.value_now = callbacks_.evaluate(),
+                       .step_now = step + 1,  // points count from 1: shapes take logarithms of x
+                       .phase_steps = std::min(codec_.every, config_.train.steps - step),
+                       .trial_steps = codec_.trial};
   PrecisionChoice choice;  // on rank 0
   int64_t leads = -1;      // candidate that leads so far; -1: all have diverged
   int64_t kept = -1;       // candidate whose state `leader` has; -1: none

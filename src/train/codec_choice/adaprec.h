@@ -1,7 +1,7 @@
 #pragma once
-// AdaPrec's rounds (adaprec_choice.h) within a run. Every `codec_every` steps a round
-//   1. trains `codec_trial` steps with each codec of `codec_candidates`, all from the same state,
-//      and evaluates on the way;
+// AdaPrec's rounds (adaprec_choice.h) within a run with codec "adaprec:EVERY:TRIAL:CODEC+CODEC…".
+// Every EVERY steps a round
+//   1. trains TRIAL steps with each CODEC, all from the same state, and evaluates on the way;
 //   2. continues from the end of the trial with the largest predicted gain per second, with its
 //      codec: the steps of that trial are steps of the run, those of the others are lost.
 //
@@ -12,9 +12,8 @@
 //
 // Rank 0 decides, by its clock, and broadcasts the choice. The time of a round, without the steps
 // that count, is in its record (adaprec.jsonl, one line per round) and in `trial_ms` of the next
-// step. A round is skipped if a trial would pass a change of masks, and in the last `codec_trial`
-// steps. A codec whose loss or gradient is non-finite has diverged. A round that is stopped has no
-// effect.
+// step. A round is skipped if a trial would pass a change of masks, and in the last TRIAL steps. A
+// codec whose loss or gradient is non-finite has diverged. A round that is stopped has no effect.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,6 +22,7 @@
 #include "io/config/config.h"
 #include "io/run/metrics.h"
 #include "parallel/transport/communicator.h"
+#include "parallel/wire/codec.h"
 #include "sparse/store/store.h"
 #include "src/train/codec_choice/adaprec_choice.h"
 
@@ -49,7 +49,7 @@ class AdaPrec {
 
   bool due(int64_t step) const;
   /// Runs a round from the state after `step` steps: selects the chosen codec, and leaves the state
-  /// after its `codec_trial` steps. Returns a note for the user.
+  /// after the steps of its trial. Returns a note for the user.
   std::string round(int64_t step);
   /// Seconds spent in rounds since the last call, without the steps that count.
   double take_seconds() { return std::exchange(seconds_, 0.0); }
@@ -61,6 +61,7 @@ class AdaPrec {
   double repeat(const std::string& codec, int64_t step);
 
   const io::Config& config_;
+  parallel::CodecSpec codec_;  ///< the run's default codec
   parallel::Communicator& comm_;
   sparse::Store& store_;
   Callbacks callbacks_;

@@ -21,21 +21,27 @@ namespace {
 constexpr int64_t kBlocksSeen = 4;
 constexpr int64_t kBlock = 16'384;
 
+/// Relative where updates do not depend on the size of gradients (AdamW): squares would take bits
+/// from layers of small gradients first, although they move as far as others.
 parallel::ErrorScale scale_of(const io::Config& config) {
-  const std::string& wanted = config.parallel.codec_error;
-  return wanted == "relative" ||
-                 (wanted == "auto" && optim::optimizer_of(config.optimizer).scale_free)
-             ? parallel::ErrorScale::relative
-             : parallel::ErrorScale::squares;
+  return optim::optimizer_of(config.optimizer).scale_free ? parallel::ErrorScale::relative
+                                                          : parallel::ErrorScale::squares;
 }
 
 /// The candidates of "fastest".
 constexpr std::array<std::string_view, 4> kTimed{"fp32", "fp8-e5m2", "maxmin:4", "table:1"};
 
+/// The candidates of "adaptive". With 1 bit an error can reach the largest value of a bucket.
 constexpr int64_t kFewestBits = 2;
 constexpr int64_t kMaxBits = 8;
-constexpr int64_t kUniformBits = 4;
+constexpr std::array<int64_t, 3> kBuckets{512, 128, 64};  // the usual ones, and a finer one
+/// The error of "adaptive" is measured by this codec's, which keeps the loss (docs/results.md).
+constexpr std::string_view kUniform = "maxmin:4";
 constexpr parallel::CodecKind kOfValues = parallel::CodecKind::values;
+
+parallel::CodecSpec default_codec(const io::Config& config) {
+  return parallel::parse_codec(config.parallel.codec.fallback);
+}
 
 bool is_fastest(const std::string& codec) {
   return parallel::parse_codec(codec).chooser() == CodecChooser::fastest;
@@ -50,12 +56,9 @@ io::Config with_fastest(io::Config config) {
 /// Upper limit of elements in a timed sum.
 constexpr int64_t kLongest = int64_t{4} << 20;
 
-/// The candidate that defines the error budget of "adaptive": `bits` bits in their usual buckets.
-int uniform_candidate(const io::Config& config, std::span<const kernels::WireFormat> candidates) {
-  const int64_t wanted = config.parallel.bits > 0 ? config.parallel.bits : kUniformBits;
-  const kernels::WireFormat uniform =
-      parallel::format_of({.name = "maxmin", .bits = std::clamp(wanted, kFewestBits, kMaxBits)},
-                          codec_defaults(config));
+/// The candidate that defines the error budget of "adaptive".
+int uniform_candidate(std::span<const kernels::WireFormat> candidates) {
+  const kernels::WireFormat uniform = parallel::format_of(parallel::parse_codec(kUniform));
   return static_cast<int>(std::ranges::find(candidates, uniform) - candidates.begin());
 }
 
@@ -82,7 +85,7 @@ std::optional<kernels::WireFormat> doubted_format(const io::Config& config, cons
   const sparse::Store& store = stage.store();
   if (chooser == CodecChooser::adaptive) {
     const auto candidates = codec_candidates(config, store.gradient().dtype);
-    return candidates[static_cast<size_t>(uniform_candidate(config, candidates))];
+    return candidates[static_cast<size_t>(uniform_candidate(candidates))];
   }
   const kernels::WireFormat plain = parallel::plain_format(store.gradient().dtype);
   std::optional<kernels::WireFormat> widest;
@@ -127,38 +130,30 @@ int64_t longest_in_doubt(const Stage& stage) {
 }  // namespace
 
 bool times_codecs(const io::Config& config) {
-  const CodecChooser chooser = codec_chooser(config);
-  return chooser == CodecChooser::fastest ||
-         (chooser == CodecChooser::adaprec &&
-          std::ranges::any_of(config.parallel.codec_candidates, is_fastest));
+  const parallel::CodecSpec codec = default_codec(config);
+  return codec.chooser() == CodecChooser::fastest ||
+         std::ranges::any_of(codec.candidates, is_fastest);
 }
 
 std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DType gradient) {
-  const CodecChooser chooser = codec_chooser(config);
-  const parallel::CodecDefaults defaults = codec_defaults(config);
+  const parallel::CodecSpec requested = default_codec(config);
   std::vector<kernels::WireFormat> formats;
   const auto add = [&](const parallel::CodecSpec& codec) {
     formats.push_back(codec.name == "fp32" ? parallel::plain_format(gradient)
-                                           : parallel::format_of(codec, defaults));
+                                           : parallel::format_of(codec));
   };
-  if (chooser == CodecChooser::adaprec) {
-    for (const std::string& name : config.parallel.codec_candidates) {
-      if (const parallel::CodecSpec codec = parallel::parse_codec(name);
-          codec.kind() == kOfValues) {
-        add(codec);
-      }
+  for (const std::string& name : requested.candidates) {
+    if (const parallel::CodecSpec codec = parallel::parse_codec(name); codec.kind() == kOfValues) {
+      add(codec);
     }
   }
   if (times_codecs(config)) {
     for (const std::string_view name : kTimed) {
       add(parallel::parse_codec(name));
     }
-  } else if (chooser == CodecChooser::adaptive) {
-    const std::vector<int64_t> buckets = config.parallel.bucket > 0
-                                             ? std::vector<int64_t>{config.parallel.bucket}
-                                             : std::vector<int64_t>{512, 128, 64};
+  } else if (requested.chooser() == CodecChooser::adaptive) {
     for (int64_t bits = kFewestBits; bits <= kMaxBits; ++bits) {
-      for (const int64_t bucket : buckets) {
+      for (const int64_t bucket : kBuckets) {
         add({.name = "maxmin", .bits = bits, .bucket = bucket});
       }
     }
@@ -167,7 +162,7 @@ std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DTyp
 }
 
 bool times_link(const io::Config& config) {
-  return codec_chooser(config) == CodecChooser::adaptive && config.parallel.codec_goal == "time";
+  return find(parallel::codecs(), "codec", default_codec(config).name).by_time;
 }
 
 std::vector<TimedSum> longest_timed_sums(const io::Config& config, const Stage& stage) {
@@ -205,6 +200,7 @@ std::vector<TimedSum> longest_timed_sums(const io::Config& config, const Stage& 
 CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas,
                          ReplicaCollectives& collectives)
     : config_(config),
+      requested_(default_codec(config)),
       stage_(stage),
       replicas_(replicas),
       timer_(replicas, collectives, stage.store().gradient().dtype),
@@ -216,10 +212,10 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
     std::iota(timed_.begin(), timed_.end(), candidates_.size() - kTimed.size());
   }
   if (chooser_ == CodecChooser::adaprec) {
-    use(config.parallel.codec_candidates.front());
+    use(requested_.candidates.front());
   }
   if (replicas_.size() > 1 && chooser_ == CodecChooser::adaptive) {
-    uniform_ = uniform_candidate(config, candidates_);
+    uniform_ = uniform_candidate(candidates_);
     std::ranges::fill(chosen_, uniform_);
     if (times_link(config)) {
       measure_link(collectives.on_device());
@@ -322,7 +318,7 @@ void CodecChoice::prepare() {
 
 bool CodecChoice::due(int64_t step) const {
   return chooser_ == CodecChooser::adaptive && compresses_ && replicas_.size() > 1 &&
-         step % config_.parallel.codec_every == 0;
+         step % requested_.every == 0;
 }
 
 void CodecChoice::choose(const Tensor& gradient, const GradientTimeline& timeline, uint64_t key) {
@@ -345,10 +341,10 @@ void CodecChoice::choose(const Tensor& gradient, const GradientTimeline& timelin
   parallel::ChoiceTable table = parallel::measure_errors(
       kernels::beside(stage_.kernels()), stage_.stream().host(), options, gradient, key);
   parallel::all_reduce_small(replicas_, table.error, parallel::Combine::sum);
-  const parallel::ErrorBudget budget{.uniform = uniform_, .alpha = config_.parallel.codec_budget};
+  const parallel::ErrorBudget budget{.uniform = uniform_, .alpha = requested_.error};
   parallel::BitChoice made;
   if (replicas_.rank() == 0) {
-    made = config_.parallel.codec_goal == "time"
+    made = times_link(config_)
                ? parallel::least_exposed(table, times_of(table, open, timeline), budget)
                : parallel::least_bytes(table, budget);
     notes_ = describe(table, made);
@@ -447,7 +443,7 @@ std::string CodecChoice::state() const {
 
 void CodecChoice::restore(const std::string& state, bool timed) {
   if (chooser_ == CodecChooser::adaprec) {
-    const auto& candidates = config_.parallel.codec_candidates;
+    const std::vector<std::string>& candidates = requested_.candidates;
     const std::string codec = state.substr(0, state.find(';'));
     if (std::ranges::find(candidates, codec) != candidates.end()) {
       use(codec);

@@ -1,14 +1,12 @@
 #pragma once
 // Chooses the codec of each parameter's gradient by measurement, if the config requests it:
 //
-//   adaptive   maxmin with a bit width and bucket size per parameter, chosen every `codec_every`
-//              steps. Candidates: 2 to 8 bits in buckets of 64, 128 and 512 (or `bucket`); each
+//   adaptive   maxmin with a bit width and bucket size per parameter, chosen every EVERY steps
+//              (CodecSpec::every). Candidates: 2 to 8 bits in buckets of 64, 128 and 512; each
 //              encodes up to 4 blocks of 16,384 gradient values per parameter, on every replica.
-//              The choice sends the fewest bytes, or with codec_goal = "time" has the least exposed
-//              time on the measured link, while its error is at most codec_budget times the error
-//              of `bits` (4) bits in their usual buckets for all parameters. That uniform codec is
-//              used until the first choice. `codec_error` defines how errors of parameters are
-//              compared.
+//              The choice sends the fewest bytes, or in adaptive-time has the least exposed time on
+//              the measured link, while its error is at most CodecSpec::error times that of
+//              maxmin:4 for all parameters. That uniform codec is used until the first choice.
 //   fastest    by measured time alone: the fastest sum of a parameter's size on the present links,
 //              of fp32, fp8-e5m2, maxmin:4 and table:1. Measured at the start.
 //   adaprec    chosen by AdaPrec's rounds (adaprec.h), also from "fastest"; before the first round,
@@ -89,7 +87,8 @@ class CodecChoice {
   parallel::ExchangeTimes times_of(const parallel::ChoiceTable& table, std::span<const size_t> open,
                                    const GradientTimeline& timeline) const;
   std::string describe(const parallel::ChoiceTable& table, const parallel::BitChoice& made) const;
-  io::Config config_;  ///< its default codec is the current one
+  io::Config config_;              ///< its default codec is the current one
+  parallel::CodecSpec requested_;  ///< the default codec of the run's config
   Stage& stage_;
   parallel::Communicator& replicas_;
   ReductionTimer timer_;

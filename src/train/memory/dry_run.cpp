@@ -52,12 +52,8 @@ size_t trial_feedback_bytes(const io::Config& config, const Tensor& feedback, in
 }
 
 /// Of a random mask with as many elements, at most.
-size_t index_bytes_in_file(const sparse::Parameter& parameter, const std::string& choice) {
-  const sparse::Encoding& same = parameter.index.encoding();
-  const sparse::Encoding& encoding = choice == "same"   ? same
-                                     : choice == "auto" ? sparse::Encoding::golomb
-                                                        : sparse::encoding_by_name(choice);
-  return sparse::predicted_bytes(encoding, parameter.size(), parameter.kept(),
+size_t index_bytes_in_file(const sparse::Parameter& parameter) {
+  return sparse::predicted_bytes(sparse::Encoding::golomb, parameter.size(), parameter.kept(),
                                  parameter.index.shape());
 }
 
@@ -453,7 +449,7 @@ class DryRun {
               : 0;
       shares[(numbers_.empty() ? p : numbers_[p]) % shares.size()] +=
           kept * (value + states + history) +
-          (parameter.full() ? 0 : index_bytes_in_file(parameter, options.file_index));
+          (parameter.full() ? 0 : index_bytes_in_file(parameter));
       feedback += options.feedback ? kept * size_of(DType::fp32) : 0;
     }
     const size_t largest_share = *std::ranges::max_element(shares) + feedback;

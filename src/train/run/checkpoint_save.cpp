@@ -168,7 +168,7 @@ class CheckpointSave::Preparation {
     for (size_t i = 0; i < mine.size(); ++i) {  // NOLINT(modernize-loop-convert): OpenMP's form
       try {
         const sparse::Parameter& parameter = *own_parameter(store_, network_[mine[i]].name);
-        indices_[mine[i]] = sparse::to_file(parameter.index, store_.options().file_index);
+        indices_[mine[i]] = sparse::to_file(parameter.index);
       } catch (...) {
 #pragma omp critical
         error = std::current_exception();

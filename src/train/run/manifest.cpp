@@ -32,11 +32,9 @@ constexpr auto kWithoutEffect = std::to_array<std::string_view>({"run.",
                                                                  "train.teacher",
                                                                  "pruning.file",
                                                                  "sparse.index",
-                                                                 "sparse.file_index",
                                                                  "sparse.keep_tiles",
                                                                  "parallel.pipeline",
                                                                  "parallel.virtual_stages",
-                                                                 "parallel.in_flight",
                                                                  "parallel.partition",
                                                                  "parallel.bucket_mb",
                                                                  "parallel.overlap",
@@ -50,8 +48,8 @@ constexpr auto kOrder = std::to_array<std::string_view>(
     {"train.global_batch", "model.context", "data.kind", "data.token_type",
      "data.validation_fraction", "data.format", "data.mean", "data.deviation", "data.crop",
      "data.flip", "data.order"});
-constexpr auto kParametrization = std::to_array<std::string_view>(
-    {"train.parametrization", "train.base_width", "train.base_density"});
+constexpr auto kParametrization =
+    std::to_array<std::string_view>({"train.parametrization", "train.base_width"});
 /// Storages are timed for these settings.
 constexpr auto kOfStorages = std::to_array<std::string_view>(
     {"model.", "sparse.", "pruning.", "train.dtype", "train.memory_budget"});

@@ -63,7 +63,7 @@ LayerTimes times_of_layers(const io::Config& config, const PlanSources& sources,
     parallel::broadcast(comm, 0, std::as_writable_bytes(std::span(times.layers)));
   }
   const bool by_arrival = parallel::schedule_entry(parallel.schedule).by_arrival();
-  if (by_arrival && parallel.in_flight == 0 && comm.size() > 1) {
+  if (by_arrival && comm.size() > 1) {
     const DType dtype = dtype_by_name(config.train.dtype);
     times.latency = measured_latency(comm, sources.layers.front()->output(samples, dtype).bytes());
   }

@@ -117,7 +117,7 @@ class StepLoop {
     const io::Config& config = run_.config();
     const int64_t first = run_.step;
     int64_t end = first + 1;
-    while (end < last && !state_is_read_after(end) && end % config.parallel.drain_every != 0) {
+    while (end < last && !state_is_read_after(end) && end % kDrainEvery != 0) {
       ++end;
     }
     const auto outcomes = run_.pipeline->train_asynchronously(

@@ -42,7 +42,7 @@ std::vector<size_t> given_ends(const std::vector<int64_t>& counts, size_t stages
 Schedule segment_of(std::string_view name, int ranks, int chunks, int every, int64_t steps) {
   check(every * steps <= INT32_MAX,
         "{} steps between two drains have {} micro-batches, more than 2^31 - 1; set a smaller "
-        "parallel.drain_every or a larger train.micro_batch",
+        "train.global_batch or a larger train.micro_batch",
         steps, every * steps);
   return parallel::schedule_entry(name).build({.ranks = ranks,
                                                .micro_batches = static_cast<int>(every * steps),
@@ -158,13 +158,11 @@ Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,
                     ? balance_ranks(costs, layout.schedule)
                     : given_ends(config.parallel.partition, stages, costs.size());
   if (parallel::schedule_entry(config.parallel.schedule).by_arrival()) {
-    const auto wanted = static_cast<int>(config.parallel.in_flight);
-    const int best = wanted > 0 ? wanted
-                                : parallel::best_in_flight(pipeline, shape.micro_batches,
-                                                           stage_costs(layout.ends, times));
-    layout.policy = parallel::MessageDriven{.ranks = pipeline,
-                                            .micro_batches = shape.micro_batches,
-                                            .in_flight = std::min(best, shape.micro_batches)};
+    layout.policy = parallel::MessageDriven{
+        .ranks = pipeline,
+        .micro_batches = shape.micro_batches,
+        .in_flight = parallel::best_in_flight(pipeline, shape.micro_batches,
+                                              stage_costs(layout.ends, times))};
   } else {
     layout.needed_buffers_ = parallel::needed_buffers(layout.schedule);
     layout.needed_local_buffers_ = parallel::needed_local_buffers(layout.schedule);

@@ -20,6 +20,11 @@
 
 namespace espalier::train {
 
+/// Steps from one drain of an asynchronous pipeline to the next, unless an evaluation or a
+/// checkpoint comes first. A drain of p stages costs the time of p - 1 micro-batches, so at most
+/// p - 1 percent; losses and requests to stop wait for it.
+inline constexpr int64_t kDrainEvery = 100;
+
 struct Layout {
   parallel::Grid grid;
   /// Without programs if the order depends on arrival times (`policy`).

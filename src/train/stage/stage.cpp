@@ -27,7 +27,6 @@ sparse::StoreOptions store_options(const io::Config& config, bool training, bool
                     .exact = config.sparse.block > 0},
           .keep_tiles = training && config.sparse.keep_tiles,
           .keep_rows = generation,
-          .file_index = config.sparse.file_index,
           .storage =
               [storage = config.sparse.storage,
                kept = training || generation](const std::string& name) {

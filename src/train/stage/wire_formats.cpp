@@ -30,12 +30,6 @@ CodecChooser codec_chooser(const io::Config& config) {
   return parallel::parse_codec(config.parallel.codec.fallback).chooser();
 }
 
-parallel::CodecDefaults codec_defaults(const io::Config& config) {
-  return {.bits = config.parallel.bits,
-          .bucket = config.parallel.bucket,
-          .half_meta = config.parallel.codec_meta == "fp16"};
-}
-
 std::optional<kernels::WireFormat> gradient_format(const io::Config& config, const Stage& stage,
                                                    const sparse::Parameter& parameter) {
   const DType dtype = stage.store().gradient().dtype;
@@ -56,7 +50,7 @@ std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
   if (codec.kind() == parallel::CodecKind::choosing) {
     return std::nullopt;
   }
-  return parallel::format_of(codec, codec_defaults(config));
+  return parallel::format_of(codec);
 }
 
 bool has_lossy_gradient_codec(const io::Config& config) {
@@ -76,7 +70,7 @@ std::optional<kernels::WireFormat> value_format(const io::Config& config,
       (small && !parallel.value_codec.matches(spec.name))) {
     return std::nullopt;
   }
-  return parallel::format_of(parallel::parse_codec(codec), codec_defaults(config));
+  return parallel::format_of(parallel::parse_codec(codec));
 }
 
 std::vector<parallel::WireSegment> value_segments(const io::Config& config,
@@ -100,9 +94,7 @@ size_t bucket_bytes(const io::Config& config) {
 }
 
 kernels::WireFormat activation_format(const io::Config& config) {
-  const io::ParallelConfig& parallel = config.parallel;
-  return parallel::format_of(parallel::parse_codec(parallel.activation_codec),
-                             {.bits = parallel.bits, .bucket = parallel.bucket});
+  return parallel::format_of(parallel::parse_codec(config.parallel.activation_codec));
 }
 
 }  // namespace espalier::train

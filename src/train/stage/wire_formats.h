@@ -35,8 +35,6 @@ class Stage;
 using parallel::CodecChooser;
 CodecChooser codec_chooser(const io::Config& config);
 
-parallel::CodecDefaults codec_defaults(const io::Config& config);
-
 /// Format of a parameter's gradient; empty: chosen by measurement.
 std::optional<kernels::WireFormat> gradient_format(const io::Config& config, const Stage& stage,
                                                    const sparse::Parameter& parameter);

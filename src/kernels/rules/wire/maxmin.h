@@ -23,7 +23,7 @@ struct Maxmin {
   static constexpr WireCodec kEntry{.name = "maxmin",
                                     .help =
                                         "2^BITS levels between a bucket's least and largest "
-                                        "value",
+                                        "value (in fp16 with :fp16)",
                                     .numbers = WireNumbers::bits,
                                     .bits = 0,
                                     .random = true,
