@@ -105,9 +105,9 @@ void read_config(const fs::path& directory, RunData& run) {
 
 void read_summary(const fs::path& directory, RunData& run) {
   run.summary = json::object();
-  const auto text =
-      read_text(directory, "summary.json",
-                "the run is still going, was interrupted or failed; its numbers are those so far.", run);
+  const auto text = read_text(
+      directory, "summary.json",
+      "the run is still going, was interrupted or failed; its numbers are those so far.", run);
   if (!text) {
     return;
   }
