@@ -1,5 +1,6 @@
 #pragma once
-// What the pruning of a config will do in a run, known before the run starts.
+// Facts of a run's pruning that follow from its config: checks, steps, counts of kept elements,
+// first masks, and the host memory of a change.
 #include <functional>
 #include <optional>
 #include <span>

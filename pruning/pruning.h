@@ -3,7 +3,7 @@
 //
 //   registry.h   the methods by name, each of one of four kinds
 //   work.h       a method at work in a run; its kinds are in kinds/
-//   plan.h       what a method will do in a run, known before the run starts
+//   plan.h       facts of a run that follow from its config: steps, counts, memory
 //   drop_grow.h  masks that move during training (rigl, set)
 //   schedule.h   steps and targets of pruning (one-shot, cubic) and of moving masks
 //   early_bird.h  masks that are drawn once they no longer change

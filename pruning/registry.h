@@ -92,7 +92,7 @@ struct Calibrated {
                   std::span<float> values) = nullptr;
 };
 
-/// When a method acts in a run, what it reads, the memory it needs and its checks: kinds/.
+/// A kind decides when its methods act in a run, what they read, and their checks (kinds/).
 using Kind = std::variant<OneShot, Moving, Learning, Calibrated>;
 
 struct Method {

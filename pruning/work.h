@@ -1,5 +1,5 @@
 #pragma once
-// A pruning method at work in a run: when it is due, the masks it proposes, and what it does with
+// A pruning method at work in a run: it proposes masks when it is due, and may read or change
 // gradients. The kinds of methods (registry.h) implement it, each in a file of kinds/.
 //
 // The run drives it (src/train/masks/pruner.h): due? → propose → all ranks agree → apply. Ranks
@@ -45,7 +45,7 @@ struct Proposal {
   std::optional<double> distance{};
 };
 
-/// What a method does with the gradient of step `step` + 1, which is too large by `scale`. Empty:
+/// Callbacks for the gradient of step `step` + 1, which is too large by `scale`. Empty ones do
 /// nothing.
 struct GradientWork {
   std::function<void(int64_t step, double scale)> add{};      ///< before the norm

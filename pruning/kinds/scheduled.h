@@ -1,5 +1,5 @@
 #pragma once
-// What the kinds have in common in a run: a schedule of prunings to a target sparsity, and masks by
+// The base of all work in runs: a schedule of prunings to a target sparsity, and masks by
 // Method::run.
 #include <optional>
 

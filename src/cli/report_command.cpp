@@ -23,7 +23,7 @@ struct ReportArguments {
 /// The data files of a run; none if its config cannot be read, which the page says.
 std::vector<std::string> data_of(const fs::path& run) {
   try {
-    const io::DataConfig data = config::load(run / "config.toml").data;
+    const io::DataConfig data = config::load_saved(run / "config.toml").data;
     std::vector<std::string> files = data.train;
     files.insert(files.end(), data.validation.begin(), data.validation.end());
     return files;

@@ -129,7 +129,7 @@ io::ModelConfig model_of(const TrainArguments& arguments, const io::Config& rest
   }
   const std::filesystem::path run =
       std::filesystem::path(arguments.out.value_or(rest.run.out)) / "config.toml";
-  return io::path_exists(run) ? config::load(run).model : io::ModelConfig();
+  return io::path_exists(run) ? config::load_saved(run).model : io::ModelConfig();
 }
 
 /// Trains as one rank of `comm`. `on_failure` is called with the exception in flight before the run

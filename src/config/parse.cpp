@@ -134,8 +134,12 @@ void assign(Config& config, const Field& field, const toml::node& node, std::str
   fail("unknown key \"{}\" in {}{}", key, where, suggestion(section, name));
 }
 
-/// Whether a later version removed the key, or its value.
+/// Whether a later version removed the key, or its value (of a table: one of its values).
 bool was_removed(const std::string& key, const toml::node& node) {
+  if (const toml::table* table = node.as_table()) {
+    return std::ranges::any_of(*table,
+                               [&](const auto& one) { return was_removed(key, one.second); });
+  }
   const auto text = node.value_exact<std::string>();
   return !removed_key(key).empty() ||
          (text && !removed_value(key, text->substr(0, text->find(':'))).empty());
@@ -291,6 +295,10 @@ Config parse_saved(std::string_view text, std::string_view name,
   read_keys(text, name, overrides, config, true);
   validate(config);
   return config;
+}
+
+Config load_saved(const std::filesystem::path& path) {
+  return parse_saved(io::read_text(path, "config", io::kMaxConfig), path.string());
 }
 
 bool has_section(const std::filesystem::path& path, std::string_view section) {

@@ -19,11 +19,13 @@ io::Config load(const std::filesystem::path& path, std::span<const std::string> 
 /// The same from text; `name` is the file's name in messages, `defaults` are of omitted keys.
 io::Config parse(std::string_view text, std::string_view name,
                  std::span<const std::string> overrides = {}, const io::Config& defaults = {});
-/// The config that a run or a checkpoint holds. What later versions removed (removed.h) counts as
-/// not set: weights and results stay readable.
+/// The config that a run or a checkpoint holds. Removed keys and values (removed.h) count as not
+/// set: weights and results stay readable.
 io::Config parse_saved(std::string_view text, std::string_view name,
                        std::span<const std::string> overrides = {},
                        const io::Config& defaults = {});
+/// The same from a file.
+io::Config load_saved(const std::filesystem::path& path);
 /// Whether a file has a section; false for text that is not TOML.
 bool has_section(const std::filesystem::path& path, std::string_view section);
 /// Rules across fields, which the limits of one field cannot express (width divisible by heads,

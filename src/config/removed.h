@@ -9,12 +9,11 @@
 
 namespace espalier::config {
 
-/// What to write instead of a removed key ("section.name"); empty: no such key was removed.
+/// The advice for a removed key ("section.name"): its replacement. Empty: no such key was removed.
 std::string_view removed_key(std::string_view key);
 /// Whether this TOML value was the default of a removed key.
 bool was_default(std::string_view key, const std::string& source_text);
-/// What to write instead of a removed value of a key, such as a codec; empty: no such value was
-/// removed.
+/// The advice for a removed value of a key, such as a codec. Empty: no such value was removed.
 std::string_view removed_value(std::string_view key, std::string_view value);
 
 }  // namespace espalier::config

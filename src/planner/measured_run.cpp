@@ -193,7 +193,7 @@ MeasuredRun read_measured_run(const fs::path& directory, std::span<const std::st
         "`espalier train` wrote (run.out)",
         directory.string());
   MeasuredRun run{.name = fs::weakly_canonical(directory, error).filename().string(),
-                  .config = config::load(config, {})};
+                  .config = config::load_saved(config)};
   const json summary = read_summary(directory);
   run.ranks = layout_number(directory, summary, {"ranks"});
   apply_layout(directory, summary, run.config);

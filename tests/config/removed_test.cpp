@@ -65,6 +65,10 @@ TEST(RemovedKeys, SavedConfigsLeaveThemOut) {
   EXPECT_EQ(config.pruning.sparsity, 0.7);
   EXPECT_EQ(config.parallel.codec.fallback, io::Config().parallel.codec.fallback);
   EXPECT_EQ(config.parallel.schedule, io::Config().parallel.schedule);
+  EXPECT_EQ(
+      parse_saved("[parallel]\ncodec = {default = \"bf16\", \"head.*\" = \"powersgd\"}\n", "old")
+          .parallel.codec.fallback,
+      io::Config().parallel.codec.fallback);
   EXPECT_THAT(failure_of([] { parse_saved("[train]\nfb8 = true\n", "old.h5"); }),
               HasSubstr("unknown key"));
 }

@@ -16,9 +16,9 @@
 #include "src/planner/trial.h"
 #include "src/train/run/checkpoint_save.h"
 #include "src/train/stage/stage.h"
+#include "tests/planner/given.h"
 #include "tests/support/failure.h"
 #include "tests/support/ranks.h"
-#include "tests/support/support.h"
 
 namespace espalier::planner::plans_test {
 namespace {
@@ -34,37 +34,17 @@ Machine cluster() {
       .levels = {{.name = "node", .ranks = 64, .link = {.latency_s = 3e-6, .bytes_per_s = 1e10}}}};
 }
 
-/// A GPT with everything that a plan needs.
-struct Gpt {
-  explicit Gpt(double sparsity = 0, int64_t stages = 1, const std::string& schedule = "auto") {
-    config.model.layers = 4;
-    config.model.heads = 2;
-    config.model.width = 64;
-    config.model.context = 32;
-    config.train.global_batch = 16;
-    config.train.micro_batch = 2;
-    config.sparse.storage.fallback = sparsity > 0 ? "sparse" : "dense";
-    config.parallel.pipeline = stages;
-    config.parallel.schedule = schedule;
-    if (sparsity > 0) {
-      config.pruning.method = "random";
-      config.pruning.scope = "layer";
-      config.pruning.at_step = 0;
-      config.pruning.sparsity = sparsity;
-    }
-    problem = {.classes = 256,
-               .features = config.model.context,
-               .rows = config.model.context,
-               .input_dtype = DType::int32};
-    layers = model::make_layers(config.model, problem);
-    start = train::initial_masks(config, model::parameters_of(layers));
-  }
-  PlannedRun run() const { return {config, problem, layers, start}; }
+io::Config gpt_of(double sparsity, int64_t stages, const std::string& schedule) {
+  io::Config config = gpt(sparsity);
+  config.sparse.storage.fallback = sparsity > 0 ? "sparse" : "dense";
+  config.parallel.pipeline = stages;
+  config.parallel.schedule = schedule;
+  return config;
+}
 
-  io::Config config;
-  train::ProblemShape problem;
-  model::Layers layers;
-  train::InitialMasks start;
+struct Gpt : Given {
+  explicit Gpt(double sparsity = 0, int64_t stages = 1, const std::string& schedule = "auto")
+      : Given(gpt_of(sparsity, stages, schedule)) {}
 };
 
 double step_of(const Gpt& gpt, int ranks) {
