@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "benchmarks/kernels/bounds.h"
+#include "pruning/work.h"
 #include "src/core/rng.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/stage/stage.h"
@@ -86,8 +87,8 @@ void step(benchmark::State& state, const Case& shape, const char* dtype, const F
   stage.store().initialise(1);
   if (form.sparsity > 0) {
     const auto prunable = train::prunable_of(stage.store(), config.pruning);
-    stage.store().set_masks(train::compute_masks(stage.store(), prunable,
-                                                 {.method = "magnitude", .sparsity = form.sparsity})
+    stage.store().set_masks(pruning::prune({.store = stage.store(), .prunable = prunable},
+                                           {.method = "magnitude", .sparsity = form.sparsity})
                                 .masks);
   }
   const int64_t tokens = shape.batch * shape.context;
