@@ -26,7 +26,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/track.jsonl"
 ROUNDS, MOVED = 3, 0.10
-QUIET = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+QUIET = {**os.environ, "OMP_WAIT_POLICY": "passive", "ESPALIER_TEST": "train.checkpoint_background=false"}
 
 
 def call(*command, **more):
@@ -69,7 +69,7 @@ def checkpoint():
         settings = {"model.kind": "gpt", "model.layers": 4, "model.heads": 4, "model.width": 512, "model.context": 32,
                     "data.kind": "bytes", "data.train": [str(folder / "text.txt")], "train.steps": 2, "train.checkpoint_every": 1,
                     "train.global_batch": 1, "train.eval_every": 0, "train.eval_batches": 1, "optimizer.warmup_steps": 0,
-                    "train.checkpoint_background": False, "run.trace": True}
+                    "run.trace": True}
         (folder / "empty.toml").write_text("")
         options = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
         call("build/src/cli/espalier", "train", folder / "empty.toml", "--resume", "none", "--out", folder / "run", *options)

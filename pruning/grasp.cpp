@@ -38,7 +38,7 @@ Result grasp(std::span<const Candidate> candidates, const Settings& settings) {
 
 extern const Method kGrasp{
     .name = "grasp",
-    .help = "prunes the largest -value x (Hessian x gradient), over pruning.score_batches batches",
+    .help = "prunes the largest -value x (Hessian x gradient), over some batches",
     .run = grasp,
     .scope = Scope::layer,
     .kind = OneShot{.score = add_gradient<1>, .score_shifted = add_gradient<-1>},

@@ -66,8 +66,8 @@ sparse::IndexShape shape(const io::PruningConfig& config) {
 
 void check_config(const io::PruningConfig& config) {
   check(config.n < config.m,
-        "pruning.n = {} is not below pruning.m = {}; set a smaller n, such as 2 of 4", config.n,
-        config.m);
+        "pruning.method = \"nm\": n = {} is not below m = {}; set a smaller n, such as 2 of 4",
+        config.n, config.m);
   check(!config.gradual(),
         "pruning.method = \"nm\" cannot prune gradually, because its sparsity is always 1 - n/m; "
         "set pruning.at_step instead of from_step and to_step");

@@ -68,6 +68,14 @@ bool from_file(const Method& method) {
   return method.run == nullptr && !std::holds_alternative<Calibrated>(method.kind);
 }
 
+/// Of one number for each of so many elements.
+size_t float_bytes(int64_t elements) { return sizeof(float) * static_cast<size_t>(elements); }
+
+/// Of MaskHistory.
+size_t history_bytes(const Method& method, const sparse::Store& store) {
+  return waits(method) ? static_cast<size_t>(kComparedMasks) * store.mask_bytes() / 2 : 0;
+}
+
 }  // namespace
 
 void validate(const io::PruningConfig& config, const RunFacts& run) {
@@ -224,33 +232,35 @@ sparse::Mask example_mask(const io::PruningConfig& config, const sparse::Paramet
   return std::move(prune(candidates, settings).masks.front());
 }
 
-void plan_pruning(const io::PruningConfig& config, PlannedChange& change) {
+void plan_pruning(const io::PruningConfig& config, const sparse::Store& store,
+                  const PlannedGradients& gradients) {
   const Method& method = method_of(config);
+  const size_t numbers = float_bytes(store.total_kept());
   if (const auto* once = std::get_if<OneShot>(&method.kind); once != nullptr && once->score) {
-    change.gradients(sparse::Store::Probed::prunable,
-                     change.numbers() + 2 * change.largest_numbers());
+    gradients(sparse::Store::Probed::prunable, numbers + 2 * float_bytes(store.largest_kept()));
   }
-  change.hold(change.masks() + history_bytes(config, change.masks()) +
-              (method.needs_values ? change.numbers() : 0) +
-              (reads_scores(method) ? change.numbers() : 0));
+  store.arena().note_heap(store.mask_bytes() + history_bytes(method, store) +
+                          (method.needs_values ? numbers : 0) +
+                          (reads_scores(method) ? numbers : 0));
 }
 
-bool plan_move(const io::PruningConfig& config, PlannedChange& change) {
+bool plan_move(const io::PruningConfig& config, const sparse::Store& store,
+               const PlannedGradients& gradients) {
   const auto* moving = std::get_if<Moving>(&method_of(config).kind);
   if (moving == nullptr || config.sparsity == 0) {
     return false;
   }
-  change.hold(change.masks() + change.largest_numbers());
+  store.arena().note_heap(store.mask_bytes() + float_bytes(store.largest_kept()));
   if (moving->by_gradient) {
-    change.gradients(sparse::Store::Probed::pruned, change.masks());
+    gradients(sparse::Store::Probed::pruned, store.mask_bytes());
   }
   return true;
 }
 
-size_t history_bytes(const io::PruningConfig& config, size_t masks) {
-  return waits(method_of(config)) ? static_cast<size_t>(kComparedMasks) * masks / 2 : 0;
+void plan_history(const io::PruningConfig& config, const sparse::Store& store) {
+  store.arena().note_heap(history_bytes(method_of(config), store));
 }
 
-int saved_numbers(const io::PruningConfig& config) { return waits(method_of(config)) ? 1 : 0; }
+bool keeps_history(const io::PruningConfig& config) { return waits(method_of(config)); }
 
 }  // namespace espalier::pruning

@@ -1,6 +1,6 @@
 #pragma once
 // Facts of a run's pruning that follow from its config: checks, steps, counts of kept elements,
-// first masks, and the host memory of a change.
+// first masks, and the heap of a change.
 #include <functional>
 #include <optional>
 #include <span>
@@ -61,26 +61,18 @@ std::optional<FirstMasks> first_masks(const io::PruningConfig& config, uint64_t 
 sparse::Mask example_mask(const io::PruningConfig& config, const sparse::ParameterSpec& spec,
                           int64_t kept);
 
-/// A change of masks whose host memory is planned. Sizes are bytes.
-class PlannedChange {
- public:
-  virtual ~PlannedChange() = default;
-  virtual size_t masks() const = 0;            ///< the present and the new masks
-  virtual size_t numbers() const = 0;          ///< a float for each kept element
-  virtual size_t largest_numbers() const = 0;  ///< the same for the largest parameter
-  /// At one time, so many bytes are in use.
-  virtual void hold(size_t bytes) = 0;
-  /// Passes that show dense gradients, while so many bytes are in use beside their sums.
-  virtual void gradients(sparse::Store::Probed probed, size_t bytes) = 0;
-};
-/// Plans one pruning.
-void plan_pruning(const io::PruningConfig& config, PlannedChange& change);
-/// Plans one move of masks; false: the method's masks do not move.
-bool plan_move(const io::PruningConfig& config, PlannedChange& change);
-/// Bytes of the earlier masks that the method keeps during the run, given those of
-/// PlannedChange::masks.
-size_t history_bytes(const io::PruningConfig& config, size_t masks);
-/// Floats that a checkpoint holds for each kept element of a prunable parameter, beside arrays_of.
-int saved_numbers(const io::PruningConfig& config);
+// Plans of heap, for a dry store before the change (Arena::note_heap).
+
+/// Plans passes that show dense gradients, while so many bytes are in use beside their sums.
+using PlannedGradients = std::function<void(sparse::Store::Probed probed, size_t bytes)>;
+/// One pruning.
+void plan_pruning(const io::PruningConfig& config, const sparse::Store& store,
+                  const PlannedGradients& gradients);
+/// One move of masks; false: the method's masks do not move.
+bool plan_move(const io::PruningConfig& config, const sparse::Store& store,
+               const PlannedGradients& gradients);
+void plan_history(const io::PruningConfig& config, const sparse::Store& store);
+/// Whether the method keeps earlier masks during the run.
+bool keeps_history(const io::PruningConfig& config);
 
 }  // namespace espalier::pruning

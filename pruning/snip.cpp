@@ -30,7 +30,7 @@ Result snip(std::span<const Candidate> candidates, const Settings& settings) {
 
 extern const Method kSnip{
     .name = "snip",
-    .help = "the largest |value x gradient|, summed over pruning.score_batches batches",
+    .help = "the largest |value x gradient|, summed over some batches",
     .run = snip,
     .scope = Scope::layer,
     .kind = OneShot{.score = score},

@@ -39,17 +39,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LATE = ":".join(["*ValueCodec*", "*RoundedRuns*", "*CodedRuns*", "*CodedValue*", "*MaskChangeWays*", "*Resumed*",
                  "*Learning*", "*StartsPruned*", "*OptimizerRuns*", "*Adaprec*", "*AdaPrec*", "*Budget*",
                  "*Ledger*", "*MaskChange*", "*Layout*", "*LossScaleRuns*"])
-FIRST = "*fp32*:*Ranks*:Equality*:Manifest*:Check*:LossScale.*:StateCheck*:Part.*:ZeroMemory*:Async.*"
+FIRST = "Ways/Zero.*:*Ranks*:Equality*:Manifest*:Check*:LossScale.*:StateCheck*:Part.*:ZeroMemory*:Async.*"
 # Prefix of a source: (target and program, arguments), in order.
 TRAIN = [("train_tests", f"--gtest_filter={FIRST}-{LATE}"), ("train_tests", f"--gtest_filter=*-{FIRST}:{LATE}"),
          ("train_tests", f"--gtest_filter={LATE}"), ("cli_tests", "--gtest_filter=*"),
          ("simulation_tests", "--gtest_filter=*")]
 STAGES = {
     "io/": [("io_tests", "--gtest_filter=-*FailingFiles*:*FullDisk*:*Crash*:*LargeFile*"),
-            ("train_tests", "--gtest_filter=*fp32*:Manifest*:Check*:RoundedState*"),
+            ("train_tests", "--gtest_filter=Ways/Zero.*:Manifest*:Check*:RoundedState*"),
             ("io_tests", "--gtest_filter=*FailingFiles*:*FullDisk*:*Crash*"), ("cli_tests", "--gtest_filter=*"),
             ("fuzz_tests", "--gtest_filter=*")],
-    "src/train/exchange/device": [("device_tests", "--gtest_filter=*")],
     "src/train/": TRAIN,
 }
 PROGRAMS_NEED_ESPALIER = {"cli_tests"}
@@ -60,12 +59,11 @@ NEAREST = {
     "state_check": ("train_tests", "--gtest_filter=StateCheck*"),
     "agreement": ("train_tests", "--gtest_filter=CompareRanks*:ManifestOfRanks*:ZeroLost*"),
     "manifest": ("train_tests", "--gtest_filter=ManifestText*:Check*:Manifest*"),
-    "shards": ("train_tests", "--gtest_filter=ZeroMemory*:ZeroSums*:ZeroErrors*:Ways/Zero*/0"),
+    "shards": ("train_tests", "--gtest_filter=ZeroMemory*:ZeroSums*:CompareRanks*:Ways/Zero*/0"),
     "loss_scale": ("train_tests", "--gtest_filter=LossScale*"),
     "gradient_timeline": ("device_tests", "--gtest_filter=GradientTimeline*"),
     "reduction_timer": ("device_tests", "--gtest_filter=ReductionTimer*"),
-    "replica_collectives": ("device_tests", "--gtest_filter=LateRanks*:Steps*"),
-    "host_collectives": ("train_tests", "--gtest_filter=*Types.Threads*:Numbers/Ranks*:CodedRuns.Keep*"),
+    "replica_route": ("train_tests", "--gtest_filter=*Types.Threads*:Numbers/Ranks*:CodedRuns.Keep*"),
     "data_parallel": ("train_tests", "--gtest_filter=*Types.Threads*:Numbers/Ranks*:Async.Rep*:CodedRuns.Ad*"),
     "summary": ("cli_tests", "--gtest_filter=Cli.*:CliManifest.Is*"),
     "run_directory": ("cli_tests", "--gtest_filter=CliSurvival*"),

@@ -47,8 +47,8 @@ data = {kind = "images", train = ["../train-x", "../train-y"], validation = ["..
 SECTIONS = {  # for keys that RUNS names without a section
     "model": "layers width tie_embeddings dropout", "sparse": "storage index", "optimizer": "lr clip state_bits weight_decay",
     "train": "steps global_batch micro_batch dtype gradient_dtype master_copy loss_scale recompute",
-    "pruning": "method at_step from_step to_step every distribution scope exclude file",
-    "parallel": "pipeline weight_prediction delay_stages partition bucket_mb overlap zero value_codec reduction codec "
+    "pruning": "method at_step from_step to_step every scope exclude file",
+    "parallel": "pipeline weight_prediction partition zero value_codec reduction codec "
                 "rounding error_feedback activation_codec"}
 SECTION_OF = {key: section for section, keys in SECTIONS.items() for key in keys.split()}
 CUTS = {2: "[3, 3]", 3: "[2, 2, 2]", 4: "[2, 1, 1, 2]"}  # layers per stage; a partition by measured times would not repeat
@@ -70,13 +70,13 @@ chars-tied data.kind=chars tie_embeddings=true dropout=0.2 recompute=none|full s
 tokens-sgd data.kind=tokens data.train='["../tokens.bin"]' optimizer.kind=sgd lr=0.05 dtype=bf16 run.threads=2 storage=sparse
 kernels kernels=cpu-avx2|cpu-portable dtype=bf16 storage=sparse state_bits=8 steps=8
 mlp mlp x1|x4 optimizer.kind=sgd|adamw dtype=fp16 loss_scale=64 storage=sparse codec=sign error_feedback=true reduction=all-to-all
-mlp-block mlp dtype=bf16 method=block pruning.block=8 storage=block clip=0 optimizer.kind=sgd state_bits=8 master_copy=false;\
+mlp-block mlp dtype=bf16 method=block:8 storage=block clip=0 optimizer.kind=sgd state_bits=8 master_copy=false;\
  espalier prune LAST -o pruned.h5 --method magnitude --sparsity 0.9; espalier eval pruned.h5 --json storage=sparse
 sum x2|x4 reduction=sra|ring|all-to-all|hierarchical|mpi dtype=bf16 storage=sparse
-sum-wide x3 dtype=fp32|fp16 width=192 bucket_mb=0.5 rounding=stochastic codec=fp32|maxmin:4|table:2
+sum-wide x3 dtype=fp32|fp16 width=192 test=parallel.bucket_mb=0.5 rounding=stochastic codec=fp32|maxmin:4|table:2
 code x2 codec=maxmin:4|sign|topk:0.05|table:4|dynamic8|static8|mantissa8|linear8|fp8-e5m2 rounding=stochastic error_feedback=true
 code-bf16 x3 reduction=ring codec=maxmin:3:64:fp16|sign|dynamic8-bnb|linear8:128 dtype=bf16 storage=sparse
-code-fp16 x4 reduction=all-to-all|hierarchical codec=topk:0.1 error_feedback=true dtype=fp16 loss_scale=256 overlap=false
+code-fp16 x4 reduction=all-to-all|hierarchical codec=topk:0.1 error_feedback=true dtype=fp16 loss_scale=256 test=parallel.overlap=false
 code-by-name x2 codec='{default="fp8-e4m3", "head.*"="fp16", "embedding.*"="bf16", "*.norm1.*"="linear8"}' reduction=all-to-all
 adaptive x2 codec=adaptive:3 error_feedback=true rounding=stochastic storage=sparse optimizer.kind=adamw|sgd
 zero x2 zero=1 reduction=sra|ring dtype=fp32|bf16 storage=sparse state_bits=8
@@ -84,12 +84,12 @@ zero-values x3 zero=1 codec=maxmin:4 value_codec=linear8|topk:0.1:256|sign dtype
 pipe gpipe@2|1f1b@3|interleaved@2|zb-h1@3|zb-v@2|dualpipe-v@2|message-driven@3 dtype=fp32 storage=sparse recompute=selective
 pipe-bf16 interleaved@2|zb-h1@3|zb-v@2 dtype=bf16 storage=expanded dropout=0.1
 pipe-tied 1f1b@3|gpipe@2 dtype=fp16 tie_embeddings=true recompute=full
-pipe-codes 1f1b@4 activation_codec=dynamic8|sign method=rigl every=3 at_step=-1 distribution=uniform
+pipe-codes 1f1b@4 activation_codec=dynamic8|sign method=rigl:distribution=uniform every=3 at_step=-1
 pipe-2x2 1f1b@2|zb-v@2 x4 codec=maxmin:4 error_feedback=true|false zero=1 activation_codec=bf16 storage=sparse dtype=bf16
 async async@3 global_batch=4 weight_prediction=none|stash|2bw|spectrain storage=sparse train.eval_every=3
 async-sgd async@3 global_batch=2 weight_prediction=spectrain dtype=bf16 optimizer.kind=sgd lr=0.1
 async-2x2 async@2 x4 global_batch=4 weight_prediction=none|spectrain|stash state_bits=8 dtype=bf16
-delays delay_stages=4 partition='[1, 2, 2, 1]' layers=4 parallel.schedule=async weight_prediction=none micro_batch=4
+delays partition='[1, 2, 2, 1]' layers=4 parallel.schedule=async:4 weight_prediction=none micro_batch=4
 resume-feedback x2 codec=maxmin:4 error_feedback=true dtype=bf16 --steps 9; x2 codec=maxmin:4 error_feedback=true dtype=bf16 --resume auto
 resume-ranks x2 storage=sparse state_bits=8 --steps 3; storage=sparse state_bits=8 --resume auto --steps 9; x3 storage=sparse --resume auto
 resume-grid x2 layers=4 zero=1 value_codec='{default="linear8", "head.*"="fp32"}' dtype=fp16 --steps 6; zb-h1@2 x4 dtype=fp16 --resume auto
@@ -129,6 +129,8 @@ def command_of(line):
         schedule, _, stages = word.partition("@")
         if key == "kernels":
             environment["ESPALIER_KERNELS"] = value
+        elif key == "test":
+            environment["ESPALIER_TEST"] = value
         elif equals:
             settings.append(word if "." in key else f"{SECTION_OF[key]}.{word}")
         elif word in CONFIGS:

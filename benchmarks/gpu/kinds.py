@@ -27,12 +27,12 @@ STORAGES = {"dense": {},
             "dense, not deterministic, timed": {"run.operation_times": True, "run.deterministic": False},
             "dense, own attention": {},
             "fp16": {"train.dtype": "fp16"},
-            "dense, no graphs": {"run.graphs": False},
+            "dense, no graphs": {},
             "masked": {**PRUNED, "sparse.storage": "dense"},
             "expanded": {**PRUNED, "sparse.storage": "expanded"},
             "expanded-8bit": {**PRUNED, "sparse.storage": "expanded", "optimizer.state_bits": 8},
             "sparse": {**PRUNED, "sparse.storage": "sparse"},
-            "block": {**PRUNED, "sparse.storage": "block", "pruning.method": "block", "pruning.block": 64}}
+            "block": {**PRUNED, "sparse.storage": "block", "pruning.method": "block:64"}}
 
 
 class Step:
@@ -236,7 +236,8 @@ class Steps(Step):
     def environment(self):
         """The library's attention must compute, so that its refusal fails the step instead of slowing it."""
         forced = "own" if self.storage.endswith("own attention") else "cudnn"
-        return {"ESPALIER_ATTENTION": forced} if self.shape in SHAPES else {}
+        return ({"ESPALIER_ATTENTION": forced} if self.shape in SHAPES else {}) | (
+            {"ESPALIER_TEST": "run.graphs=false"} if self.storage.endswith("no graphs") else {})
 
     def batch(self, bundle):
         return batch_of(bundle, SHAPES[self.shape])

@@ -1,15 +1,14 @@
 // Index encodings: bytes compared with the entropy, and times of encoding, decoding and reading by
 // a kernel. One thread, matrices of 4096 x 4096. Every result is checked against the mask.
 //
-//   bytes/param    measured by the arena (entropy: of the file). H(f)/8 is the lower bound for
-//                  encodings of random masks; bytes/H is the ratio to it
+//   bytes/param    measured by the arena. H(f)/8 is the lower bound for encodings of random masks;
+//                  bytes/H is the ratio to it
 //   ns/kept, ns/elem   CPU time per kept element and per element of the matrix
 //
 //   encode   mask -> index
 //   decode   index -> positions of the first half of the kept elements
 //   view     index -> input of kernels: bitmap and prefix counts, unless kernels read the encoding
 //   gather   packed = dense[positions], fp32, view included
-//   file     entropy code: mask -> bytes, bytes -> mask
 //
 // Arguments:
 // - kind of mask: 0 random, 1 uneven (densities of rows and columns differ, as after magnitude
@@ -24,7 +23,6 @@
 #include <map>
 #include <vector>
 
-#include "sparse/index/file_index.h"
 #include "sparse/index/index.h"
 #include "src/core/error.h"
 #include "tests/sparse/index_example.h"
@@ -73,8 +71,7 @@ struct Case {
         encoding(*encodings()[static_cast<size_t>(state.range(2))]),
         mask(mask_of(kind, density)),
         kept(mask.kept()),
-        index(arena, mask, encoding.coding != nullptr ? encoding : Encoding::bitmap,
-              shape_of(kind, density)),
+        index(arena, mask, encoding, shape_of(kind, density)),
         scratch(index.scratch_bytes() / 8 + 1) {}
 
   /// Runs `fn` as the benchmark; its shortest time goes to `seconds`.
@@ -164,48 +161,26 @@ void gather(benchmark::State& state) {
   c.report(state, c.index.bytes(), c.kept);
 }
 
-void file_encode(benchmark::State& state) {
-  Case c(state);
-  FileIndex file;
-  c.measure(state, [&] { file = to_file(c.index, Encoding::entropy); });
-  c.report(state, file.bytes.size(), c.kept);
-}
-
-void file_decode(benchmark::State& state) {
-  Case c(state);
-  const FileIndex file = to_file(c.index, Encoding::entropy);
-  Mask mask;
-  c.measure(state, [&] { mask = mask_from_file(file.encoding, kSize, c.kept, file.bytes); });
-  require(mask == c.mask, "the file holds the mask");
-  c.report(state, file.bytes.size(), c.kept);
-}
-
 const std::vector<int64_t> kAny{number_of(Encoding::int32), number_of(Encoding::bitmap),
                                 number_of(Encoding::golomb)};
 const std::vector<int64_t> kDensities{500, 300, 200, 100, 50, 20, 10};
 
-void every_mask(benchmark::internal::Benchmark* b, const std::vector<int64_t>& any, bool shaped) {
+void every_mask(benchmark::internal::Benchmark* b) {
   b->ArgNames({"mask", "f", "code"})->Unit(benchmark::kMillisecond)->MinTime(0.05);
-  b->ArgsProduct({{kRandom}, kDensities, any});
-  b->ArgsProduct({{kUneven}, {100, 50}, any});
+  b->ArgsProduct({{kRandom}, kDensities, kAny});
+  b->ArgsProduct({{kUneven}, {100, 50}, kAny});
   for (const int64_t density : {500, 250, 125}) {
-    b->Args({kNm, density, number_of(shaped ? Encoding::nm : Encoding::entropy)});
+    b->Args({kNm, density, number_of(Encoding::nm)});
   }
   for (const int64_t density : {200, 100, 50}) {
-    b->Args({kBlock, density, number_of(shaped ? Encoding::block : Encoding::entropy)});
+    b->Args({kBlock, density, number_of(Encoding::block)});
   }
 }
-void in_memory(benchmark::internal::Benchmark* b) { every_mask(b, kAny, true); }
-void in_files(benchmark::internal::Benchmark* b) {
-  every_mask(b, {number_of(Encoding::entropy)}, false);
-}
 
-BENCHMARK(encode)->Apply(in_memory);
-BENCHMARK(decode)->Apply(in_memory);
-BENCHMARK(view)->Apply(in_memory);
-BENCHMARK(gather)->Apply(in_memory);
-BENCHMARK(file_encode)->Apply(in_files);
-BENCHMARK(file_decode)->Apply(in_files);
+BENCHMARK(encode)->Apply(every_mask);
+BENCHMARK(decode)->Apply(every_mask);
+BENCHMARK(view)->Apply(every_mask);
+BENCHMARK(gather)->Apply(every_mask);
 
 }  // namespace
 }  // namespace espalier::sparse

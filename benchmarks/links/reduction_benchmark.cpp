@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "parallel/reduction/registry.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/mpi_communicator.h"

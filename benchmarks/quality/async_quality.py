@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The loss that asynchronous pipelines cost, and the part of it that weight prediction recovers.
 
-Each run is one rank with the delays of p stages (parallel.delay_stages), which equals a pipeline of p ranks to
+Each run is one rank with the delays of p stages (parallel.schedule = "async:P"), which equals a pipeline of p ranks to
 the bit. Networks: a GPT of 8 layers, 64 wide, context 32, on characters of TEXT; a perceptron of 7 hidden layers on IDX
 images. Dense, and pruned to 90 % by magnitude after a quarter of the steps. The validation loss at the end, over
 seeds 1, 2, 3, minus that of the synchronous run of the same seed. --longer adds nanoGPT's CPU setting (4 layers,
@@ -84,7 +84,7 @@ def settings_of(run, text, images):
         settings |= {"pruning.method": "magnitude", "pruning.sparsity": run["sparsity"],
                      "pruning.at_step": network["train.steps"] // 4}
     if run["stages"] > 1:
-        settings |= {"parallel.schedule": "async", "parallel.delay_stages": run["stages"],
+        settings |= {"parallel.schedule": f"async:{run['stages']}",
                      "parallel.weight_prediction": run["prediction"]}
     settings["train.micro_batch"] = network["train.global_batch"] // run["micro_batches"]
     return settings

@@ -20,9 +20,9 @@ declare -A ways=(
   [gradual-late]="method=magnitude from_step=$(share 30) to_step=$(share 80) every=$(share 2)"
   [rigl]="method=rigl every=$(share 5)"
   [rigl-one-shot]="method=rigl at_step=$(share 25) every=$(share 5)"
-  [rigl-gradual]="method=rigl from_step=$(share 20) to_step=$(share 80) every=$(share 2) drop_fraction=0.1"
+  [rigl-gradual]="method=rigl:0.1 from_step=$(share 20) to_step=$(share 80) every=$(share 2)"
   [set]="method=set every=$(share 5)"
-  [random]="method=rigl drop_fraction=0"
+  [random]="method=rigl:0"
 )
 order=(dense one-shot gradual gradual-late rigl rigl-one-shot rigl-gradual set random)
 

@@ -5,7 +5,7 @@ Papers: samo, 8bit, cgx, spectrain; `list` prints their cases. Images are 14 x 1
 training takes seconds on one core. SGD with Nesterov's momentum, warm-up, half a cosine, crop by 1 and flip, each
 image once an epoch. Tuned cases take the best of three learning rates (top-1, seed 1); the others take the rate of
 their paper's case fp32, so that only the codec differs. Pipelines with delayed updates run on one rank
-(parallel.delay_stages), which equals a pipeline of that many ranks to the bit.
+(parallel.schedule = "async:P"), which equals a pipeline of that many ranks to the bit.
 
   benchmarks/quality/reproductions.py run OUT.jsonl DATA [--papers samo 8bit cgx spectrain] [--seeds 1 2 3]
   benchmarks/quality/reproductions.py table OUT.jsonl     Markdown
@@ -64,7 +64,7 @@ def cases_of(paper):
         four = {"ranks": 2, "parallel.codec": "maxmin:4"}
         return {"fp32": {"ranks": 2, "tuned": True},
                 "4 bits": four,
-                "4 bits, all layers": {**four, "parallel.codec_min_size": 0},
+                "4 bits, all layers": {**four, "test": "parallel.codec_min_size=0"},
                 "4 bits, first and last layer fp32": {
                     "ranks": 2, "parallel.codec": {"default": "maxmin:4", "0.*": "fp32", "classifier.*": "fp32"}},
                 "adaptive": {"ranks": 2, "parallel.codec": "adaptive:50"}}
@@ -72,7 +72,7 @@ def cases_of(paper):
     for stages in (2, 4):
         for prediction in ("none", "spectrain"):
             out[f"{stages} stages, {prediction}"] = {
-                "parallel.schedule": "async", "parallel.delay_stages": stages,
+                "parallel.schedule": f"async:{stages}",
                 "parallel.weight_prediction": prediction, "tuned": True}
     return out
 
@@ -88,14 +88,14 @@ def settings_of(run, data):
             "train.seed": run["seed"], **{key: value for key, value in case.items() if "." in key}}
 
 
-def launcher(ranks):
-    return [*([str(runs.ROOT / "scripts/mpirun.sh"), str(ranks)] if ranks > 1 else []), runs.PROGRAM]
+def launcher(ranks, test=""):
+    return ["env", f"ESPALIER_TEST={test}", *([str(runs.ROOT / "scripts/mpirun.sh"), str(ranks)] if ranks > 1 else []), runs.PROGRAM]
 
 
 def train(run, data):
-    ranks = cases_of(run["paper"])[run["case"]].get("ranks", 1)
+    case = cases_of(run["paper"])[run["case"]]
     line = {**run, "val_top1": None}
-    with runs.trained(launcher(ranks), settings_of(run, data)) as directory:
+    with runs.trained(launcher(case.get("ranks", 1), case.get("test", "")), settings_of(run, data)) as directory:
         if directory is not None:
             rows = runs.lines(directory / "metrics.jsonl")
             summary = json.loads((directory / "summary.json").read_text())

@@ -83,7 +83,7 @@ CASES = {
     "random-8-bit": random(**{"optimizer.state_bits": 8}),
     "random-no-master": random(**{"train.dtype": "bf16", "train.master_copy": False}),
     "random-bf16": random(**{"train.dtype": "bf16"}),
-    "random-async-4": random(**{"parallel.schedule": "async", "parallel.delay_stages": 4}),
+    "random-async-4": random(**{"parallel.schedule": "async:4"}),
     "random-4-bit-gradients": random(**{"ranks": 2, "parallel.codec": "maxmin:4"}),
 }
 
@@ -93,7 +93,7 @@ def settings_of(run, text):
     setting, case = SETTINGS[run["setting"]], CASES[run["case"]]
     out = {**runs.QUIET, **setting, "model.tie_embeddings": False, "data.train": [str(text)],
            "data.validation_fraction": 0.1, "train.seed": run["seed"], "train.eval_every": 0,
-           "sparse.storage": "auto", "train.parametrization": "supar-lr", "train.base_width": setting["model.width"],
+           "sparse.storage": "auto", "train.parametrization": f"supar-lr:{setting['model.width']}",
            "optimizer.lr": run["lr"], "optimizer.min_lr": run["lr"] / 10}
     for key, value in case.items():
         if key.startswith("times."):

@@ -7,14 +7,14 @@
 . "$(dirname "$0")/../training.sh"
 width=${2:-4096}
 
-for way in "standard 0 1e-4" "standard 0 1e-3" "supar-lr 0 1e-4" "supar-lr 128 1e-3"; do
-  read -r parametrization base lr <<<"$way"
+for way in "standard 1e-4" "standard 1e-3" "supar-lr 1e-4" "supar-lr:128 1e-3"; do
+  read -r parametrization lr <<<"$way"
   train data.kind=bytes model.tie_embeddings=false model.layers=2 "model.width=$width" \
     "model.heads=$((width / 64))" train.steps=20 train.global_batch=4 train.dtype=bf16 \
     train.eval_every=0 train.eval_batches=1 train.checkpoint_every=-1 optimizer.warmup_steps=0 \
     "optimizer.lr=$lr" "optimizer.min_lr=$lr" pruning.method=random pruning.scope=layer \
-    sparse.storage=sparse "train.parametrization=$parametrization" "train.base_width=$base"
-  python3 - "$run/metrics.jsonl" "$parametrization, base_width $base, lr $lr" <<'P'
+    sparse.storage=sparse "train.parametrization=$parametrization"
+  python3 - "$run/metrics.jsonl" "$parametrization, lr $lr" <<'P'
 import json, sys
 losses = [json.loads(line)["loss"] for line in open(sys.argv[1])]
 print(f"{sys.argv[2]}:", *(f"{loss:.2f}" for loss in losses))

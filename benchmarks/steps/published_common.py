@@ -46,8 +46,8 @@ context = {row["context"]}, vocabulary = {row["vocabulary"]}, tie_embeddings = t
 data = {{kind = "tokens", token_type = "uint16", train = ["none.bin"]}}
 train = {{dtype = "fp16", steps = 100, global_batch = {row["batch"]}, micro_batch = {row["micro"]},
 recompute = "{row.get("recompute", "full")}", eval_every = 0}}
-parallel = {{pipeline = {row["stages"]}, schedule = "{"interleaved" if virtual > 1 else "1f1b"}",
-virtual_stages = {virtual}, rank_order = "{row.get("order", "replicas_first")}",
+parallel = {{pipeline = {row["stages"]}, schedule = "{f"interleaved:{virtual}" if virtual > 1 else "1f1b"}",
+rank_order = "{row.get("order", "replicas_first")}",
 reduction = "{row.get("reduction", "sra")}"}}
 run = {{backend = "cuda"}}
 """.replace(",\n", ", ")

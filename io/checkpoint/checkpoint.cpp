@@ -8,8 +8,6 @@
 #include <array>
 
 #include "io/files/file_system.h"
-#include "io/files/raw_file.h"
-#include "io/hdf5/hdf5.h"
 #include "src/core/error.h"
 #include "src/core/finite.h"
 

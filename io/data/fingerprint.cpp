@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <vector>
 
 #include "io/files/mapped_file.h"
 #include "src/core/error.h"

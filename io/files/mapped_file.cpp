@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
-#include <string>
 #include <utility>
 
 #include "io/files/file_system.h"

@@ -1,7 +1,6 @@
 #include "io/hdf5/objects.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 

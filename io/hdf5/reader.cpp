@@ -9,7 +9,6 @@
 #include "io/hdf5/chunks.h"
 #include "io/hdf5/heaps.h"
 #include "io/hdf5/objects.h"
-#include "src/core/error.h"
 
 namespace espalier::io::hdf5 {
 namespace {

@@ -14,7 +14,6 @@
 
 #include "io/files/file_system.h"
 #include "io/files/folders.h"
-#include "io/files/raw_file.h"
 #include "io/run/parse_json.h"
 #include "src/core/error.h"
 
@@ -182,6 +181,15 @@ std::span<const json> settled(std::span<const json> lines) {
     }
   }
   return lines.subspan(settled_from(lines.size(), [&](size_t i) { return bool(changed[i]); }));
+}
+
+std::optional<double> median(std::vector<double> values) {
+  if (values.empty()) {
+    return std::nullopt;
+  }
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
 }
 
 void write_text_atomically(const std::filesystem::path& path, std::string_view text) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,6 +48,8 @@ std::vector<nlohmann::json> read_metrics(const std::filesystem::path& path);
 size_t settled_from(size_t steps, const std::function<bool(size_t)>& changed);
 /// The same lines of a metrics.jsonl.
 std::span<const nlohmann::json> settled(std::span<const nlohmann::json> lines);
+/// The upper median; nothing without values.
+std::optional<double> median(std::vector<double> values);
 
 /// Temporary file, fsync, rename.
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);

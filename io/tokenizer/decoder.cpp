@@ -1,6 +1,5 @@
 #include "io/tokenizer/decoder.h"
 
-#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -74,20 +73,9 @@ void decode_byte_fallback(Tokens& tokens) {
 void decode_replace(Tokens& tokens, const Pattern& pattern, const std::string& content,
                     PatternMemory& memory) {
   for (std::string& token : tokens) {
-    std::string out;
-    size_t copied = 0;
-    Pattern::Match match;
-    for (size_t from = 0; from <= token.size() && pattern.find(token, from, false, memory, match) ==
-                                                      Pattern::Found::match;) {
-      out.append(token, copied, match.begin - copied);
-      out += content;
-      copied = match.end;
-      from = match.end > match.begin    ? match.end
-             : match.end < token.size() ? match.end + utf8_bytes(token[match.end])
-                                        : match.end + 1;
+    if (std::string out; pattern.replace_all(token, content, memory, out)) {
+      token = std::move(out);
     }
-    out.append(token, copied);
-    token = std::move(out);
   }
 }
 

@@ -123,24 +123,7 @@ bool Normalizer::step(const Step& step, std::string_view text, bool continues,
     out += text;
     return true;
   }
-  size_t copied = 0;
-  size_t from = 0;
-  Pattern::Match match;
-  while (from <= text.size() &&
-         step.pattern->find(text, from, false, memory, match) == Pattern::Found::match) {
-    out += text.substr(copied, match.begin - copied);
-    out += step.content;
-    copied = match.end;
-    // After an empty match the next search begins a code point later.
-    from = match.end > match.begin || match.end >= text.size()
-               ? match.end + (match.end == match.begin ? 1 : 0)
-               : match.end + utf8_bytes(text[match.end]);
-  }
-  if (copied == 0 && out.empty()) {
-    return false;
-  }
-  out += text.substr(copied);
-  return true;
+  return step.pattern->replace_all(text, step.content, memory, out);
 }
 
 std::string_view Normalizer::apply(std::string_view text, bool continues, PatternMemory& memory,

@@ -265,4 +265,24 @@ Pattern::Found Pattern::find(std::string_view text, size_t from, bool open, Patt
       JsonField::printable(code_->expression), from, text.size(), pcre2_text(code));
 }
 
+bool Pattern::replace_all(std::string_view text, std::string_view content, PatternMemory& memory,
+                          std::string& out) const {
+  out.clear();
+  bool any = false;
+  size_t copied = 0;
+  Match match;
+  for (size_t from = 0;
+       from <= text.size() && find(text, from, false, memory, match) == Found::match; any = true) {
+    out += text.substr(copied, match.begin - copied);
+    out += content;
+    copied = match.end;
+    // After an empty match the next search begins a code point later.
+    from = match.end > match.begin   ? match.end
+           : match.end < text.size() ? match.end + utf8_bytes(text[match.end])
+                                     : match.end + 1;
+  }
+  out += any ? text.substr(copied) : std::string_view();
+  return any;
+}
+
 }  // namespace espalier::io

@@ -47,6 +47,11 @@ class Pattern {
   Found find(std::string_view text, size_t from, bool open, PatternMemory& memory,
              Match& match) const;
 
+  /// Writes `text` with `content` in place of each match to `out`; false: there is none, and `out`
+  /// is not used.
+  bool replace_all(std::string_view text, std::string_view content, PatternMemory& memory,
+                   std::string& out) const;
+
   /// Whether each match is one code point, whatever surrounds it.
   bool is_local() const { return local_; }
   /// Whether a match may depend on text before it.

@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <optional>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "io/run/parse_json.h"
 #include "io/tokenizer/piece_matcher.h"
-#include "io/tokenizer/sentencepiece_merger.h"
-#include "io/tokenizer/tokenizer.h"
 #include "io/tokenizer/utf8.h"
 #include "io/tokenizer/word_cache.h"
 
@@ -228,8 +225,7 @@ class SentencePieceTokenizer final : public TokenizerModel {
       : bytes_(std::move(bytes)),
         name_(name),
         file_(read_sentencepiece_file(bytes_, name)),
-        finder_(file_),
-        merger_(file_) {
+        finder_(file_) {
     whole_ = load_processor(file_.for_library, name);
     // With remove_extra_whitespaces, the space before a part becomes the one that add_dummy_prefix
     // adds.
@@ -277,11 +273,10 @@ class SentencePieceTokenizer final : public TokenizerModel {
   std::string bytes_, name_;
   File file_;  ///< views of bytes_
   PartFinder finder_;
-  SentencePieceMerger merger_;
   std::unique_ptr<Processor> whole_;  ///< of the first part of a text
   std::unique_ptr<Processor> later_;  ///< of others; null: the same
   std::vector<int32_t> before_, after_;
-  mutable WorkspacePool<SentencePieceMerger::Scratch> scratch_;
+  mutable WorkspacePool<WordCache> caches_;
 };
 
 void SentencePieceTokenizer::read_config(const std::string& text) {
@@ -355,17 +350,13 @@ size_t SentencePieceTokenizer::encode_long_parts(const TextWindow& window,
 size_t SentencePieceTokenizer::encode_words(const TextWindow& window,
                                             std::vector<int32_t>& out) const {
   size_t begin = 0;
-  scratch_.with([&](SentencePieceMerger::Scratch& scratch) {
+  caches_.with([&](WordCache& cache) {
     const auto finish_word = [&](size_t end) {
       const std::string_view word = window.text.substr(begin, end - begin);
       if (begin == 0 && !window.continues) {
         encode_part(*whole_, word, out);
       } else {
-        scratch.cache.append(word, out, [&] {
-          if (!merger_.encode(word, scratch, out)) {
-            encode_part(processor_of(false), word, out);
-          }
-        });
+        cache.append(word, out, [&] { encode_part(processor_of(false), word, out); });
       }
       begin = end;
     };

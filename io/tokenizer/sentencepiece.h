@@ -3,7 +3,7 @@
 //
 // Encoding is split into parts at places where a cut changes no token: before a space, if no piece
 // holds it with the character before it, and likewise after a line end. The library encodes the
-// parts; those of BPE are cached, and most of them need no library (sentencepiece_merger.h).
+// parts; those of BPE are cached.
 #include <memory>
 #include <string>
 

@@ -6,7 +6,6 @@
 #include "io/files/raw_file.h"
 #include "io/tokenizer/json_tokenizer.h"
 #include "io/tokenizer/sentencepiece.h"
-#include "io/tokenizer/tokenizer_model.h"
 #include "io/tokenizer/utf8.h"
 
 namespace espalier::io {

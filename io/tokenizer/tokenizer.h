@@ -14,12 +14,9 @@
 #include <string_view>
 #include <vector>
 
+#include "io/tokenizer/tokenizer_model.h"
+
 namespace espalier::io {
-
-class TokenizerModel;
-
-/// Beside a tokenizer.model: its keys add_bos_token and add_eos_token.
-inline constexpr std::string_view kTokenizerConfigFile = "tokenizer_config.json";
 
 class Tokenizer {
  public:

@@ -15,6 +15,9 @@
 
 namespace espalier::io {
 
+/// Beside a tokenizer.model: its keys add_bos_token and add_eos_token.
+inline constexpr std::string_view kTokenizerConfigFile = "tokenizer_config.json";
+
 /// A part of a text in valid UTF-8.
 struct TextWindow {
   std::string_view text;

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "src/core/error.h"
 #include "src/kernels/wire_codec.h"
 

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "parallel/choice/choice_table.h"
-#include "parallel/reduction/partition.h"
+#include "parallel/partition.h"
 #include "src/kernels/kernels.h"
 
 namespace espalier::parallel {

@@ -29,7 +29,7 @@ std::string describe(const Envelope& envelope) {
 Buffer make_ring(Arena& arena, std::string_view name, size_t bytes, int buffers) {
   require(buffers >= 1, "at least one buffer", buffers);
   return arena.allocate(Memory::communication, name, DType::uint8,
-                        Shape{static_cast<int64_t>(buffer_bytes(bytes)) * buffers});
+                        Shape{static_cast<int64_t>(ring_bytes(bytes, buffers))});
 }
 
 std::span<std::byte> ring_part(const Buffer& ring, size_t slot, size_t bytes) {

@@ -44,7 +44,10 @@ struct ChannelShape {
   bool sends = false;  ///< else it receives
 };
 
-/// `shape.buffers` buffers in one allocation.
+/// `buffers` buffers for messages of `bytes`, in one allocation of ring_bytes.
+constexpr size_t ring_bytes(size_t bytes, int buffers) {
+  return buffer_bytes(bytes) * static_cast<size_t>(buffers);
+}
 Buffer make_ring(Arena& arena, std::string_view name, size_t bytes, int buffers);
 std::span<std::byte> ring_part(const Buffer& ring, size_t slot, size_t bytes);
 

@@ -13,15 +13,37 @@ namespace {
 int channel_of(int stage, bool gradient) { return 2 * stage + (gradient ? 1 : 0); }
 constexpr int kMaxChannels = kTagNumbers / 2;  // envelopes have tags too
 
+/// The stages of the ranks.
+Schedule grid_of(const PipelineShape& shape, int ranks) {
+  return {.name = {},
+          .ranks = ranks,
+          .chunks = shape.chunks,
+          .placement = shape.placement,
+          .programs = {}};
+}
+
 }  // namespace
+
+/// As `open_channels` and `connect` allocate.
+MessageMemory message_memory(const PipelineShape& shape, int ranks, int rank) {
+  const Schedule grid = grid_of(shape, ranks);
+  MessageMemory sum;
+  for (int boundary = 0; boundary + 1 < grid.stages(); ++boundary) {
+    if (grid.rank_of(boundary) != rank && grid.rank_of(boundary + 1) != rank) {
+      continue;
+    }
+    const bool crosses = grid.crosses(boundary);
+    const bool through_host = crosses && shape.carrier == CarrierKind::host;
+    (through_host ? sum.on_host : sum.beside_kernels) +=
+        2 * ring_bytes(shape.message_bytes[static_cast<size_t>(boundary)],  // each way
+                       crosses ? shape.buffers : shape.local_buffers);
+  }
+  return sum;
+}
 
 PipelineRunner::PipelineRunner(Communicator& pipeline, Stream& stream, PipelineShape shape)
     : comm_(pipeline.split(0, pipeline.rank())), stream_(stream), shape_(std::move(shape)) {
-  grid_ = {.name = {},
-           .ranks = pipeline.size(),
-           .chunks = shape_.chunks,
-           .placement = shape_.placement,
-           .programs = {}};
+  grid_ = grid_of(shape_, pipeline.size());
   require(shape_.message_bytes.size() + 1 == static_cast<size_t>(grid_.stages()),
           "the bytes of each boundary between stages", shape_.message_bytes.size(), grid_.stages());
   require(channel_of(grid_.stages(), false) <= kMaxChannels, "as many channels as tags",
@@ -118,7 +140,15 @@ void PipelineRunner::run(const Schedule& schedule, PipelineWork& work) {
           "a schedule of this pipeline", schedule.name, schedule.ranks, schedule.chunks);
   begin(work);
   for (const Action& action : schedule.programs[static_cast<size_t>(comm_->rank())]) {
-    perform(action);
+    if (computes(action.kind)) {
+      compute(action);
+    } else if (sends(action.kind)) {
+      send(action);
+    } else if (receives(action.kind)) {
+      receive(action);
+    } else {
+      reduce_or_step(action);
+    }
   }
   end();
 }
@@ -158,8 +188,8 @@ void PipelineRunner::run(const MessageDriven& policy, PipelineWork& work) {
                        from_next ? "gradient" : "activation", from_next ? backwards : forwards));
     }
   }
-  perform({ActionKind::reduce, mine, policy.micro_batches - 1});
-  perform({ActionKind::step, mine, policy.micro_batches - 1});
+  reduce_or_step({ActionKind::reduce, mine, policy.micro_batches - 1});
+  reduce_or_step({ActionKind::step, mine, policy.micro_batches - 1});
   end();
 }
 
@@ -179,18 +209,10 @@ void PipelineRunner::end() {
   work_ = nullptr;
 }
 
-void PipelineRunner::perform(const Action& action) {
-  if (computes(action.kind)) {
-    compute(action);
-  } else if (sends(action.kind)) {
-    send(action);
-  } else if (receives(action.kind)) {
-    receive(action);
-  } else {
-    const double begin = now_seconds();
-    work_->run(action, {}, {});
-    times_.reduced += now_seconds() - begin;
-  }
+void PipelineRunner::reduce_or_step(const Action& action) {
+  const double begin = now_seconds();
+  work_->run(action, {}, {});
+  times_.reduced += now_seconds() - begin;
 }
 
 Envelope PipelineRunner::envelope(bool gradient, int stage, int micro_batch) const {

@@ -50,6 +50,13 @@ struct PipelineShape {
   CarrierKind carrier = CarrierKind::host;
 };
 
+/// Bytes of the message buffers of a rank, where it computes and in memory of the host. Without a
+/// device both are the same memory.
+struct MessageMemory {
+  size_t beside_kernels = 0, on_host = 0;
+};
+MessageMemory message_memory(const PipelineShape& shape, int ranks, int rank);
+
 /// Times of one run on this rank, in seconds.
 struct RunTimes {
   double total = 0;
@@ -101,10 +108,10 @@ class PipelineRunner {
   void advance();
   void begin(PipelineWork& work);
   void end();
-  void perform(const Action& action);
   void compute(const Action& action);
   void receive(const Action& action);
   void send(const Action& action);
+  void reduce_or_step(const Action& action);
   /// Whether the action makes a gradient instead of an activation. Empty: neither.
   static std::optional<bool> passes_gradient(ActionKind kind);
   std::span<std::byte> output_of(const Action& action);

@@ -8,7 +8,7 @@
 #include <array>
 #include <utility>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "parallel/reduction/registry.h"
 #include "parallel/reduction/sra.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "parallel/reduction/registry.h"
 #include "src/core/trace.h"
 
@@ -44,57 +44,63 @@ BucketedCollective half_step(const Tensor& flat, Phases phases, const Partition&
           .wire = wire};
 }
 
-HostBuckets::HostBuckets(Communicator& comm, Arena& arena, const BucketOptions& options,
-                         const BucketText& text, const MakeReduction& make)
-    : comm_(comm), overlap_(options.overlap), text_(text) {
-  require(options.in_flight >= 1, "at least one bucket at a time", options.in_flight);
-  for (int i = 0; comm.size() > 1 && i < options.in_flight; ++i) {
-    slots_.push_back({.reduction = make ? make(comm, arena)
-                                        : make_reduction("sra", comm, arena, options.pieces)});
-  }
-}
-
-void HostBuckets::begin(BucketedCollective step) {
-  require(completed_ == step_.ends.size(), "finish the step before beginning another", completed_,
+void Buckets::begin(BucketedCollective step) {
+  require(done_ == step_.ends.size(), "finish the step before beginning another", done_,
           step_.ends.size());
   const int64_t count = flat_count(step.flat);
   require((step.ends.empty() ? 0 : step.ends.back()) == count, "buckets cover the flat array",
           step.ends.size(), count);
   require(step.edges.empty() ||
-              step.edges.size() == step.ends.size() * (static_cast<size_t>(comm_.size()) + 1),
-          "slices for this number of ranks", step.edges.size(), step.ends.size(), comm_.size());
+              step.edges.size() == step.ends.size() * (static_cast<size_t>(ranks_) + 1),
+          "slices for this number of ranks", step.edges.size(), step.ends.size(), ranks_);
   step_ = std::move(step);
-  if (comm_.size() == 1) {
+  if (ranks_ == 1) {
     step_.ends.clear();
   }
+  done_ = 0;
+}
+
+const Tensor& Buckets::on_host(const Tensor& flat) {
+  copy_.begin(flat);
+  copy_.fetch_all();
+  return copy_.host();
+}
+
+HostBuckets::HostBuckets(Communicator& comm, Arena& arena, const BucketOptions& options,
+                         const BucketText& text)
+    : Buckets(comm.size(), options, text), comm_(comm) {
+  require(options.in_flight >= 1, "at least one bucket at a time", options.in_flight);
+  for (int i = 0; comm.size() > 1 && i < options.in_flight; ++i) {
+    slots_.push_back({.reduction = make_reduction(options.reduction, comm, arena, options.pieces)});
+  }
+}
+
+void HostBuckets::begin(BucketedCollective step) {
+  Buckets::begin(std::move(step));
+  copy_.begin(step_.flat);
+  step_.flat = copy_.host();
   final_ = 0;
   ready_buckets_ = 0;
   started_ = 0;
-  completed_ = 0;
   last_end_ = 0;
 }
 
 void HostBuckets::ready(int64_t end) {
   require(end >= final_ && end <= flat_count(step_.flat), "the final prefix only grows", end,
           final_);
+  copy_.fetch(end);
   if (overlap_) {
-    final_ = end;
-    const auto complete = std::ranges::upper_bound(step_.ends, end);
+    final_ = copy_.arrived();
+    const auto complete = std::ranges::upper_bound(step_.ends, final_);
     ready_buckets_ = static_cast<size_t>(complete - step_.ends.begin());
-    progress();
+    while (advance() == Progress::moved) {
+    }
   }
-}
-
-void HostBuckets::start(Slot& slot) {
-  slot.bucket = started_++;
-  slot.begin = now_seconds();
-  slot.busy = true;
-  slot.reduction->start(step_.job(slot.bucket, slices_));
 }
 
 void HostBuckets::complete(Slot& slot) {
   slot.busy = false;
-  ++completed_;
+  ++done_;
   if (Trace* trace = Trace::current(); trace != nullptr) {
     const double end = now_seconds();
     trace->add(Track::allreduce, fmt::format("{} {}", text_.span, slot.bucket),
@@ -110,7 +116,10 @@ Progress HostBuckets::advance() {
     // A bucket uses the same slot on all ranks: a reduction may have its own communicators.
     const bool next = started_ % slots_.size() == i;
     if (!slot.busy && next && started_ < ready_buckets_) {
-      start(slot);
+      slot.bucket = started_++;
+      slot.begin = now_seconds();
+      slot.busy = true;
+      slot.reduction->start(step_.job(slot.bucket, slices_));
       moved = true;
     }
     if (slot.busy) {
@@ -121,21 +130,18 @@ Progress HostBuckets::advance() {
       }
     }
   }
-  if (completed_ == step_.ends.size()) {
+  if (done_ == step_.ends.size()) {
     return Progress::done;
   }
   return moved ? Progress::moved : Progress::stuck;
 }
 
-void HostBuckets::progress() {
-  while (advance() == Progress::moved) {
-  }
-}
-
 void HostBuckets::finish() {
+  copy_.fetch_all();
   final_ = flat_count(step_.flat);
   ready_buckets_ = step_.ends.size();
   comm_.wait_until([this] { return advance(); }, [this] { return missing(); }, text_.doing);
+  copy_.write_back();
 }
 
 std::vector<int> HostBuckets::missing() const {

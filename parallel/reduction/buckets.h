@@ -1,10 +1,14 @@
 #pragma once
-// Sums a flat array (fp32, bf16 or fp16) over ranks in buckets, while kernels still compute it.
+// Sums a flat array (fp32, bf16 or fp16) over ranks in buckets, while kernels still compute it:
 //
+//   buckets.begin(all_reduce_step(flat, boundaries));
+//   for each layer { enqueue kernels; buckets.ready(end); }   elements [0, end) are final
+//   buckets.finish();                                         later kernels read the sums
+//
+// HostBuckets sends by a communicator, DeviceBuckets (device/buckets.h) from device to device.
 // Elements become final in ascending order: gradients in backward, values in the optimizer step.
 // Buckets are contiguous slices that end at parameters. A bucket starts once its elements are
-// final; up to `in_flight` run at once, and make progress only inside calls (no thread). A step is
-// one of:
+// final. A step is one of:
 //
 //   all_reduce_step                     every rank gets all sums
 //   half_step(Phases::scatter)          ZeRO-1: a rank gets the sums of the slices it owns; the
@@ -19,12 +23,12 @@
 //
 // Emits one span a bucket on Track::allreduce. A span begins when its bucket started or the
 // previous one ended, whichever is later, so spans do not overlap.
-#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
 
-#include "parallel/reduction/partition.h"
+#include "parallel/partition.h"
+#include "parallel/reduction/host_copy.h"
 #include "parallel/reduction/reduction.h"
 
 namespace espalier::parallel {
@@ -49,9 +53,11 @@ BucketedCollective half_step(const Tensor& flat, Phases phases, const Partition&
                              const WireView& wire = {});
 
 struct BucketOptions {
-  bool overlap = true;  ///< false: everything runs in `finish`
-  int in_flight = 2;    ///< concurrent reductions; each has its own staging memory
+  bool overlap = true;                 ///< false: everything runs in `finish`
+  int in_flight = 2;                   ///< concurrent reductions; each has its own staging memory
+  std::string_view reduction = "sra";  ///< registry.h; sra gathers without a wire in no memory
   PieceOptions pieces = {};
+  Stream* compute = nullptr;  ///< of arrays on a device, must outlive the buckets
 };
 
 /// Texts for traces and errors.
@@ -62,26 +68,53 @@ struct BucketText {
 inline constexpr BucketText kGradientText{"bucket", "summing gradients over all ranks"};
 inline constexpr BucketText kValueText{"gather", "gathering values from all ranks"};
 
-class HostBuckets {
+class Buckets {
  public:
-  /// Creates a reduction; empty: sra, which needs no memory to gather without a wire.
-  using MakeReduction = std::function<std::unique_ptr<Reduction>(Communicator&, Arena&)>;
-
-  HostBuckets(Communicator& comm, Arena& arena, const BucketOptions& options = {},
-              const BucketText& text = kGradientText, const MakeReduction& make = {});
+  Buckets(const Buckets&) = delete;
+  Buckets& operator=(const Buckets&) = delete;
+  virtual ~Buckets() = default;
 
   /// The previous step must be finished.
-  void begin(BucketedCollective step);
-  /// Elements [0, end) are final: all of them, or this rank's slices of them to be gathered. `end`
-  /// never decreases.
-  void ready(int64_t end);
-  /// Advances the buckets in flight, without waiting; call it regularly between kernels.
-  void progress();
-  /// All elements are final: waits for all buckets. Throws PeerLost.
-  void finish();
+  virtual void begin(BucketedCollective step);
+  /// The kernels that make elements [0, end) final are enqueued: all of them, or this rank's slices
+  /// of them to be gathered. `end` never decreases.
+  virtual void ready(int64_t end) = 0;
+  /// As `ready`, for the whole array. HostBuckets waits for all buckets; throws PeerLost.
+  virtual void finish() = 0;
 
+  /// The elements of an array in host memory, until the next step begins. Waits for them.
+  const Tensor& on_host(const Tensor& flat);
   /// The current step; no buckets with one rank.
   const BucketedCollective& step() const { return step_; }
+
+ protected:
+  Buckets(int ranks, const BucketOptions& options, const BucketText& text)
+      : overlap_(options.overlap),
+        text_(text),
+        copy_(ranks > 1 ? options.compute : nullptr),
+        ranks_(ranks) {}
+
+  bool overlap_;
+  BucketText text_;
+  HostCopy copy_;
+  BucketedCollective step_;
+  size_t done_ = 0;  ///< buckets: completed, on a device enqueued
+
+ private:
+  int ranks_;
+};
+
+/// Up to `in_flight` buckets run at once, and make progress only inside calls (no thread). An array
+/// on a device has a pinned copy.
+class HostBuckets final : public Buckets {
+ public:
+  /// Collective. `arena`: of host memory.
+  HostBuckets(Communicator& comm, Arena& arena, const BucketOptions& options = {},
+              const BucketText& text = kGradientText);
+
+  void begin(BucketedCollective step) override;
+  void ready(int64_t end) override;
+  void finish() override;
 
  private:
   struct Slot {
@@ -92,19 +125,14 @@ class HostBuckets {
   };
 
   Progress advance();
-  void start(Slot& slot);
   void complete(Slot& slot);
   std::vector<int> missing() const;
 
   Communicator& comm_;
-  bool overlap_;
-  BucketText text_;
-  BucketedCollective step_;
   std::vector<int64_t> slices_;  ///< edges of the bucket started last
   int64_t final_ = 0;            ///< elements known to be final
   size_t ready_buckets_ = 0;     ///< buckets
   size_t started_ = 0;           ///< buckets
-  size_t completed_ = 0;         ///< buckets
   double last_end_ = 0;          ///< seconds, of the last span
   std::vector<Slot> slots_;
 };

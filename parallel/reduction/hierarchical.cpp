@@ -16,7 +16,7 @@
 #include <map>
 #include <memory>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "parallel/reduction/registry.h"
 #include "parallel/reduction/sra.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 
 namespace espalier::parallel {
 

@@ -46,13 +46,12 @@ class Reduction {
   /// Ranks whose messages are outstanding.
   virtual std::vector<int> missing() const = 0;
 
-  bool progress() { return advance() == Progress::done; }
   /// Blocks; throws PeerLost.
   void wait(Communicator& comm);
 };
 
 struct PieceOptions {
-  size_t piece_bytes = size_t{256} << 10U;  ///< of elements in one message, at most
+  size_t piece_bytes = kPieceBytes;  ///< of elements in one message, at most
   /// Pieces to be summed shrink (to 4 KiB) so that four from each peer fit.
   size_t staging_bytes = size_t{4} << 20U;
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "parallel/reduction/sra.h"
 
 namespace espalier::parallel {

@@ -51,7 +51,8 @@ std::unique_ptr<Reduction> make_with_sra_halves(Communicator& comm, Arena& arena
 std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& comm, Arena& arena,
                                           const PieceOptions& options = {});
 
-/// "auto": "hierarchical" where several machines have several ranks each, else "sra".
+/// Decides "auto" for the ranks of a run; workspace_of plans by the same rule. "hierarchical" where
+/// several machines have several ranks each, else "sra".
 std::string_view best_reduction(const Membership& members);
 
 /// Upper bound of the memory that a reduction of an array takes. `name`: of one, or "auto". A half

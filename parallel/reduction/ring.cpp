@@ -14,7 +14,7 @@
 #include <array>
 #include <utility>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "parallel/reduction/registry.h"
 
 namespace espalier::parallel {

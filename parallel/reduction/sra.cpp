@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel/reduction/flat.h"
-#include "parallel/reduction/registry.h"
+#include "parallel/flat.h"
 #include "parallel/reduction/sum.h"
 
 namespace espalier::parallel {

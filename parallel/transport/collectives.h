@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "parallel/reduction/partition.h"
+#include "parallel/partition.h"
 #include "parallel/transport/communicator.h"
 
 namespace espalier::parallel {

@@ -51,6 +51,8 @@ struct Tag {
   bool whole = false;
 };
 inline constexpr int kTagNumbers = 8192;
+/// Elements in one message of a reduction, bytes, at most.
+inline constexpr size_t kPieceBytes = size_t{256} << 10U;
 
 struct Sent {
   int64_t bytes = 0;

@@ -1,9 +1,7 @@
 #include "parallel/transport/digest.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
-#include <vector>
 
 #include "parallel/transport/collectives.h"
 #include "src/core/rng.h"

@@ -18,9 +18,7 @@
 #include <string>
 #include <thread>
 
-#include "parallel/reduction/reduction.h"
 #include "parallel/transport/collectives.h"
-#include "parallel/transport/launcher.h"
 #include "parallel/transport/leftover_segments.h"
 #include "parallel/transport/start_watch.h"
 #include "parallel/transport/watchdog.h"
@@ -534,7 +532,7 @@ void raise_eager_limit() {
   }
   // Over TCP a longer message uses rendezvous, and its reply queues behind all data already in
   // flight: on a slow link, pieces of 256 KiB lost a third of the bandwidth (docs/collectives.md).
-  const std::string piece = fmt::format("{}", PieceOptions().piece_bytes + 1024);
+  const std::string piece = fmt::format("{}", kPieceBytes + 1024);
   for (const char* name : {"eager_limit", "rndv_eager_limit", "max_send_size"}) {
     setenv(fmt::format("OMPI_MCA_btl_tcp_{}", name).c_str(), piece.c_str(), 0);
   }

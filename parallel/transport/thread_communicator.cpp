@@ -12,7 +12,6 @@
 #include <string>
 #include <thread>
 #include <tuple>
-#include <vector>
 
 #include "parallel/transport/collectives.h"
 #include "src/core/trace.h"

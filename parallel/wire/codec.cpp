@@ -5,7 +5,6 @@
 #include <cmath>
 #include <ranges>
 #include <span>
-#include <vector>
 
 #include "src/core/error.h"
 

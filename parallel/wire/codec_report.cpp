@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "src/core/error.h"
 #include "src/core/trace.h"
 

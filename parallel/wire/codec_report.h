@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "parallel/reduction/partition.h"
+#include "parallel/partition.h"
 #include "src/kernels/kernels.h"
 
 namespace espalier::parallel {

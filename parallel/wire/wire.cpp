@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "src/kernels/rules/wire/codecs.h"
 
 namespace espalier::parallel {

@@ -143,8 +143,8 @@ BlockSize choose_blocks(const Mask& mask, const Shape& shape, const BlockOptions
   }
   std::string own;
   if (const auto found = find_blocks(mask, shape, {.edge = options.edge}); options.exact && found) {
-    own = fmt::format(", or sparse.block = 0 for the blocks of {}x{} that it has", found->height,
-                      found->width);
+    own = fmt::format(", or \"block\" without an edge for the blocks of {}x{} that it has",
+                      found->height, found->width);
   }
   fail(
       "storage \"block\" needs a mask of whole blocks: whole {0}x{0} blocks would hold {1:.1f} % "

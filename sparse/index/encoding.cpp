@@ -1,7 +1,6 @@
 #include "sparse/index/encoding.h"
 
 #include <algorithm>
-#include <array>
 
 #include "sparse/index/bit_stream.h"
 #include "src/core/error.h"

@@ -91,27 +91,18 @@ struct Coding {
   int64_t (*kept_before)(const Coded& coded, int64_t dense);
 };
 
-/// An encoding of files only: it has no random access.
-struct FileCoding {
-  double (*expected_bytes)(const Counts& counts);
-  std::vector<uint8_t> (*encode)(const Mask& mask, const IndexShape& shape);
-  /// Throws Failure unless `bytes` is the one form of a mask of that size and count.
-  Mask (*decode)(int64_t size, int64_t kept, std::span<const uint8_t> bytes);
-};
-
 /// A member of the registry; two are equal when their names are.
 struct Encoding {
   std::string_view name;
   std::string_view help;
-  const Coding* coding = nullptr;  ///< null: in files only
+  const Coding* coding = nullptr;
   KernelForm kernel_form = KernelForm::decoded;
   const ShapeRules* rules = nullptr;  ///< null: holds any mask
-  const FileCoding* file = nullptr;   ///< null: files hold the data of `coding`
 
   bool operator==(const Encoding& other) const { return name == other.name; }
 
   /// Those that code names; all of them: registry.h.
-  static const Encoding full, int32, bitmap, golomb, nm, block, entropy;
+  static const Encoding full, int32, bitmap, golomb, nm, block;
 };
 
 /// Elements decoded at once; encodings that restart do so as often.

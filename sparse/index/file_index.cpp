@@ -25,17 +25,12 @@ FileIndex to_file(const Index& index, const Encoding& encoding) {
   }
   require(encoding != Encoding::full && encoding.rules == nullptr, "an encoding of any mask",
           encoding.name);
-  const Mask mask = index.mask();
   Arena arena;
-  return {encoding, encoding.file != nullptr ? encoding.file->encode(mask, index.shape())
-                                             : Index(arena, mask, encoding).to_bytes()};
+  return {encoding, Index(arena, index.mask(), encoding).to_bytes()};
 }
 
 Mask mask_from_file(const Encoding& encoding, int64_t size, int64_t kept,
                     std::span<const uint8_t> bytes) {
-  if (encoding.file != nullptr) {
-    return encoding.file->decode(size, kept, bytes);
-  }
   if (encoding.coding->checked_mask != nullptr) {
     check_counts(size, kept);
     return encoding.coding->checked_mask(

@@ -1,7 +1,7 @@
 #pragma once
 // Masks in files (docs/formats.md): written as golomb, which is within 3 % of the entropy of random
-// masks and ten times as fast as the entropy code, or in the encoding in memory where that needs a
-// form of masks and is smaller. Files of earlier versions have any encoding.
+// masks, or in the encoding in memory where that needs a form of masks and is smaller. Files of
+// earlier versions have any encoding.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -18,7 +18,7 @@ struct FileIndex {
 /// About 0.6 ns an element for golomb at density 0.1.
 FileIndex to_file(const Index& index);
 /// For tests, as earlier versions wrote it: in the encoding of `index`, or in one that holds any
-/// mask. A full index is full with any. About 8 ns an element for entropy.
+/// mask. A full index is full with any.
 FileIndex to_file(const Index& index, const Encoding& encoding);
 
 /// The mask of bytes from anywhere: throws Failure that names the fault.

@@ -35,7 +35,6 @@ Index::Index(int64_t size, int64_t kept, const Encoding& encoding, const IndexSh
     : encoding_(kept == size ? Encoding::full : encoding), size_(size), kept_(kept), shape_(shape) {
   check_planned_counts(size, kept);
   require(encoding_ != Encoding::full || kept == size, "a full index keeps everything", kept, size);
-  require(encoding_.coding != nullptr, "the encoding is for files only", encoding_.name);
   check_shape(encoding_, size, shape);
 }
 
@@ -218,7 +217,6 @@ std::vector<uint8_t> Index::to_bytes() const {
 Index Index::from_bytes(Arena& arena, const Encoding& encoding, int64_t size, int64_t kept,
                         std::span<const uint8_t> bytes) {
   check_counts(size, kept);
-  require(encoding.coding != nullptr, "the encoding is for files only", encoding.name);
   IndexShape shape;
   if (encoding.rules != nullptr) {
     shape = read_shape(encoding, bytes);

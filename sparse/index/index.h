@@ -10,7 +10,6 @@
 //   golomb      within 4 % of H(f) / f, f < 0.4   Rice code of gaps, low bits and unary parts apart
 //   nm          ceil(log2 m) in full groups       places of at most n kept of m in a row
 //   block       1 / (f · elements of a block)     whole blocks of the matrix are kept
-//   entropy     at most 1.01 H(f) / f             arithmetic code with contexts, in files only
 //
 // Kernels read int32 and bitmap as they are; the others are decoded to a bitmap with its prefix
 // counts in scratch. Restart points of golomb: 0.06 bits per kept element. Sources: SAMO (IPDPS
@@ -31,8 +30,8 @@ class Index {
  public:
   Index() = default;  ///< full, of size 0
   /// Encodes `mask` into memory of `arena`. A mask that keeps everything gives `full`. Bug:
-  /// `full` for any other mask, and encodings of files. Throws Failure when the encoding cannot
-  /// hold the mask. A dry arena counts the bytes only, as in `planned`.
+  /// `full` for any other mask. Throws Failure when the encoding cannot hold the mask. A dry arena
+  /// counts the bytes only, as in `planned`.
   Index(Arena& arena, const Mask& mask, const Encoding& encoding, const IndexShape& shape = {});
   /// Of `size` elements, all kept. Stores no positions: `size` is at most kMaxPlannedElements.
   static Index full(int64_t size);
@@ -72,7 +71,7 @@ class Index {
   /// are built again when read. One mask has one form in each encoding.
   std::vector<uint8_t> to_bytes() const;
   /// Checks everything (count, order, range, trailing bytes) and throws Failure naming what is
-  /// wrong: bytes may come from anywhere. Not for `entropy`: see file_index.h.
+  /// wrong: bytes may come from anywhere.
   static Index from_bytes(Arena& arena, const Encoding& encoding, int64_t size, int64_t kept,
                           std::span<const uint8_t> bytes);
 

@@ -10,11 +10,16 @@ namespace espalier::sparse {
 namespace {
 
 constexpr std::array kEncodings{&Encoding::full,   &Encoding::int32, &Encoding::bitmap,
-                                &Encoding::golomb, &Encoding::nm,    &Encoding::block,
-                                &Encoding::entropy};
+                                &Encoding::golomb, &Encoding::nm,    &Encoding::block};
 
-/// Of version 0.1: golomb is smaller at every density below that of bitmap, which decodes faster.
-constexpr std::array<std::string_view, 2> kRemoved{"delta", "elias-fano"};
+/// Encodings of earlier versions, with the last version that has them and its value of
+/// `sparse.file_index` for a file without them.
+struct Removed {
+  std::string_view name, since, last, file_index;
+};
+constexpr std::array<Removed, 3> kRemoved{{{"delta", "0.2", "0.1", "auto"},
+                                           {"elias-fano", "0.2", "0.1", "auto"},
+                                           {"entropy", "0.3", "0.2", "golomb"}}};
 
 /// The best for any mask, or one with a form of its own where that is possible and smaller.
 template <class IsPossible>
@@ -35,10 +40,12 @@ const Encoding& best_of(int64_t size, int64_t kept, const IndexShape& shape,
 Registry<Encoding> encodings() { return kEncodings; }
 
 const Encoding& encoding_by_name(std::string_view name) {
-  check(std::ranges::find(kRemoved, name) == kRemoved.end(),
-        "index encoding \"{}\" is not supported since version 0.2: set sparse.index = \"auto\"; "
-        "rewrite an old checkpoint with version 0.1 and sparse.file_index = \"auto\"",
-        name);
+  for (const Removed& removed : kRemoved) {
+    check(removed.name != name,
+          "index encoding \"{}\" is not supported since version {}: set sparse.index = \"auto\"; "
+          "rewrite an old checkpoint with version {} and sparse.file_index = \"{}\"",
+          name, removed.since, removed.last, removed.file_index);
+  }
   return find(encodings(), "index encoding", name);
 }
 
@@ -52,7 +59,7 @@ int32_t number_of(const Encoding& encoding) {
 std::vector<const Encoding*> memory_encodings() {
   std::vector<const Encoding*> found;
   for (const Encoding* encoding : encodings()) {
-    if (*encoding != Encoding::full && encoding->coding != nullptr) {
+    if (*encoding != Encoding::full) {
       found.push_back(encoding);
     }
   }
@@ -81,9 +88,6 @@ size_t predicted_bytes(const Encoding& encoding, int64_t size, int64_t kept,
     encoding.rules->check(size, shape);
   }
   const Counts counts{size, kept, shape};
-  if (encoding.coding == nullptr) {
-    return static_cast<size_t>(std::ceil(encoding.file->expected_bytes(counts)));
-  }
   const Coding& coding = *encoding.coding;
   const size_t data = coding.expected_bytes == nullptr
                           ? coding.exact_bytes(Mask(), counts)

@@ -10,11 +10,11 @@
 namespace espalier::sparse {
 
 Registry<Encoding> encodings();
-/// Throws Failure that lists the names; for an encoding of version 0.1, that names the fix.
+/// Throws Failure that lists the names; for an encoding of an earlier version, that names the fix.
 const Encoding& encoding_by_name(std::string_view name);
 /// Its place in `encodings`, for messages between ranks.
 int32_t number_of(const Encoding& encoding);
-/// Those that `sparse.index` may name: of memory, but full, which follows from the mask.
+/// Those that `sparse.index` may name: all but full, which follows from the mask.
 std::vector<const Encoding*> memory_encodings();
 
 /// The smallest encoding for memory at this density whose decoding is fast: bitmap, or golomb where
@@ -24,8 +24,8 @@ const Encoding& best_encoding(int64_t size, int64_t kept);
 const Encoding& best_encoding(const Mask& mask, const IndexShape& shape);
 /// The same for masks to come, of a method that keeps the groups or blocks that `shape` has.
 const Encoding& best_encoding(int64_t size, int64_t kept, const IndexShape& shape);
-/// Bytes that an index of `kept` of `size` elements takes (golomb, entropy: expected value for a
-/// random mask). Zero when all are kept: such an index is always full.
+/// Bytes that an index of `kept` of `size` elements takes (golomb: expected value for a random
+/// mask). Zero when all are kept: such an index is always full.
 size_t predicted_bytes(const Encoding& encoding, int64_t size, int64_t kept,
                        const IndexShape& shape = {});
 /// H(f) size / 8: no encoding of random masks is smaller on average.

@@ -143,11 +143,17 @@ void Store::plan(std::span<const int64_t> kept) {
   require(arena().dry(), "only a dry store is planned");
   require(kept.size() == parameters_.size(), "one count a parameter", kept.size(),
           parameters_.size());
+  const size_t heap = mask_bytes() + copy_bytes();
+  const size_t peak = arena().total().peak;
   std::vector<Pattern> patterns;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     patterns.push_back(make_pattern(parameters_[p], {nullptr, kept[p]}));
   }
   move_to(std::move(patterns));
+  arena().note_heap(heap);
+  if (arena().total().peak > peak) {
+    arena().note_heap(heap, arena().total().peak);
+  }
 }
 
 void Store::move_to(std::vector<Pattern> patterns) {

@@ -285,6 +285,22 @@ int64_t Store::total_kept() const {
   return sum;
 }
 
+int64_t Store::largest_kept() const {
+  int64_t largest = 0;
+  for (const Parameter& parameter : parameters_) {
+    largest = std::max(largest, parameter.kept());
+  }
+  return largest;
+}
+
+Buffer Store::plan_moment_copy() const {
+  if (!arena().on_device() || options_.state_bits != 8) {
+    return {};
+  }
+  return arena().allocate(Memory::scratch, "moments", DType::fp32,
+                          Shape{std::min(largest_kept(), OptimizerArrays::kPiece)});
+}
+
 StateParts Store::parts() const {
   StateParts parts{
       .value = value_.bytes(),

@@ -20,9 +20,9 @@
 // `master`, moments and pruning arrays are held for the owned part of each parameter only, which is
 // all of it unless a Sharding says otherwise (ZeRO-1). Offsets are multiples of kAlign elements,
 // padding stays zero. The Storage of a parameter decides what is resident beside the flat arrays
-// (weight.h). Bytes per original parameter at density f, bf16, AdamW: 2f value, 2f gradient, 2f
-// low, 8f moments (2f in 8 bits), the index, and 2 for storage `dense`. Source: SAMO (IPDPS 2023),
-// section III.
+// (weight/weight.h). Bytes per original parameter at density f, bf16, AdamW: 2f value, 2f gradient,
+// 2f low, 8f moments (2f in 8 bits), the index, and 2 for storage `dense`. Source: SAMO (IPDPS
+// 2023), section III.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -37,10 +37,10 @@
 #include "sparse/index/index.h"
 #include "sparse/index/kept_tiles.h"
 #include "sparse/index/mask.h"
+#include "sparse/store/expander.h"
+#include "sparse/store/gradient_panels.h"
 #include "sparse/store/optimizer_arrays.h"
-#include "sparse/weight/expander.h"
-#include "sparse/weight/gradient_panels.h"
-#include "sparse/weight/registry.h"
+#include "sparse/store/registry.h"
 #include "src/core/arena.h"
 #include "src/kernels/kernels.h"
 
@@ -195,6 +195,7 @@ class Store {
   /// Dense elements of all parameters but borrowed ones and moving averages.
   int64_t total_size() const;
   int64_t total_kept() const;
+  int64_t largest_kept() const;                     ///< of one parameter
   int64_t flat_size() const { return flat_size_; }  ///< kept elements and padding
   StateParts parts() const;
   /// Grows with every change of masks, storages or addresses, which invalidates captured graphs.
@@ -301,9 +302,18 @@ class Store {
   /// Changes the storage of a pruned parameter; values stay. Throws Failure, and changes nothing,
   /// when that storage cannot hold its mask.
   void set_storage(Parameter& parameter, const Storage& storage);
-  /// For dry stores: the allocations of `set_masks` for masks that keep so many elements of each
+
+  // For dry stores:
+
+  /// The allocations of `set_masks`, heap included, for masks that keep so many elements of each
   /// parameter.
   void plan(std::span<const int64_t> kept);
+  /// The heap of the functions above that read or write one parameter as fp32 numbers.
+  void plan_copies() const { arena().note_heap(copy_bytes()); }
+  /// The scratch in which a device codes and decodes moments for the host; empty: it needs none.
+  Buffer plan_moment_copy() const;
+  /// Bytes on the host of the present and of the new masks while they change.
+  size_t mask_bytes() const { return 2 * static_cast<size_t>(total_size()) / 8; }
 
  private:
   /// A parameter before its mask changed.
@@ -311,6 +321,9 @@ class Store {
     Index index;
     int64_t offset = 0;
   };
+  /// Positions and values of one parameter, before and after a change; or four arrays of its
+  /// numbers.
+  size_t copy_bytes() const { return 4 * sizeof(float) * static_cast<size_t>(largest_kept()); }
   void allocate_all();
   std::vector<MasterCopy> master_copies() const;
   std::vector<Extent> lay_out();

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "sparse/weight/products.h"
+#include "sparse/weight/weight.h"
 
 namespace espalier::sparse {
 namespace {

@@ -1,7 +1,7 @@
 // Products with few rows, of new tokens in generation: W is read once, in the form in which the
 // store holds it. Pruned weights without a dense copy are multiplied element by element, whatever
 // their storage: the store keeps their columns by rows (StoreOptions::keep_rows).
-#include "sparse/weight/products.h"
+#include "sparse/weight/weight.h"
 
 namespace espalier::sparse {
 namespace {

@@ -1,6 +1,6 @@
 // Storages "sparse" and "block": products of kept elements, or of whole blocks; no dense weight or
 // gradient exists.
-#include "sparse/weight/products.h"
+#include "sparse/weight/weight.h"
 
 namespace espalier::sparse {
 namespace {

@@ -1,24 +1,20 @@
 #include "sparse/weight/weight.h"
 
-#include "sparse/weight/products.h"
-
 namespace espalier::sparse {
 namespace {
-
-/// The storage that computes: unpruned weights are dense, blocks without a list are thin and
-/// computed as single elements.
-const Storage& effective_storage(const Parameter& parameter) {
-  if (parameter.full()) {
-    return Storage::dense;
-  }
-  return parameter.storage.whole_blocks && !parameter.blocks ? Storage::sparse : parameter.storage;
-}
 
 const Products& products_of(const Parameter& parameter) {
   return *effective_storage(parameter).products;
 }
 
 }  // namespace
+
+const Storage& effective_storage(const Parameter& parameter) {
+  if (parameter.full()) {
+    return Storage::dense;
+  }
+  return parameter.storage.whole_blocks && !parameter.blocks ? Storage::sparse : parameter.storage;
+}
 
 void Weight::apply(Stream& stream, const Apply& args) {
   if (args.few_rows && apply_to_few_rows(stream, {store_, kernels_, parameter_}, args)) {

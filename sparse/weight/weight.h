@@ -7,7 +7,7 @@
 //   accumulate_gradient   dW (+)= dyᵀ x      straight into the kept positions of the flat gradient;
 //                                            and that of a bias, (+)= column sums of dy
 //
-// Storages (registry.h), in dense.cpp (dense, expanded) and sparse.cpp (sparse, block):
+// Storages (store/registry.h), in dense.cpp (dense, expanded) and sparse.cpp (sparse, block):
 //   dense      products with the resident copy; dW by panels of rows in scratch, each gathered
 //   expanded   the copy is rebuilt in scratch just before each product; dW as in dense
 //   sparse     SpMM, SpMM of the transpose, SDDMM: no dense weight or gradient exists
@@ -78,5 +78,33 @@ class Weight {
   const kernels::Kernels& kernels_;
   Parameter& parameter_;
 };
+
+/// The storage that computes: unpruned weights are dense, blocks without a list are thin and
+/// computed as single elements. docs/decided.md has the decisions before and after it.
+const Storage& effective_storage(const Parameter& parameter);
+
+// For the sources of this folder:
+
+/// Operands of the operations.
+struct WeightContext {
+  Store& store;
+  const kernels::Kernels& kernels;
+  Parameter& parameter;
+};
+
+/// The three operations of a storage.
+struct Products {
+  void (*apply)(Stream&, const WeightContext&, const Weight::Apply&);
+  void (*apply_transposed)(Stream&, const WeightContext&, const Weight::ApplyTransposed&);
+  void (*accumulate_gradient)(Stream&, const WeightContext&, const Weight::AccumulateGradient&);
+};
+
+/// The product of Weight::Apply::few_rows. False: there is none for this table or storage.
+bool apply_to_few_rows(Stream& stream, const WeightContext& context, const Weight::Apply& args);
+
+/// The kept elements of the parameter, with their values in `flat` (weights or gradients), for
+/// operations that read their positions in this form.
+kernels::SparseMatrix matrix_of(const WeightContext& context, const Tensor& flat,
+                                kernels::PositionForm form);
 
 }  // namespace espalier::sparse

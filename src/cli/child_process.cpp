@@ -11,7 +11,6 @@
 #include <cmath>
 #include <csignal>
 #include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "io/files/file_system.h"

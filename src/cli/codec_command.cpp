@@ -4,9 +4,10 @@
 
 #include "parallel/wire/codec.h"
 #include "parallel/wire/codec_report.h"
-#include "src/cli/checkpoint_path.h"
+#include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/plan_parts.h"
+#include "src/cli/options.h"
+#include "src/cli/paths.h"
 #include "src/core/error.h"
 #include "src/train/codec_choice/codec_values.h"
 
@@ -238,29 +239,27 @@ void add_sources(CLI::App& command, CodecArguments& arguments) {
                          .add_option("--checkpoint", arguments.checkpoint,
                                      "each parameter's kept elements, a message each")
                          ->transform(checkpoint_path);
-  auto* synthetic = command
-                        .add_option("--synthetic", arguments.synthetic,
-                                    "drawn numbers: normal, heavy (normal times e^(1.5 normal)), "
-                                    "uniform in [0, 1)")
-                        ->check(CLI::IsMember({"normal", "heavy", "uniform"}));
+  auto* synthetic = option(command, "--synthetic", arguments.synthetic,
+                           "drawn numbers: normal, heavy (normal times e^(1.5 normal)), "
+                           "uniform in [0, 1)",
+                           CLI::IsMember({"normal", "heavy", "uniform"}));
   file->excludes(checkpoint)->excludes(synthetic);
   checkpoint->excludes(synthetic);
-  command.add_option("--dtype", arguments.dtype, "of --file: fp32, bf16 or fp16 (fp32)")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+  option(command, "--dtype", arguments.dtype, "of --file: fp32, bf16 or fp16 (fp32)",
+         CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->needs(file);
   command.add_option("--parameter", arguments.choice.pattern, "pattern of names (*)")
       ->needs(checkpoint);
-  command
-      .add_option("--what", arguments.choice.what,
-                  "moment1, the running mean of gradients, or values (moment1 where there is one)")
-      ->check(CLI::IsMember({"moment1", "values"}))
+  option(command, "--what", arguments.choice.what,
+         "moment1, the running mean of gradients, or values (moment1 where there is one)",
+         CLI::IsMember({"moment1", "values"}))
       ->needs(checkpoint);
   command
       .add_flag("--by-parameter", arguments.by_parameter,
                 "also a line for each parameter, with its relative L2 error by each --codec")
       ->needs(checkpoint);
-  command.add_option("--count", arguments.count, "numbers to draw (1000000)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+  option(command, "--count", arguments.count, "numbers to draw (1000000)",
+         CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->needs(synthetic);
   command.add_option("--seed", arguments.seed, "of the numbers drawn (1)")->needs(synthetic);
 }
@@ -277,10 +276,8 @@ void register_codec(CLI::App& app, Action& chosen) {
   add_sources(*command, *arguments);
   command->add_option("--codec", arguments->codecs,
                       "NAME[:NUMBER[:BUCKET]], as parallel.codec (all, with their defaults)");
-  command
-      ->add_option("--seconds", arguments->seconds,
-                   "how long each codec is repeated for its speed (0.2)")
-      ->check(between(0, 3600));
+  option(*command, "--seconds", arguments->seconds,
+         "how long each codec is repeated for its speed (0.2)", between(0, 3600));
   command->add_flag("--json", arguments->json, "print one JSON object");
   command->callback(
       [arguments, &chosen] { chosen = [arguments] { return run_codec(*arguments); }; });

@@ -121,6 +121,8 @@ bool on_terminal() {
 
 int launched_rank() { return parallel::find_launch().value_or(parallel::Launch()).rank; }
 
+void print_note(const std::string& text) { say(text + "\n"); }
+
 void print_error(const std::string& message) {
   const auto launch = parallel::find_launch();  // MPI may not have started, or may have failed to
   const std::string where = launch ? fmt::format(" (rank {})", launch->rank) : "";
@@ -245,15 +247,7 @@ void WorkProgress::show(int64_t done, int64_t total) {
   }
 }
 
-StatusLine::StatusLine() : terminal_(on_terminal()), last_shown_(now_seconds()) {}
-
-StatusLine::~StatusLine() {
-  if (bar_open_) {
-    say("\r\033[K");
-  }
-}
-
-void StatusLine::show(const std::string& text) {
+void WorkProgress::show(const std::string& text) {
   const double now = now_seconds();
   if (terminal_) {
     say("\r\033[K" + text);

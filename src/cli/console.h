@@ -34,6 +34,8 @@ std::string percent(double share);
 /// "4.3 MB", "812 B": powers of ten.
 std::string bytes_text(double bytes);
 
+/// A line on standard error.
+void print_note(const std::string& text);
 /// "espalier: error: …" on standard error, with the rank if there are several.
 void print_error(const std::string& message);
 
@@ -69,37 +71,25 @@ class Progress {
   bool bar_open_ = false;
 };
 
-/// Shows how far a long command is, and the time left: on a terminal a bar, else a line every few
-/// seconds. Short work shows nothing.
+/// Shows how far a long command is: on a terminal in one line, else in a line every few seconds.
+/// Short work shows nothing.
 class WorkProgress {
  public:
   enum class Unit : uint8_t { count, bytes };
-  explicit WorkProgress(std::string what, Unit unit = Unit::count);
-  ~WorkProgress();  ///< removes the bar
+  explicit WorkProgress(std::string what = "", Unit unit = Unit::count);
+  ~WorkProgress();  ///< removes the line
   WorkProgress(const WorkProgress&) = delete;
   WorkProgress& operator=(const WorkProgress&) = delete;
+  /// A bar and the time left.
   void show(int64_t done, int64_t total);
+  /// The present part of the work.
+  void show(const std::string& text);
 
  private:
   std::string what_;
   Unit unit_;
   bool terminal_;
   double started_;  ///< seconds
-  double last_shown_;
-  bool bar_open_ = false;
-};
-
-/// Shows the present part of a long command, as WorkProgress does.
-class StatusLine {
- public:
-  StatusLine();
-  ~StatusLine();
-  StatusLine(const StatusLine&) = delete;
-  StatusLine& operator=(const StatusLine&) = delete;
-  void show(const std::string& text);
-
- private:
-  bool terminal_;
   double last_shown_;
   bool bar_open_ = false;
 };

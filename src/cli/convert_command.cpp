@@ -7,11 +7,10 @@
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/files/folders.h"
 #include "io/safetensors/sharded.h"
-#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/option_use.h"
-#include "src/cli/output_path.h"
+#include "src/cli/options.h"
+#include "src/cli/paths.h"
 #include "src/cli/weights_file.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
@@ -94,11 +93,10 @@ int import_hub(const ConvertArguments& arguments) {
        .context = arguments.context,
        .tokenizer = !arguments.no_tokenizer,
        .on_progress = [&progress](int64_t done, int64_t total) { progress.show(done, total); }});
-  Progress notes(true, 0, false);
-  for (const std::string& note : report.notes) {
-    notes.note(note);
+  for (const std::string& text : report.notes) {
+    print_note(text);
   }
-  notes.note(fmt::format(
+  print_note(fmt::format(
       "wrote {}: {}, {} of {} parameters kept, {}; the network for `train --init` is in it",
       arguments.out, report.architecture, grouped(report.kept), grouped(report.parameters),
       rate_text(report.bytes, now_seconds() - started)));
@@ -121,11 +119,10 @@ int export_hub(const ConvertArguments& arguments) {
        .on_progress = [&progress](int64_t done, int64_t total) { progress.show(done, total); }});
   const uint64_t bytes = (arguments.sparse_only ? 0 : report.dense_bytes) +
                          (arguments.sparse || arguments.sparse_only ? report.sparse_bytes : 0);
-  Progress(true, 0, false)
-      .note(fmt::format("wrote {}: {}, {} tensors in {} file{}, {}{}", arguments.out,
-                        report.architecture, report.tensors, report.files,
-                        report.files == 1 ? "" : "s", rate_text(bytes, now_seconds() - started),
-                        report.tokenizer ? "" : "; the checkpoint holds no tokenizer"));
+  print_note(fmt::format("wrote {}: {}, {} tensors in {} file{}, {}{}", arguments.out,
+                         report.architecture, report.tensors, report.files,
+                         report.files == 1 ? "" : "s", rate_text(bytes, now_seconds() - started),
+                         report.tokenizer ? "" : "; the checkpoint holds no tokenizer"));
   return 0;
 }
 
@@ -143,12 +140,11 @@ int list_names(const ConvertArguments& arguments) {
 /// Notes on arrays that were mapped, split, or read as masks.
 void print_notes(const io::PlainReader& reader, const hub::ArrayMatch& match,
                  const Weights& weights) {
-  Progress notes(true, 0, false);
   if (!match.names.empty()) {
-    notes.note("arrays are named as in " + match.names);
+    print_note("arrays are named as in " + match.names);
   }
-  for (const std::string& note : match.notes) {
-    notes.note(note);
+  for (const std::string& text : match.notes) {
+    print_note(text);
   }
   int64_t masked = 0;
   std::vector<std::string> zeros;
@@ -162,11 +158,11 @@ void print_notes(const io::PlainReader& reader, const hub::ArrayMatch& match,
     }
   }
   if (masked > 0) {
-    notes.note(
+    print_note(
         fmt::format("masks of {} parameter{} are in the file", masked, masked == 1 ? "" : "s"));
   }
   if (!zeros.empty()) {
-    notes.note(fmt::format(
+    print_note(fmt::format(
         "masks of parameters that are not prunable became zeros, which training may change: {}",
         fmt::join(zeros, ", ")));
   }
@@ -224,10 +220,9 @@ int import_arrays(const ConvertArguments& arguments) {
   train::load_plain(reader, *weights.store, weights.prunable);
   print_notes(*reader, match, weights);
   write_weights(arguments.out, *weights.store, config::to_toml(file.config), file.characters);
-  Progress(true, 0, false)
-      .note(fmt::format("wrote {}: {} of {} parameters kept", arguments.out,
-                        grouped(weights.store->total_kept()),
-                        grouped(weights.store->total_size())));
+  print_note(fmt::format("wrote {}: {} of {} parameters kept", arguments.out,
+                         grouped(weights.store->total_kept()),
+                         grouped(weights.store->total_size())));
   return 0;
 }
 
@@ -278,9 +273,8 @@ int export_arrays(const ConvertArguments& arguments) {
     count += info.shape.count();
   }
   writer.commit();
-  Progress(true, 0, false)
-      .note(fmt::format("wrote {}: {} arrays, {} numbers", arguments.out, reader.names().size(),
-                        grouped(count)));
+  print_note(fmt::format("wrote {}: {} arrays, {} numbers", arguments.out, reader.names().size(),
+                         grouped(count)));
   return 0;
 }
 
@@ -297,10 +291,9 @@ void register_convert(CLI::App& app, Action& chosen) {
       "torch.nn.utils.prune,\n"
       "of scipy, or as a tree of their own. Without masks, zeros of prunable arrays become masks.");
   const auto add_dtype = [](CLI::App* command, ConvertArguments& to) {
-    command
-        ->add_option("--dtype", to.dtype,
-                     "type of all values of a Hugging Face model; default: as they are")
-        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+    option(*command, "--dtype", to.dtype,
+           "type of all values of a Hugging Face model; default: as they are",
+           CLI::IsMember({"fp32", "bf16", "fp16"}));
   };
   imported->add_option("file", in->in,
                        "directory of a Hugging Face model, or HDF5 file of arrays "
@@ -309,8 +302,8 @@ void register_convert(CLI::App& app, Action& chosen) {
   imported->add_flag("--zeros-are-pruned", in->zeros_are_pruned,
                      "zeros of prunable parameters become their masks");
   add_dtype(imported, *in);
-  imported->add_option("--context", in->context, "model.context; default: all positions")
-      ->check(CLI::PositiveNumber);
+  option(*imported, "--context", in->context, "model.context; default: all positions",
+         CLI::PositiveNumber);
   imported->add_flag("--no-tokenizer", in->no_tokenizer,
                      "leave tokenizer.json or tokenizer.model out");
   imported->add_option("--config", in->config.file,

@@ -8,7 +8,7 @@
 #include "io/data/tokens.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/option_use.h"
+#include "src/cli/options.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {
@@ -130,22 +130,19 @@ void register_inspect_data(CLI::App& data, Action& chosen) {
   command->add_option("files", arguments->data.train, "data.train")->required();
   command->add_option("--validation", arguments->data.validation, "data.validation")
       ->allow_extra_args(false);
-  command
-      ->add_option("--validation-fraction", arguments->data.validation_fraction,
-                   "data.validation_fraction")
-      ->check(CLI::Range(0.0, 0.999999))
+  option(*command, "--validation-fraction", arguments->data.validation_fraction,
+         "data.validation_fraction", CLI::Range(0.0, 0.999999))
       ->capture_default_str();
-  command->add_option("--kind", arguments->data.kind, "data.kind")
-      ->check(CLI::IsMember({"bytes", "chars", "tokens", "images"}))
+  option(*command, "--kind", arguments->data.kind, "data.kind",
+         CLI::IsMember({"bytes", "chars", "tokens", "images"}))
       ->capture_default_str();
-  command->add_option("--format", arguments->data.format, "data.format")
-      ->check(CLI::IsMember(names(io::image_formats())))
+  option(*command, "--format", arguments->data.format, "data.format",
+         CLI::IsMember(names(io::image_formats())))
       ->capture_default_str();
-  command->add_option("--token-type", arguments->data.token_type, "data.token_type")
-      ->check(CLI::IsMember({"auto", "uint16", "uint32"}))
+  option(*command, "--token-type", arguments->data.token_type, "data.token_type",
+         CLI::IsMember({"auto", "uint16", "uint32"}))
       ->capture_default_str();
-  command->add_option("--context", arguments->context, "model.context")
-      ->check(CLI::PositiveNumber)
+  option(*command, "--context", arguments->context, "model.context", CLI::PositiveNumber)
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "print one JSON object");
   arguments->command = command;

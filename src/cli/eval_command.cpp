@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "io/data/fingerprint.h"
-#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/option_use.h"
+#include "src/cli/options.h"
+#include "src/cli/paths.h"
 #include "src/cli/text_codec.h"
 #include "src/cli/weights_file.h"
 #include "src/core/trace.h"
@@ -199,7 +199,7 @@ int eval(const EvalArguments& arguments) {
   const auto source = train::open_source(
       file.config, file.characters.size() > 0 ? &file.characters : nullptr, true);
   if (const std::string note = data_note(file); !note.empty()) {
-    Progress(true, 0, false).note(note);
+    print_note(note);
   }
   const int64_t micro_batch = micro_batch_of(file.config);
   Inference network(file, source->problem(), micro_batch);
@@ -241,11 +241,9 @@ void register_eval(CLI::App& app, Action& chosen) {
       ->allow_extra_args(false);
   command->add_option("--data", arguments->data,
                       "token file or text: its perplexity by sliding windows");
-  command
-      ->add_option("--stride", arguments->stride,
-                   "of --data: tokens from one window to the next; 0: the context")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  option(*command, "--stride", arguments->stride,
+         "of --data: tokens from one window to the next; 0: the context", CLI::NonNegativeNumber)
+      ->capture_default_str();
   command
       ->add_option("--tokenizer", arguments->tokenizer,
                    "of --data: tokenizer.json, tokenizer.model or a checkpoint, instead of the "

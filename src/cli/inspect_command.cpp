@@ -7,9 +7,9 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/plain_hdf5.h"
-#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
+#include "src/cli/paths.h"
 #include "src/core/error.h"
 #include "src/core/finite.h"
 #include "src/train/masks/mask_files.h"
@@ -256,9 +256,8 @@ int inspect(const InspectArguments& arguments) {
     print(text_of(found));
   }
   for (const Json& dataset : found["not_finite"]) {
-    Progress(true, 0, false)
-        .note(fmt::format("{} has a NaN or an infinity: other commands refuse the file",
-                          dataset.get<std::string>()));
+    print_note(fmt::format("{} has a NaN or an infinity: other commands refuse the file",
+                           dataset.get<std::string>()));
   }
   for (const Json& row : found["damaged"]) {
     print_error(row["error"].get<std::string>());

@@ -3,13 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "io/data/image_format.h"
 #include "parallel/pipeline/schedule/simulate.h"
 #include "pruning/registry.h"
 #include "src/cli/console.h"
-#include "src/config/effect.h"
+#include "src/config/dump.h"
 #include "src/config/schema.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/memory/budget.h"

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <span>

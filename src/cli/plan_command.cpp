@@ -12,8 +12,8 @@
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/listing.h"
-#include "src/cli/option_use.h"
-#include "src/cli/output_path.h"
+#include "src/cli/options.h"
+#include "src/cli/paths.h"
 #include "src/cli/plan_output.h"
 #include "src/cli/train_arguments.h"
 #include "src/cli/weights_file.h"
@@ -140,7 +140,7 @@ int predict(const PlanArguments& arguments, const Trial& trial = nullptr) {
   }
   for (const std::string& output : {arguments.output, arguments.trace}) {
     if (!output.empty()) {
-      Progress(true, 0, false).note("wrote " + output);
+      print_note("wrote " + output);
     }
   }
   if (arguments.json) {
@@ -165,7 +165,7 @@ int predict_and_try(PlanArguments arguments) {
           "with mpirun, or leave --ranks out",
           arguments.ranks, ranks);
     arguments.ranks = ranks;
-    StatusLine status;
+    WorkProgress status;
     planner::TrialOptions options{.on_progress = [&](const std::string& text) {
       if (comm.rank() == 0) {
         status.show(text);
@@ -205,7 +205,7 @@ int measure(const PlanArguments& arguments) {
   check(!arguments.output.empty(), "--calibrate needs -o FILE, where the machine is written");
   check_output(arguments.output, {});
   return on_ranks(io::Config(), [&](parallel::Communicator& comm, const auto& /*on_failure*/) {
-    StatusLine status;
+    WorkProgress status;
     const planner::Machine machine =
         planner::calibrate(comm, {.threads = arguments.threads,
                                   .quick = arguments.quick,
@@ -247,18 +247,16 @@ void register_plan(CLI::App& app, Action& chosen) {
       ->add_flag("--codecs", arguments->codecs,
                  "with --search: also gradients of 8 and 4 bits, which change results")
       ->needs(search);
-  command
-      ->add_option("--try", arguments->tries,
-                   "with --search, on the machine itself (under mpirun: with its ranks): train the "
-                   "N best layouts for seconds each, and order them by measured time")
-      ->check(CLI::Range(1, 10))
+  option(*command, "--try", arguments->tries,
+         "with --search, on the machine itself (under mpirun: with its ranks): train the "
+         "N best layouts for seconds each, and order them by measured time",
+         CLI::Range(1, 10))
       ->needs(search);
   CLI::Option* tensor =
-      command
-          ->add_option("--tensor", arguments->tensor.ways,
-                       "devices that divide each layer, as in Megatron-LM: only to compare with "
-                       "published runs")
-          ->check(CLI::Range(1, 64))
+      option(*command, "--tensor", arguments->tensor.ways,
+             "devices that divide each layer, as in Megatron-LM: only to compare with "
+             "published runs",
+             CLI::Range(1, 64))
           ->capture_default_str();
   command
       ->add_flag("--sequence-parallel", arguments->tensor.sequence,
@@ -269,14 +267,13 @@ void register_plan(CLI::App& app, Action& chosen) {
                     "measure this machine (under mpirun: with all its ranks) and write -o FILE");
   command->add_flag("--quick", arguments->quick,
                     "with --calibrate and --try: few and small measurements");
-  command->add_option("--threads", arguments->threads, "with --calibrate: threads of a rank")
-      ->check(CLI::Range(1, 1024))
+  option(*command, "--threads", arguments->threads, "with --calibrate: threads of a rank",
+         CLI::Range(1, 1024))
       ->capture_default_str();
-  command
-      ->add_option("--rounds", arguments->rounds,
-                   "with --calibrate: at least so many rounds of trainings; each operation keeps "
-                   "the median of its times. Use 4 on a shared machine")
-      ->check(CLI::Range(1, 100))
+  option(*command, "--rounds", arguments->rounds,
+         "with --calibrate: at least so many rounds of trainings; each operation keeps "
+         "the median of its times. Use 4 on a shared machine",
+         CLI::Range(1, 100))
       ->capture_default_str();
   command->add_option("-o,--output", arguments->output,
                       "write a page (plan.html); with --calibrate: the machine file");

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "src/cli/console.h"
+#include "src/cli/options.h"
 #include "src/cli/plan_parts.h"
 #include "src/communication_cost/communication_model.h"
 #include "src/communication_cost/link.h"
@@ -130,18 +131,6 @@ void plan_link(const LinkArguments& arguments, bool as_json) {
                     fit.link.latency_s * 1e6, gbit, percent(fit.worst), samples.size()));
 }
 
-/// Accepts finite numbers with `good(value)`; the error shows the input and `wanted`.
-CLI::Validator number_check(const std::string& wanted, const std::function<bool(double)>& good) {
-  return {[wanted, good](std::string& text) {
-            double value = 0;
-            const bool number = CLI::detail::lexical_cast(text, value);
-            return number && std::isfinite(value) && good(value)
-                       ? std::string()
-                       : fmt::format("{} is not {}", text, wanted);
-          },
-          ""};
-}
-
 /// Options for the times of one GPU, the common input of both models of the paper.
 void add_parts(CLI::App& command, double& total_ms, double& fc_ms) {
   command.add_option("--compute-ms", total_ms, "a batch on one GPU: forward, backward, update")
@@ -167,11 +156,10 @@ void register_node(CLI::App& plan, Action& chosen, const JsonFlag& json) {
                    "the fully connected layers, cut over the GPUs, for one sub-batch")
       ->required()
       ->check(at_least_zero());
-  command->add_option("--gpus", times.gpus, "of the machine")
-      ->check(CLI::Range(1, 1 << 20))
+  option(*command, "--gpus", times.gpus, "of the machine", CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--sub-batches", times.sub_batches, "passes of the fully connected layers")
-      ->check(CLI::Range(1, 1 << 20))
+  option(*command, "--sub-batches", times.sub_batches, "passes of the fully connected layers",
+         CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--conv-sync", arguments->conv, "transfers of gradients of convolutions");
   command->add_option("--fc-sync", arguments->fc,
@@ -197,23 +185,17 @@ void register_cluster(CLI::App& plan, Action& chosen, const JsonFlag& json) {
                    "activations of a sub-batch to all machines; several make a row each")
       ->required()
       ->check(at_least_zero());
-  command->add_option("--under-ms", times.under_ms, "the product that goes on meanwhile (0)")
-      ->check(at_least_zero());
-  command
-      ->add_option("--pass-ms", arguments->pass_ms,
-                   "the fully connected layers for one sub-batch (as --fc-ms)")
-      ->check(at_least_zero());
-  command->add_option("--nodes", times.nodes, "machines")
-      ->check(CLI::Range(1, 1 << 20))
+  option(*command, "--under-ms", times.under_ms, "the product that goes on meanwhile (0)",
+         at_least_zero());
+  option(*command, "--pass-ms", arguments->pass_ms,
+         "the fully connected layers for one sub-batch (as --fc-ms)", at_least_zero());
+  option(*command, "--nodes", times.nodes, "machines", CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--gpus-per-node", times.gpus_per_node, "of a machine")
-      ->check(CLI::Range(1, 1024))
+  option(*command, "--gpus-per-node", times.gpus_per_node, "of a machine", CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--batch", times.batch, "samples of a step, all GPUs together")
-      ->check(above_zero())
+  option(*command, "--batch", times.batch, "samples of a step, all GPUs together", above_zero())
       ->capture_default_str();
-  command->add_option("--sub-batch", times.sub_batch, "samples sent at once")
-      ->check(above_zero())
+  option(*command, "--sub-batch", times.sub_batch, "samples sent at once", above_zero())
       ->capture_default_str();
   add_json(*command, json);
   command->callback([arguments, json, &chosen] {
@@ -235,32 +217,8 @@ void register_link(CLI::App& plan, Action& chosen, const JsonFlag& json) {
 
 }  // namespace
 
-int as_usage(const std::function<void()>& run) {
-  std::string text;
-  try {
-    run();
-    return 0;
-  } catch (const Failure& error) {
-    text = error.what();
-  }
-  throw Usage(text);
-}
-
 void add_json(CLI::App& command, const JsonFlag& json) {
   command.add_flag("--json", *json, "print one JSON object");
-}
-
-CLI::Validator at_least_zero() {
-  return number_check("a number >= 0", [](double value) { return value >= 0; });
-}
-
-CLI::Validator between(double low, double high) {
-  return number_check(fmt::format("a number from {} to {}", low, high),
-                      [low, high](double value) { return value >= low && value <= high; });
-}
-
-CLI::Validator above_zero() {
-  return number_check("a number > 0", [](double value) { return value > 0; });
 }
 
 void register_plan_communication(CLI::App& app, Action& chosen) {

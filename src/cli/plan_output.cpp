@@ -9,7 +9,6 @@
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/cli/console.h"
 #include "src/config/dump.h"
-#include "src/config/effect.h"
 #include "src/config/parse.h"
 #include "src/kernels/backend.h"
 #include "src/planner/planned_ranks.h"
@@ -220,7 +219,7 @@ void PlanOutput::add_measured(std::span<const planner::Tried> tried) {
       failures_.push_back(
           fmt::format("layout {} of those predicted cannot run: {}", i + 1, tried[i].failure));
     }
-    for (planner::BestOfStages& one : plans_.by_stages) {
+    for (planner::ScalingPoint& one : plans_.by_stages) {
       if (one.layout && config::changes(one.layout->config, layout.config).empty()) {
         one.layout->measured = layout.measured;
       }
@@ -317,7 +316,8 @@ std::vector<std::string> PlanOutput::warnings() const {
       machine_.host_memory > 0 && host > machine_.host_memory) {
     warnings.push_back(fmt::format(
         "a rank needs {} of host memory, and host.memory of the machine file gives it {}: set "
-        "train.checkpoint_background = false, or use more stages (parallel.pipeline)",
+        "train.memory_budget, so that steps wait for checkpoints where it has no room for a copy, "
+        "or use more stages (parallel.pipeline)",
         bytes_text(host), bytes_text(machine_.host_memory)));
   }
   for (const sparse::ParameterSpec& spec : model::parameters_of(run_.layers)) {
@@ -427,25 +427,18 @@ Json PlanOutput::json() const {
         json_of(layout, planner::fits(layout.step, machine_, run_.tensor)));
     row["beside_best"] = beside(layout);
   }
-  for (const planner::BestOfStages& one : plans_.by_stages) {
-    Json& row = json["by_stages"].emplace_back(one.layout ? json_of(*one.layout, true) : Json());
-    row["ranks"] = one.ranks;
-    row["stages"] = one.stages;
-    if (one.layout) {
-      row["beside_best"] = beside(*one.layout);
-    } else {
-      row["refused"] = one.refused;
+  const auto add_points = [&](const char* key, const std::vector<planner::ScalingPoint>& points) {
+    for (const planner::ScalingPoint& one : points) {
+      Json& row = json[key].emplace_back(one.layout ? json_of(*one.layout, true) : Json());
+      row["ranks"] = one.ranks;
+      if (one.stages > 0) {
+        row["stages"] = one.stages;
+      }
+      row[one.layout ? "beside_best" : "refused"] = one.layout ? beside(*one.layout) : one.refused;
     }
-  }
-  for (const planner::ScalingPoint& one : plans_.own) {
-    Json& row = json["own"].emplace_back(one.layout ? json_of(*one.layout, true) : Json());
-    row["ranks"] = one.ranks;
-    if (one.layout) {
-      row["beside_best"] = beside(*one.layout);
-    } else {
-      row["refused"] = one.refused;
-    }
-  }
+  };
+  add_points("by_stages", plans_.by_stages);
+  add_points("own", plans_.own);
   for (const planner::Refused& refused : plans_.refused) {
     json["refused"].push_back({{"ranks", refused.ranks},
                                {"layouts", refused.layouts},
@@ -478,7 +471,7 @@ std::string PlanOutput::text() const {
   std::string text = fmt::format("on {}, predicted\n{}", machine_.name, table(rows));
   if (!plans_.by_stages.empty()) {
     rows.erase(rows.begin() + 1, rows.end());
-    for (const planner::BestOfStages& one : plans_.by_stages) {
+    for (const planner::ScalingPoint& one : plans_.by_stages) {
       if (one.layout) {
         rows.push_back(row_of(*one.layout, measured));
       }
@@ -497,7 +490,7 @@ std::string PlanOutput::text() const {
   if (rows.size() > 1) {
     text += "the config's own layout\n" + table(rows);
   }
-  for (const planner::BestOfStages& one : plans_.by_stages) {
+  for (const planner::ScalingPoint& one : plans_.by_stages) {
     if (!one.layout) {
       text += fmt::format("{} stages over {} ranks have no layout: {}\n", one.stages, one.ranks,
                           one.refused);

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "src/cli/console.h"
 #include "src/communication_cost/alexnet.h"
 

@@ -8,6 +8,7 @@
 
 #include "parallel/wire/codec.h"
 #include "src/cli/console.h"
+#include "src/cli/options.h"
 #include "src/cli/plan_parts.h"
 #include "src/communication_cost/exchange_model.h"
 #include "src/core/error.h"
@@ -137,13 +138,13 @@ void add_compute(CLI::App& command, RanksArguments& arguments) {
   command.add_option("--backward-ms", arguments.backward_ms, "under which gradients travel")
       ->required()
       ->check(at_least_zero());
-  command.add_option("--optimizer-ms", arguments.optimizer_ms, "all after the gradient's sum (0)")
-      ->check(at_least_zero());
+  option(command, "--optimizer-ms", arguments.optimizer_ms, "all after the gradient's sum (0)",
+         at_least_zero());
   command.add_option("--parameters", arguments.parameters, "of the network; 124e6 will do")
       ->required()
       ->check(between(1.0, 1e15));
-  command.add_option("--density", arguments.density, "share of parameters that are kept (1)")
-      ->check(between(0.0, 1.0));
+  option(command, "--density", arguments.density, "share of parameters that are kept (1)",
+         between(0.0, 1.0));
 }
 
 void add_exchange(CLI::App& command, RanksArguments& arguments) {
@@ -151,24 +152,21 @@ void add_exchange(CLI::App& command, RanksArguments& arguments) {
       "--codec", arguments.codecs,
       fmt::format("one or several of {} (fp32), with numbers as in parallel.codec: maxmin:4:512",
                   fmt::join(names(kernels::wire_codecs()), ", ")));
-  command
-      .add_option("--bits-per-value", arguments.bits_per_value,
-                  "instead of --codec: all bits that travel for a value")
-      ->check(between(1e-6, 64.0))
+  option(command, "--bits-per-value", arguments.bits_per_value,
+         "instead of --codec: all bits that travel for a value", between(1e-6, 64.0))
       ->excludes(codec);
-  command.add_option("--reduction", arguments.reduction, "sra, ring or all-to-all (sra)")
-      ->check(CLI::IsMember({"sra", "ring", "all-to-all"}));
+  option(command, "--reduction", arguments.reduction, "sra, ring or all-to-all (sra)",
+         CLI::IsMember({"sra", "ring", "all-to-all"}));
   command.add_option("--link-gbit", arguments.link_gbit, "10^9 bits a second of a rank, each way")
       ->required()
       ->check(above_zero());
-  command.add_option("--latency-us", arguments.latency_us, "of a message (0)")
-      ->check(at_least_zero());
-  command.add_option("--encode-gb", arguments.encode_gb, "GB of fp32 encoded a second (no time)")
-      ->check(above_zero());
-  command.add_option("--decode-gb", arguments.decode_gb, "GB of fp32 decoded a second (no time)")
-      ->check(above_zero());
-  command.add_option("--bucket-mb", arguments.bucket_mb, "MiB of fp32 reduced at once (4)")
-      ->check(between(1e-5, 1e9));
+  option(command, "--latency-us", arguments.latency_us, "of a message (0)", at_least_zero());
+  option(command, "--encode-gb", arguments.encode_gb, "GB of fp32 encoded a second (no time)",
+         above_zero());
+  option(command, "--decode-gb", arguments.decode_gb, "GB of fp32 decoded a second (no time)",
+         above_zero());
+  option(command, "--bucket-mb", arguments.bucket_mb, "MiB of fp32 reduced at once (4)",
+         between(1e-5, 1e9));
   command.add_flag("--no-overlap", arguments.no_overlap, "nothing travels before backward's end");
 }
 

@@ -14,11 +14,10 @@
 #include "io/checkpoint/plain_hdf5.h"
 #include "pruning/registry.h"
 #include "pruning/work.h"
-#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/option_use.h"
-#include "src/cli/output_path.h"
+#include "src/cli/options.h"
+#include "src/cli/paths.h"
 #include "src/cli/text_codec.h"
 #include "src/cli/weights_file.h"
 #include "src/config/dump.h"
@@ -201,8 +200,7 @@ std::string density_table(sparse::Store& store, const std::vector<bool>& prunabl
 }
 
 pruning::Result masks_for(const PruneArguments& arguments, const Loaded& loaded,
-                          const std::vector<bool>& prunable, const pruning::Settings& settings,
-                          Progress& notes) {
+                          const std::vector<bool>& prunable, const pruning::Settings& settings) {
   sparse::Store& store = *loaded.weights->store;
   if (arguments.calibration.empty()) {
     return pruning::prune({.store = store, .prunable = prunable}, settings);
@@ -214,7 +212,7 @@ pruning::Result masks_for(const PruneArguments& arguments, const Loaded& loaded,
       loaded.config, loaded.problem, loaded.characters,
       loaded.tokenizer ? &*loaded.tokenizer : nullptr, arguments.calibration, arguments.samples);
   if (data.samples < arguments.samples) {
-    notes.note(fmt::format("the calibration data hold {} samples; all are used", data.samples));
+    print_note(fmt::format("the calibration data hold {} samples; all are used", data.samples));
   }
   return train::prune_by_inputs(loaded.config, loaded.problem, store, kernels::by_name("cpu"),
                                 prunable, settings, data,
@@ -237,17 +235,16 @@ int prune(const PruneArguments& arguments) {
   train::load_weights(arguments.in, store, prunable);
   const auto seed =
       static_cast<uint64_t>(arguments.seed >= 0 ? arguments.seed : loaded.config.train.seed);
-  Progress notes(true, 0, false);
   const pruning::Result result =
-      masks_for(arguments, loaded, prunable, pruning::settings_of(config, seed), notes);
+      masks_for(arguments, loaded, prunable, pruning::settings_of(config, seed));
   for (const std::string& warning : result.warnings) {
-    notes.note("pruning: " + warning);
+    print_note("pruning: " + warning);
   }
   store.set_masks(result.masks);
   write_weights(arguments.out, store, loaded.config_text, loaded.characters, loaded.texts,
                 types_in(arguments.in));
   print(density_table(store, prunable));
-  notes.note(fmt::format("wrote {}: weights and masks, no optimizer; train from it with --init",
+  print_note(fmt::format("wrote {}: weights and masks, no optimizer; train from it with --init",
                          arguments.out));
   return 0;
 }
@@ -275,21 +272,19 @@ void register_prune(CLI::App& app, Action& chosen) {
   command->add_option("--scope", arguments->scope, "where elements compete: global or layer");
   command->add_option("--exclude", arguments->exclude, "glob of parameter names left as they are")
       ->allow_extra_args(false);
-  command->add_option("--n", arguments->n, "of method nm: n of every m stay")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--m", arguments->m, "of method nm")->check(CLI::PositiveNumber);
-  command->add_option("--block", arguments->block, "of method block: edge of a square")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--seed", arguments->seed, "of method random (the config's train.seed)")
-      ->check(CLI::NonNegativeNumber);
+  option(*command, "--n", arguments->n, "of method nm: n of every m stay", CLI::PositiveNumber);
+  option(*command, "--m", arguments->m, "of method nm", CLI::PositiveNumber);
+  option(*command, "--block", arguments->block, "of method block: edge of a square",
+         CLI::PositiveNumber);
+  option(*command, "--seed", arguments->seed, "of method random (the config's train.seed)",
+         CLI::NonNegativeNumber);
   command
       ->add_option("--calibration", arguments->calibration,
                    "of methods wanda, sparsegpt: a file like the training data, or a text; may be "
                    "repeated")
       ->allow_extra_args(false);
-  command
-      ->add_option("--samples", arguments->samples, "contexts or images drawn from --calibration")
-      ->check(CLI::PositiveNumber)
+  option(*command, "--samples", arguments->samples, "contexts or images drawn from --calibration",
+         CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--config", arguments->config.file, "TOML file, instead of the checkpoint's");
   command->add_option("--set", arguments->config.overrides, "section.key=value")

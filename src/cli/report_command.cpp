@@ -1,8 +1,8 @@
 // espalier report RUN_DIR…: writes a page with curves, memory, bytes and timeline, and one table.
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/option_use.h"
-#include "src/cli/output_path.h"
+#include "src/cli/options.h"
+#include "src/cli/paths.h"
 #include "src/cli/weights_file.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
@@ -50,7 +50,7 @@ int report(const ReportArguments& arguments) {
   }
   const std::vector<report::RunData> runs = report::read_runs(directories);
   report::write_report(runs, page);
-  Progress(true, 0, false).note(fmt::format("wrote {}", page.string()));
+  print_note(fmt::format("wrote {}", page.string()));
   print(report::summary_table(runs));
   return 0;
 }

@@ -8,10 +8,10 @@
 #include <map>
 
 #include "io/files/mapped_file.h"
-#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/option_use.h"
+#include "src/cli/options.h"
+#include "src/cli/paths.h"
 #include "src/cli/text_codec.h"
 #include "src/cli/weights_file.h"
 #include "src/core/trace.h"
@@ -207,10 +207,9 @@ class Sampler {
       prompt_tokens += static_cast<int64_t>(one.prompt_tokens);
     }
     // The prompts' time includes the first token of each text.
-    Progress(true, 0, false)
-        .note(fmt::format("read {} tokens at {:.1f} tokens/s, wrote {} at {:.1f} tokens/s",
-                          grouped(prompt_tokens), rate(prompt_tokens, read_seconds_),
-                          grouped(written_tokens()), rate(decoded_, decode_seconds_)));
+    print_note(fmt::format("read {} tokens at {:.1f} tokens/s, wrote {} at {:.1f} tokens/s",
+                           grouped(prompt_tokens), rate(prompt_tokens, read_seconds_),
+                           grouped(written_tokens()), rate(decoded_, decode_seconds_)));
   }
 
   int64_t written_tokens() const {
@@ -282,24 +281,18 @@ void register_sample(CLI::App& app, Action& chosen) {
           "repeated: several texts at a time")
       ->allow_extra_args(false);
   command->add_option("--prompts", arguments->prompts_file, "file with one prompt a line");
-  command->add_option("--tokens", arguments->tokens, "tokens to write")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command
-      ->add_option("--temperature", arguments->sampling.temperature,
-                   "0: always the most likely token; 1: the probabilities of the network")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1000.0));
-  command
-      ->add_option("--top-k", arguments->sampling.top_k,
-                   "draw among the K most likely tokens; 0: all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command
-      ->add_option("--top-p", arguments->sampling.top_p,
-                   "draw among the fewest tokens whose probabilities reach P; 1: all")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
+  option(*command, "--tokens", arguments->tokens, "tokens to write", CLI::NonNegativeNumber)
+      ->capture_default_str();
+  option(*command, "--temperature", arguments->sampling.temperature,
+         "0: always the most likely token; 1: the probabilities of the network",
+         CLI::Range(0.0, 1000.0))
+      ->capture_default_str();
+  option(*command, "--top-k", arguments->sampling.top_k,
+         "draw among the K most likely tokens; 0: all", CLI::NonNegativeNumber)
+      ->capture_default_str();
+  option(*command, "--top-p", arguments->sampling.top_p,
+         "draw among the fewest tokens whose probabilities reach P; 1: all", CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   command->add_option("--stop", arguments->stops, "a text ends before this one; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--seed", arguments->seed, "the same seed writes the same text")

@@ -7,8 +7,8 @@
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/option_use.h"
-#include "src/cli/output_path.h"
+#include "src/cli/options.h"
+#include "src/cli/paths.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {
@@ -184,33 +184,25 @@ void register_schedule(CLI::App& app, Action& chosen) {
       "and the update with its gradient; own bubble: idle between a rank's first and last action.",
       list_of_schedules()));
   command->add_option("name", arguments->name, "the schedule")->required();
-  command->add_option("--stages", arguments->shape.ranks, "pipeline ranks (4)")
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--micro-batches", arguments->shape.micro_batches, "of a step (8)")
-      ->check(CLI::Range(1, 65536));
-  command
-      ->add_option("--virtual-stages", arguments->shape.chunks, "chunks a rank, of interleaved (2)")
-      ->check(CLI::Range(1, 64));
-  command
-      ->add_option("--every", arguments->shape.micro_batches_per_update,
-                   "micro-batches of an update, of async (1)")
-      ->check(CLI::Range(1, 65536));
-  command->add_option("--forward", arguments->times.forward, "time (1)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--backward-input", arguments->times.backward_input, "time (1)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--backward-weight", arguments->times.backward_weight, "time (1)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--latency", arguments->latency, "of a message (0)")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--transfer", arguments->transfer, "time a message occupies its link (0)")
-      ->check(CLI::NonNegativeNumber);
-  command
-      ->add_option("--in-flight", arguments->in_flight,
-                   "limit of message-driven (the smallest within 1 % of the best)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--columns", arguments->columns, "width of the picture (120)")
-      ->check(CLI::Range(20, 10000));
+  option(*command, "--stages", arguments->shape.ranks, "pipeline ranks (4)", CLI::Range(1, 1024));
+  option(*command, "--micro-batches", arguments->shape.micro_batches, "of a step (8)",
+         CLI::Range(1, 65536));
+  option(*command, "--virtual-stages", arguments->shape.chunks, "chunks a rank, of interleaved (2)",
+         CLI::Range(1, 64));
+  option(*command, "--every", arguments->shape.micro_batches_per_update,
+         "micro-batches of an update, of async (1)", CLI::Range(1, 65536));
+  option(*command, "--forward", arguments->times.forward, "time (1)", CLI::PositiveNumber);
+  option(*command, "--backward-input", arguments->times.backward_input, "time (1)",
+         CLI::PositiveNumber);
+  option(*command, "--backward-weight", arguments->times.backward_weight, "time (1)",
+         CLI::PositiveNumber);
+  option(*command, "--latency", arguments->latency, "of a message (0)", CLI::NonNegativeNumber);
+  option(*command, "--transfer", arguments->transfer, "time a message occupies its link (0)",
+         CLI::NonNegativeNumber);
+  option(*command, "--in-flight", arguments->in_flight,
+         "limit of message-driven (the smallest within 1 % of the best)", CLI::PositiveNumber);
+  option(*command, "--columns", arguments->columns, "width of the picture (120)",
+         CLI::Range(20, 10000));
   command->add_option("--svg", arguments->svg, "also draw to this file");
   command->add_flag("--json", arguments->json, "one JSON object instead of text");
   command->callback([arguments, command, &chosen] {

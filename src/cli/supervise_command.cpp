@@ -35,6 +35,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/exit_code.h"
+#include "src/cli/options.h"
 #include "src/cli/stop_signals.h"
 #include "src/cli/train_arguments.h"
 #include "src/core/error.h"
@@ -362,7 +363,7 @@ class Supervisor {
     }
   }
 
-  void note(const std::string& text) const { Progress(true, 0, false).note("supervise: " + text); }
+  static void note(const std::string& text) { print_note("supervise: " + text); }
 
   /// One line of supervise.jsonl, on the disk when this returns. An error loses the line only.
   void write(nlohmann::ordered_json line) const {
@@ -399,20 +400,15 @@ void register_supervise(CLI::App& app, Action& chosen) {
       ->add_option("command", arguments->command,
                    "after --: the whole command, such as mpirun -n 2 espalier train CONFIG.toml")
       ->required();
-  command
-      ->add_option("--attempts", arguments->attempts,
-                   "give up after so many in a row that save no checkpoint")
-      ->check(CLI::PositiveNumber)
+  option(*command, "--attempts", arguments->attempts,
+         "give up after so many in a row that save no checkpoint", CLI::PositiveNumber)
       ->capture_default_str();
-  command
-      ->add_option("--pause", arguments->pause,
-                   "seconds before the next attempt; doubles without a new checkpoint")
-      ->check(CLI::NonNegativeNumber)
+  option(*command, "--pause", arguments->pause,
+         "seconds before the next attempt; doubles without a new checkpoint",
+         CLI::NonNegativeNumber)
       ->capture_default_str();
-  command
-      ->add_option("--stall", arguments->stall,
-                   "end an attempt that writes nothing for so many seconds")
-      ->check(CLI::PositiveNumber)
+  option(*command, "--stall", arguments->stall,
+         "end an attempt that writes nothing for so many seconds", CLI::PositiveNumber)
       ->capture_default_str();
   command->add_flag("--fewer-ranks", arguments->fewer_ranks,
                     "after two attempts in a row without a new checkpoint start the next lower "

@@ -23,16 +23,15 @@
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
 #include "io/run/metrics.h"
-#include "src/cli/checkpoint_path.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/exit_code.h"
-#include "src/cli/output_path.h"
+#include "src/cli/options.h"
+#include "src/cli/paths.h"
 #include "src/cli/stop_signals.h"
 #include "src/cli/train_arguments.h"
 #include "src/config/dump.h"
-#include "src/config/effect.h"
 #include "src/config/parse.h"
 #include "src/config/schema.h"
 #include "src/core/checksum.h"
@@ -209,7 +208,7 @@ class Sweep {
     install_stop_handler(request_sweep_end);
     train_all();
     if (g_sweep_requests > 0) {
-      note("stopped by a signal; the same command continues");
+      print_note("stopped by a signal; the same command continues");
       return kStopped;
     }
     write_results();
@@ -239,8 +238,8 @@ class Sweep {
                                    .stages = ranks});
       });
       if (!used) {
-        note(fmt::format("--over {} changes nothing in these runs: it has an effect only {}",
-                         axis.key, field.effect.where));
+        print_note(fmt::format("--over {} changes nothing in these runs: it has an effect only {}",
+                               axis.key, field.effect.where));
       }
     }
   }
@@ -318,8 +317,6 @@ class Sweep {
     train::check_inputs(point.directory, point.inputs);
   }
 
-  static void note(const std::string& text) { Progress(true, 0, false).note(text); }
-
   std::vector<std::string> command(const Point& point) const {
     std::vector<std::string> words = launcher_;
     words.insert(words.end(), {fs::read_symlink("/proc/self/exe").string(), "train",
@@ -331,9 +328,7 @@ class Sweep {
   static fs::path prepare(const Point& point) {
     const fs::path log = point.directory / "log.txt";
     io::make_folder_of(log);
-    io::AtomicFile config(point.directory / kConfig);
-    config.append(config::to_toml(point.config));
-    config.commit();
+    io::write_text_atomically(point.directory / kConfig, config::to_toml(point.config));
     return log;
   }
 
@@ -343,8 +338,9 @@ class Sweep {
     size_t done = 0;
     const auto end_of = [&](size_t number, Result result) {
       results_[number] = std::move(result);
-      note(fmt::format("{} of {}: {}: {}", ++done, points_.size(),
-                       points_[number].directory.filename().string(), text_of(results_[number])));
+      print_note(fmt::format("{} of {}: {}: {}", ++done, points_.size(),
+                             points_[number].directory.filename().string(),
+                             text_of(results_[number])));
     };
     while (next < points_.size() || !running.empty()) {
       while (g_sweep_requests == 0 && next < points_.size() &&
@@ -382,7 +378,7 @@ class Sweep {
       if (g_sweep_requests > 0) {
         for (auto& [number, process] : running) {
           if (process.request_stop()) {
-            note(
+            print_note(
                 fmt::format("{}: {}", points_[number].directory.filename().string(), kStopIgnored));
           }
         }
@@ -502,9 +498,7 @@ class Sweep {
       lines.push_back(json_of(all[i], optimum));
     }
     const nlohmann::ordered_json object{{"sweep", lines}, {"warnings", warnings}};
-    io::AtomicFile file(out_ / "sweep.json");
-    file.append(object.dump(2) + "\n");
-    file.commit();
+    io::write_text_atomically(out_ / "sweep.json", object.dump(2) + "\n");
     write_page();
     if (arguments_.json) {
       print_json(object);
@@ -512,7 +506,7 @@ class Sweep {
     }
     print(table(rows));
     for (const std::string& warning : warnings) {
-      note(warning);
+      print_note(warning);
     }
   }
 
@@ -547,8 +541,8 @@ class Sweep {
     }
     if (!directories.empty()) {
       report::write_report(report::read_runs(directories), out_ / "report.html");
-      note(fmt::format("wrote {} and {}", (out_ / "sweep.json").string(),
-                       (out_ / "report.html").string()));
+      print_note(fmt::format("wrote {} and {}", (out_ / "sweep.json").string(),
+                             (out_ / "report.html").string()));
     }
   }
 
@@ -575,15 +569,13 @@ void register_sweep(CLI::App& app, Action& chosen) {
                    "KEY=VALUE,VALUE…, e.g. optimizer.lr=1e-3,2e-3; may be repeated. The best value "
                    "of the last KEY is marked")
       ->allow_extra_args(false);
-  command->add_option("--seeds", arguments->seeds, "seeds of each combination, from train.seed on")
-      ->check(CLI::Range(1, 1000));
+  option(*command, "--seeds", arguments->seeds, "seeds of each combination, from train.seed on",
+         CLI::Range(1, 1000));
   command->add_option("--set", arguments->overrides, "section.key=value, of all runs")
       ->allow_extra_args(false);
   command->add_option("--out", arguments->out, "directory of the runs (run.out-sweep)");
-  command
-      ->add_option("--jobs", arguments->jobs,
-                   "runs at a time (cores / run.threads, which is 1 unless set)")
-      ->check(CLI::PositiveNumber);
+  option(*command, "--jobs", arguments->jobs,
+         "runs at a time (cores / run.threads, which is 1 unless set)", CLI::PositiveNumber);
   command->add_option("--launcher", arguments->launcher,
                       "command before each espalier, e.g. \"mpirun -n 2\"");
   command->add_flag("--dry-run", arguments->dry_run, "list the run directories only");

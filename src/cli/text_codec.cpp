@@ -1,10 +1,9 @@
 #include "src/cli/text_codec.h"
+#include "src/cli/paths.h"
 
-#include <algorithm>
 #include <sstream>
 
 #include "io/checkpoint/stored_tokenizer.h"
-#include "src/cli/tokenizer_file.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {

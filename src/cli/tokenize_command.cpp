@@ -1,7 +1,6 @@
 // espalier data tokenize: writes token files, of bytes, of characters, or by a tokenizer file, also
 // that of a checkpoint.
 #include <charconv>
-#include <cstring>
 #include <functional>
 
 #include "io/data/fingerprint.h"
@@ -10,11 +9,11 @@
 #include "io/files/folders.h"
 #include "io/files/mapped_file.h"
 #include "io/files/raw_file.h"
-#include "src/cli/checkpoint_path.h"
+#include "io/run/metrics.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
-#include "src/cli/output_path.h"
-#include "src/cli/tokenizer_file.h"
+#include "src/cli/options.h"
+#include "src/cli/paths.h"
 #include "src/cli/weights_file.h"
 #include "src/core/error.h"
 #include "src/core/trace.h"
@@ -76,10 +75,7 @@ std::string note_file_of(const TokenizeArguments& arguments) { return arguments.
 void publish(TokenFile& tokens, const TokenizeArguments& arguments,
              const nlohmann::ordered_json& note) {
   io::remove_file(arguments.out);
-  io::AtomicFile file(note_file_of(arguments));
-  // File names may contain bytes that are not UTF-8.
-  file.append(note.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
-  file.commit();
+  io::write_json_atomically(note_file_of(arguments), note);
   tokens.commit();
 }
 
@@ -107,9 +103,8 @@ int tokenize_bytes(const TokenizeArguments& arguments) {
            {"tokens", data.size()},
            {"vocabulary", data.vocabulary()},
            {"bytes", data.characters().text()}});
-  Progress(true, 0, false)
-      .note(fmt::format("wrote {}: {}; vocabulary: {}", arguments.out, tokens.size_text(),
-                        note_file_of(arguments)));
+  print_note(fmt::format("wrote {}: {}; vocabulary: {}", arguments.out, tokens.size_text(),
+                         note_file_of(arguments)));
   print_config(arguments, data.vocabulary());
   return 0;
 }
@@ -198,12 +193,11 @@ int tokenize_by_file(const TokenizeArguments& arguments) {
     note["document_separator"] = separator;
   }
   publish(tokens, arguments, note);
-  Progress(true, 0, false)
-      .note(fmt::format(
-          "wrote {}: {}; {:.2f} bytes of text per token, {:.1f} MB/s; note: {}", arguments.out,
-          tokens.size_text(),
-          static_cast<double>(total) / static_cast<double>(std::max<int64_t>(tokens.count(), 1)),
-          static_cast<double>(total) / seconds / 1e6, note_file_of(arguments)));
+  print_note(fmt::format(
+      "wrote {}: {}; {:.2f} bytes of text per token, {:.1f} MB/s; note: {}", arguments.out,
+      tokens.size_text(),
+      static_cast<double>(total) / static_cast<double>(std::max<int64_t>(tokens.count(), 1)),
+      static_cast<double>(total) / seconds / 1e6, note_file_of(arguments)));
   print_config(arguments, tokenizer.vocabulary());
   return 0;
 }
@@ -221,11 +215,10 @@ bool is_json_lines(const std::string& path) {
 int tokenize(const TokenizeArguments& arguments) {
   for (const std::string& path : arguments.data.train) {
     if (is_json_lines(path)) {
-      Progress(true, 0, false)
-          .note(
-              fmt::format("{} holds JSON lines: their braces, keys and quotes become tokens, too; "
-                          "to train on the texts alone, write these to a file of their own",
-                          path));
+      print_note(
+          fmt::format("{} holds JSON lines: their braces, keys and quotes become tokens, too; "
+                      "to train on the texts alone, write these to a file of their own",
+                      path));
     }
   }
   check_output(arguments.out, arguments.data.train);
@@ -245,11 +238,10 @@ void register_tokenize(CLI::App& data, Action& chosen) {
       ->required();
   command->add_option("-o,--out", arguments->out, "the token file; the note is OUT.json")
       ->required();
-  CLI::Option* kind = command
-                          ->add_option("--kind", arguments->data.kind,
-                                       "bytes (256 tokens) or chars (those that occur)")
-                          ->check(CLI::IsMember({"bytes", "chars"}))
-                          ->capture_default_str();
+  CLI::Option* kind =
+      option(*command, "--kind", arguments->data.kind,
+             "bytes (256 tokens) or chars (those that occur)", CLI::IsMember({"bytes", "chars"}))
+          ->capture_default_str();
   CLI::Option* tokenizer =
       command
           ->add_option("--tokenizer", arguments->tokenizer,
@@ -262,8 +254,8 @@ void register_tokenize(CLI::App& data, Action& chosen) {
                    "token after each file: its number or text, or none")
       ->needs(tokenizer)
       ->capture_default_str();
-  command->add_option("--dtype", arguments->dtype, "of a token; auto: by the vocabulary")
-      ->check(CLI::IsMember({"auto", "uint16", "uint32"}))
+  option(*command, "--dtype", arguments->dtype, "of a token; auto: by the vocabulary",
+         CLI::IsMember({"auto", "uint16", "uint32"}))
       ->capture_default_str();
   command->callback(
       [arguments, &chosen] { chosen = [arguments] { return tokenize(*arguments); }; });

@@ -14,11 +14,12 @@
 #include "parallel/transport/mpi_communicator.h"
 #include "parallel/transport/thread_communicator.h"
 #include "parallel/transport/watchdog.h"
-#include "src/cli/checkpoint_path.h"
 #include "src/cli/commands.h"
 #include "src/cli/console.h"
 #include "src/cli/exit_code.h"
 #include "src/cli/listing.h"
+#include "src/cli/options.h"
+#include "src/cli/paths.h"
 #include "src/cli/stop_signals.h"
 #include "src/cli/train_arguments.h"
 #include "src/config/parse.h"
@@ -236,11 +237,11 @@ void note_default_network(const TrainArguments& arguments, const io::Config& con
       config::has_section(arguments.config, "model")) {
     return;
   }
-  Progress(true, 0, false)
-      .note(fmt::format("{} has no [model]: the network is the default one, {} of {} layers, {} "
-                        "wide, with a context of {}",
-                        arguments.config, config.model.kind, config.model.layers,
-                        config.model.width, config.model.context));
+  print_note(
+      fmt::format("{} has no [model]: the network is the default one, {} of {} layers, {} "
+                  "wide, with a context of {}",
+                  arguments.config, config.model.kind, config.model.layers, config.model.width,
+                  config.model.context));
 }
 
 void add_options(CLI::App& command, TrainArguments& arguments) {
@@ -264,15 +265,14 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
                   "weights and masks to start from (HDF5); without a section [model] "
                   "in the config, also its network")
       ->transform(checkpoint_path);
-  command.add_option("--steps", arguments.steps, "end this call after step N of the run")
-      ->check(CLI::PositiveNumber);
+  option(command, "--steps", arguments.steps, "end this call after step N of the run",
+         CLI::PositiveNumber);
   command.add_flag(
       "--dry-run", arguments.dry_run,
       "list parameters and memory, without data or training; the masks of --init count");
-  command
-      .add_option("--ranks", arguments.ranks,
-                  "with --dry-run: list each stage of a run on N ranks (default: one per stage)")
-      ->check(CLI::PositiveNumber)
+  option(command, "--ranks", arguments.ranks,
+         "with --dry-run: list each stage of a run on N ranks (default: one per stage)",
+         CLI::PositiveNumber)
       ->needs("--dry-run");
   command.add_flag("--json", arguments.json, "with --dry-run: print one JSON object")
       ->needs("--dry-run");

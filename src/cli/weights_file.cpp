@@ -1,8 +1,6 @@
 #include "src/cli/weights_file.h"
 
 #include <algorithm>
-#include <optional>
-#include <string_view>
 
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/files/folders.h"
@@ -16,6 +14,7 @@
 #include "src/train/run/run_directory.h"
 #include "src/train/run/snapshot.h"
 #include "src/train/run/source.h"
+#include "src/train/stage/store_options.h"
 
 namespace espalier::cli {
 namespace {

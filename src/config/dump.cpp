@@ -6,6 +6,22 @@
 #include <nlohmann/json.hpp>
 
 namespace espalier::config {
+
+std::string option_value(const Field& option, const Config& config) {
+  return std::visit(
+      [](const auto* value) -> std::string {
+        using Value = std::remove_cvref_t<decltype(*value)>;
+        if constexpr (std::is_same_v<Value, std::vector<int64_t>>) {
+          return fmt::format("{}", fmt::join(*value, ","));
+        } else if constexpr (std::is_same_v<Value, io::Patterned>) {
+          return value->fallback;
+        } else {
+          return fmt::format("{}", *value);
+        }
+      },
+      option.read(config));
+}
+
 namespace {
 
 std::string toml_string(std::string_view text) {
@@ -83,7 +99,35 @@ struct ToJson {
   }
 };
 
-/// "  key = default   meaning (limits)" and, where choices have help, a line for each.
+/// What stands behind a ':'.
+std::string assignment_text(const Field& option, const std::string& value, bool in_order) {
+  if (value == "true") {
+    return option.label;
+  }
+  return in_order ? value : fmt::format("{}={}", option.label, value);
+}
+
+/// Completes "only ...".
+std::string where_of(const Field& field, const Config& config) {
+  const Field* key = find_field(field.section, field.of_key);
+  if (key == nullptr || field.belongs_to(word_of(*key, const_cast<Config&>(config)))) {
+    return std::string(field.effect.where);
+  }
+  return fmt::format("with {} = \"{}\"", key->key(), fmt::join(field.of, "\" or \""));
+}
+
+/// visitor(value), with the options that differ from their defaults behind the value's word.
+template <class Visitor>
+auto visit_written(const Field& field, const Config& config, const Visitor& visitor) {
+  if (field.options.empty()) {
+    return std::visit(visitor, field.read(config));
+  }
+  Config written = config;
+  word_of(field, written) = text_of(field, config);
+  return std::visit(visitor, field.read(written));
+}
+
+/// "  key = default   meaning (limits)", and a line for each option and each choice with help.
 std::string field_help(const Field& field, const Config& defaults) {
   const Slot slot = field.read(defaults);
   const bool words = !std::holds_alternative<bool*>(slot) &&
@@ -101,6 +145,13 @@ std::string field_help(const Field& field, const Config& defaults) {
       out.erase(out.find_last_not_of(' ') + 1);
       out += '\n';
     }
+  }
+  for (const Field& option : field.options) {
+    const std::string limits = describe(option.limits, false);
+    out += fmt::format("    {:<32} {}{}{}\n",
+                       fmt::format(":{}={}", option.label, option_value(option, defaults)),
+                       option.of.empty() ? "" : fmt::format("of {}: ", fmt::join(option.of, ", ")),
+                       option.help, limits.empty() ? "" : fmt::format(" ({})", limits));
   }
   return out;
 }
@@ -123,7 +174,34 @@ std::string by_section(const Line& line) {
 }  // namespace
 
 std::string toml_value(const Field& field, const Config& config) {
-  return std::visit(ToToml{field.limits.automatic}, field.read(config));
+  return visit_written(field, config, ToToml{field.limits.automatic});
+}
+
+std::string text_of(const Field& field, const Config& config) {
+  static const Config kDefaults;
+  std::string text = word_of(field, const_cast<Config&>(config));
+  const std::string word = text;
+  bool in_order = true;  // no option was left out
+  for (const Field& option : field.options) {
+    const std::string value = option_value(option, config);
+    if (!option.belongs_to(word)) {
+      continue;
+    }
+    if (value == option_value(option, kDefaults)) {
+      in_order = false;
+    } else {
+      text += ":" + assignment_text(option, value, in_order);
+    }
+  }
+  return text;
+}
+
+std::string text_with(const Field& option, const Config& config) {
+  const Field& key = *find_field(option.section, option.of_key);
+  Config defaults;
+  return fmt::format("{} = \"{}:{}\"", key.key(),
+                     option.of.empty() ? word_of(key, defaults) : option.of.front(),
+                     assignment_text(option, option_value(option, config), false));
 }
 
 std::string to_toml(const Config& config) {
@@ -142,10 +220,22 @@ std::vector<std::string> changes(const Config& config, const Config& other) {
   return found;
 }
 
+std::vector<std::string> keys_without_effect(const Config& config, const RunFacts& run) {
+  std::vector<std::string> found;
+  const Config defaults;
+  for (const Field* field : members()) {
+    if (!has_effect(*field, config, run) &&
+        toml_value(*field, config) != toml_value(*field, defaults)) {
+      found.push_back(fmt::format("{} (only {})", field->key(), where_of(*field, config)));
+    }
+  }
+  return found;
+}
+
 nlohmann::json to_json(const Config& config) {
   nlohmann::json out = nlohmann::json::object();
   for (const Field& field : fields()) {
-    out[field.section][field.name] = std::visit(ToJson{}, field.read(config));
+    out[field.section][field.name] = visit_written(field, config, ToJson{});
   }
   return out;
 }

@@ -4,8 +4,6 @@
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "pruning/registry.h"
-#include "src/config/dump.h"
-#include "src/config/schema.h"
 #include "src/model/networks/families.h"
 #include "src/model/networks/registry.h"
 #include "src/optim/parametrization.h"
@@ -85,14 +83,6 @@ const Effect kBiases{"with model.kind = \"decoder\" and a family that has biases
                      }};
 const Effect kPositions{"with model.kind = \"decoder\" and a family with rotary positions",
                         [](const Config& config, const RunFacts&) { return rotates(config); }};
-const Effect kScaled{"with a model.rotary_scaling", [](const Config& config, const RunFacts&) {
-                       return rotates(config) && config.model.rotary_scaling != "none";
-                     }};
-const Effect kScaledByTurns{"with model.rotary_scaling = \"llama3\" or \"yarn\"",
-                            [](const Config& config, const RunFacts&) {
-                              const std::string& scaling = config.model.rotary_scaling;
-                              return rotates(config) && (scaling == "llama3" || scaling == "yarn");
-                            }};
 const Effect kSplit{"without data.validation", [](const Config& config, const RunFacts&) {
                       return config.data.validation.empty();
                     }};
@@ -103,12 +93,6 @@ const Effect kHalf{
 const Effect kSaves{
     "with a train.checkpoint_every other than -1",
     [](const Config& config, const RunFacts&) { return config.train.checkpoint_every >= 0; }};
-const Effect kScales{"with train.parametrization = \"supar\" or \"supar-lr\"",
-                     [](const Config& config, const RunFacts&) {
-                       return find(optim::parametrizations(), "train.parametrization",
-                                   config.train.parametrization)
-                           .scales;
-                     }};
 const Effect kTeacher{"with a train.teacher", [](const Config& config, const RunFacts&) {
                         return !config.train.teacher.empty();
                       }};
@@ -120,13 +104,6 @@ const Effect kMinLr{"with optimizer.schedule = \"cosine\", \"linear\" or \"polyn
                     [](const Config& config, const RunFacts&) {
                       return optim::lr_schedule_of(config.optimizer).to_min_lr;
                     }};
-const Effect kStepSchedule{
-    "with optimizer.schedule = \"step\"",
-    [](const Config& config, const RunFacts&) { return config.optimizer.schedule == "step"; }};
-const Effect kPolynomial{"with optimizer.schedule = \"polynomial\"",
-                         [](const Config& config, const RunFacts&) {
-                           return config.optimizer.schedule == "polynomial";
-                         }};
 const Effect kBetas{
     "with optimizer.kind = \"adamw\" or \"lion\"",
     [](const Config& config, const RunFacts&) { return config.optimizer.kind != "sgd"; }};
@@ -157,20 +134,11 @@ const Effect kReplicas{"with several replicas",
 const Effect kStages{"with several stages",
                      [](const Config&, const RunFacts& run) { return run.stages > 1; }};
 const Effect kSimulatedStages{
-    "with several stages, or parallel.delay_stages",
+    "with several stages, or delays of parallel.schedule = \"async\"",
     [](const Config& config, const RunFacts& run) { return has_delays(config, run); }};
-const Effect kInterleaved{"with parallel.schedule = \"interleaved\"",
-                          [](const Config& config, const RunFacts&) {
-                            const auto& entry = parallel::schedule_entry(config.parallel.schedule);
-                            return entry.chunks == 0;
-                          }};
 const Effect kGrid{
     "with several replicas of several stages",
     [](const Config&, const RunFacts& run) { return run.replicas > 1 && run.stages > 1; }};
-const Effect kAsync{"with parallel.schedule = \"async\"",
-                    [](const Config& config, const RunFacts&) {
-                      return !parallel::schedule_entry(config.parallel.schedule).synchronous;
-                    }};
 const Effect kValues{"with parallel.zero = 1 and several replicas",
                      [](const Config& config, const RunFacts& run) {
                        return config.parallel.zero > 0 && run.replicas > 1;
@@ -181,25 +149,5 @@ const Effect kLinks{"between several GPUs", [](const Config&, const RunFacts& ru
 const Effect kCodec{"with a codec other than fp32, between ranks", encodes};
 
 }  // namespace effects
-
-bool has_effect(const Field& field, const Config& config, const RunFacts& run) {
-  if (field.effect.applies != nullptr) {
-    return field.effect.applies(config, run);
-  }
-  return field.section != "pruning" || field.effect.where.empty() ||
-         pruning::reads_key(config.pruning, field.name);
-}
-
-std::vector<std::string> keys_without_effect(const Config& config, const RunFacts& run) {
-  std::vector<std::string> found;
-  const Config defaults;
-  for (const Field& field : fields()) {
-    if (!has_effect(field, config, run) &&
-        toml_value(field, config) != toml_value(field, defaults)) {
-      found.push_back(fmt::format("{} (only {})", field.key(), field.effect.where));
-    }
-  }
-  return found;
-}
 
 }  // namespace espalier::config

@@ -9,6 +9,7 @@
 
 #include "io/config/toml_text.h"
 #include "io/files/raw_file.h"
+#include "src/config/dump.h"
 #include "src/config/removed.h"
 #include "src/config/schema.h"
 #include "src/core/error.h"
@@ -26,6 +27,11 @@ std::string source_text(const toml::node& node) {
   std::ostringstream out;
   node.visit([&](const auto& value) { out << value; });
   return out.str();
+}
+
+void check_keys(std::string_view text, std::string_view name) {
+  check(io::longest_key(text) <= io::kMaxKeyParts,
+        "{}: a key has more than {} parts; keys are section.key", name, io::kMaxKeyParts);
 }
 
 /// Writes one TOML value into a slot; throws Failure when its type does not fit.
@@ -120,9 +126,96 @@ struct Assign {
   }
 };
 
-void assign(Config& config, const Field& field, const toml::node& node, std::string_view where) {
-  std::visit(Assign{node, field, where}, field.slot(config));
+/// The text of an option as a TOML document with the one key "v".
+toml::table option_node(const Field& option, std::string_view text, std::string_view where) {
+  Config config;
+  const bool list = std::holds_alternative<std::vector<int64_t>*>(option.slot(config));
+  const std::string value = fmt::format(fmt::runtime(list ? "[{}]" : "{}"), text);
+  check_keys(value, where);
+  try {
+    toml::table parsed = toml::parse("v = " + value + "\n");
+    if (parsed.size() == 1 && parsed.contains("v") && text.find('#') == text.npos) {
+      return parsed;
+    }
+  } catch (const toml::parse_error&) {  // a bare word
+  }
+  return toml::table{{"v", text}};
+}
+
+/// `reset`: options that the value does not have get their defaults.
+void assign(Config& config, const Field& field, const toml::node& node, std::string_view where,
+            bool reset = true);
+
+/// Sets the options behind the word of a key from its text.
+void take_options(Config& config, const Field& field, std::string_view where, bool reset) {
+  const Config defaults;
+  std::string& word = word_of(field, config);
+  const std::string text = word;
+  word = text.substr(0, text.find(':'));
   check_limits(field, config, where);
+  std::vector<const Field*> options;
+  for (const Field& option : field.options) {
+    if (reset) {
+      std::visit([&](auto* value) { *value = *std::get<decltype(value)>(option.read(defaults)); },
+                 option.slot(config));
+    }
+    if (option.belongs_to(word)) {
+      options.push_back(&option);
+    }
+  }
+  const auto is_flag = [&](const Field* option) {
+    return std::holds_alternative<bool*>(option->slot(config));
+  };
+  auto next = options.begin();  // that a value without a label may be of
+  for (size_t at = word.size(); at < text.size();) {
+    const size_t end = std::min(text.find(':', at + 1), text.size());
+    const std::string part = text.substr(at + 1, end - at - 1);
+    const size_t equals = part.find('=');
+    auto found = std::ranges::find(options, part.substr(0, equals), &Field::label);
+    const bool flag = found != options.end() && equals == std::string::npos && is_flag(*found);
+    if (equals == std::string::npos && !flag) {
+      found = next = std::find_if_not(next, options.end(), is_flag);
+    }
+    if (found == options.end()) {
+      std::vector<std::string> labels;
+      std::ranges::transform(options, std::back_inserter(labels), &Field::label);
+      fail("{}: {} = \"{}\": \"{}\" is no option of \"{}\"; available: {}", where, field.key(),
+           printable(text), printable(part), word,
+           labels.empty() ? "none" : fmt::format("{}", fmt::join(labels, ", ")));
+    }
+    const std::string value = flag                          ? "true"
+                              : equals == std::string::npos ? part
+                                                            : part.substr(equals + 1);
+    assign(config, **found, *option_node(**found, value, where).get("v"), where);
+    next += found == next ? 1 : 0;
+    at = end;
+  }
+}
+
+void assign(Config& config, const Field& field, const toml::node& node, std::string_view where,
+            bool reset) {
+  if (!field.options.empty()) {
+    word_of(field, config) = text_of(field, config);  // stays if a table has no default
+  }
+  std::visit(Assign{node, field, where}, field.slot(config));
+  if (!field.options.empty()) {
+    take_options(config, field, where, reset);
+  }
+  check_limits(field, config, where);
+}
+
+/// A value of a member without a key, as earlier versions had it.
+void assign_old(Config& config, const Field& member, const toml::node& node, std::string_view where,
+                bool saved) {
+  Config old;
+  assign(old, member, node, where);
+  if (saved) {
+    assign(config, member, node, where);
+  } else if (toml_value(member, old) != toml_value(member, Config())) {
+    fail("{}: {} is no key: {}", where, member.path(),
+         member.of_key.empty() ? "leave it out; the default is always used"
+                               : "write " + text_with(member, old));
+  }
 }
 
 [[noreturn]] void fail_unknown(std::string_view section, std::string_view name,
@@ -148,23 +241,28 @@ bool was_removed(const std::string& key, const toml::node& node) {
 /// `saved`: see parse_saved.
 void assign_section(Config& config, const std::string& section, const toml::table& table,
                     std::string_view file, bool saved) {
+  std::vector<std::function<void()>> old;  // after the keys, which set options back
   for (const auto& [key, node] : table) {
-    const auto line = key.source().begin.line;
-    const std::string name = fmt::format("{}.{}", section, key.str());
+    const std::string where = fmt::format("{}:{}", file, key.source().begin.line);
+    std::string name = fmt::format("{}.{}", section, key.str());
+    if (saved) {
+      name = current_key(name);
+    }
     if (was_default(name, source_text(node)) || (saved && was_removed(name, node))) {
       continue;
     }
-    const Field* field = find_field(section, key.str());
-    if (field == nullptr) {
-      fail_unknown(section, key.str(), fmt::format("{}:{}", file, line));
+    const std::string member = name.substr(section.size() + 1);
+    if (const Field* field = find_field(section, member)) {
+      assign(config, *field, node, where);
+    } else if (const Field* row = find_member(section, member); row && removed_key(name).empty()) {
+      old.push_back([&config, &node = node, row, where, saved] {
+        assign_old(config, *row, node, where, saved);
+      });
+    } else {
+      fail_unknown(section, member, where);
     }
-    assign(config, *field, node, fmt::format("{}:{}", file, line));
   }
-}
-
-void check_keys(std::string_view text, std::string_view name) {
-  check(io::longest_key(text) <= io::kMaxKeyParts,
-        "{}: a key has more than {} parts; keys are section.key", name, io::kMaxKeyParts);
+  std::ranges::for_each(old, [](const auto& assign_it) { assign_it(); });
 }
 
 /// False for text that is not TOML: `parse` reports it.
@@ -229,9 +327,8 @@ constexpr std::array<Unit, 10> kUnits{{{"", 1},
                                        {"MiB", 0x1p20},
                                        {"GiB", 0x1p30}}};
 
-}  // namespace
-
-void apply_override(Config& config, std::string_view assignment) {
+/// Sets a key, or with `any` any member and no other.
+void set(Config& config, std::string_view assignment, bool any) {
   const std::string where = fmt::format("--set {}", printable(assignment));
   const size_t equals = assignment.find('=');
   const std::string_view key = assignment.substr(0, equals);
@@ -241,16 +338,19 @@ void apply_override(Config& config, std::string_view assignment) {
   const std::string_view section = key.substr(0, dot);
   const std::string_view name = key.substr(dot + 1);
   const Field* field = find_field(section, name);
-  if (field == nullptr) {
+  const Field* member = field != nullptr ? field : find_member(section, name);
+  if (member == nullptr || (field == nullptr && !removed_key(member->path()).empty())) {
     fail_unknown(section, name, where);
   }
-  const bool wants_string = std::holds_alternative<std::string*>(field->slot(config));
+  const bool wants_string = std::holds_alternative<std::string*>(member->slot(config));
   const toml::table value =
       override_value(key, std::string(assignment.substr(equals + 1)), wants_string);
-  assign(config, *field, *value.get("v"), where);
+  if (field != nullptr || any) {
+    assign(config, *member, *value.get("v"), where, !any);
+  } else {
+    assign_old(config, *member, *value.get("v"), where, false);
+  }
 }
-
-namespace {
 
 /// Sets the keys of a file, and then of `overrides`.
 void read_keys(std::string_view text, std::string_view name, std::span<const std::string> overrides,
@@ -280,6 +380,10 @@ void read_keys(std::string_view text, std::string_view name, std::span<const std
 }
 
 }  // namespace
+
+void apply_override(Config& config, std::string_view assignment) { set(config, assignment, false); }
+
+void set_member(Config& config, std::string_view assignment) { set(config, assignment, true); }
 
 Config parse(std::string_view text, std::string_view name, std::span<const std::string> overrides,
              const Config& defaults) {
@@ -315,6 +419,11 @@ Config load(const std::filesystem::path& path, std::span<const std::string> over
     config.model = model(rest);
   }
   read_keys(text, path.string(), overrides, config);
+  const char* settings = std::getenv("ESPALIER_TEST");
+  std::istringstream words(settings == nullptr ? "" : settings);
+  for (std::string word; words >> word;) {
+    set_member(config, word);
+  }
   validate(config);
   return config;
 }

@@ -14,13 +14,15 @@ namespace espalier::config {
 
 /// Reads a file, applies `overrides` ("section.key=value") in order, and validates. `model` returns
 /// the network of a file without a section [model], from its other keys; null: the default one.
+/// Last come the members that the environment variable ESPALIER_TEST sets, for tests and
+/// measurements: "parallel.overlap=false run.graphs=false".
 io::Config load(const std::filesystem::path& path, std::span<const std::string> overrides = {},
                 const std::function<io::ModelConfig(const io::Config& rest)>& model = {});
 /// The same from text; `name` is the file's name in messages, `defaults` are of omitted keys.
 io::Config parse(std::string_view text, std::string_view name,
                  std::span<const std::string> overrides = {}, const io::Config& defaults = {});
 /// The config that a run or a checkpoint holds. Removed keys and values (removed.h) count as not
-/// set: weights and results stay readable.
+/// set: weights and results stay readable. Keys that became options set these.
 io::Config parse_saved(std::string_view text, std::string_view name,
                        std::span<const std::string> overrides = {},
                        const io::Config& defaults = {});
@@ -37,6 +39,9 @@ void check_prunes_in_time(const io::Config& config);
 /// "section.key=value": a TOML value, or a bare word, which is a string. Checks the field's limits;
 /// does not validate across fields.
 void apply_override(io::Config& config, std::string_view assignment);
+/// The same for any member of the config, also one without a key (schema.h): "pruning.m=8". Options
+/// that the value does not have stay.
+void set_member(io::Config& config, std::string_view assignment);
 
 /// "16GiB", "500 MB", "1024" -> bytes. Throws Failure that lists the units.
 int64_t parse_bytes(std::string_view text);

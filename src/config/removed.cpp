@@ -40,6 +40,7 @@ constexpr auto kRemovedKeys = std::to_array<RemovedKey>({
      "leave it out; pruning.from_step and pruning.to_step set how long elsa pulls weights to zero"},
     {"sparse.file_index", "\"auto\"",
      "leave it out; docs/formats.md has a script that reads masks from checkpoints"},
+    {"model.rotary_scaling", "\"none\"", "write it as model.rotary"},
     {"train.base_density", "1.0",
      "leave it out: optimizer.lr is the rate of a dense network (docs/tuning.md)"},
 });
@@ -65,6 +66,10 @@ std::string canonical(std::string_view value) {
 }
 
 }  // namespace
+
+std::string_view current_key(std::string_view key) {
+  return key == "model.rotary_scaling" ? "model.rotary" : key;
+}
 
 std::string_view removed_key(std::string_view key) {
   const auto found = std::ranges::find(kRemovedKeys, key, &RemovedKey::key);

@@ -10,8 +10,8 @@
 #include "pruning/pruning.h"
 #include "pruning/registry.h"
 #include "sparse/index/registry.h"
+#include "sparse/store/registry.h"
 #include "sparse/store/store.h"
-#include "sparse/weight/registry.h"
 #include "src/model/layers/norm.h"
 #include "src/model/networks/families.h"
 #include "src/model/networks/registry.h"
@@ -26,20 +26,49 @@ namespace {
 using namespace effects;
 using Choices = std::vector<Choice>;
 
+struct Schema {
+  std::vector<Field> keys, hidden;
+};
+
 /// Adds rows of one section.
 template <class Section>
 struct Rows {
-  std::vector<Field>& out;
+  Schema& out;
   std::string name;
   Section Config::*section;
 
   template <class Value>
+  Field& put(std::vector<Field>& rows, std::string member, Value Section::*value, Limits limits,
+             std::string help, const Effect& effect) {
+    return rows.emplace_back(
+        Field{.section = name,
+              .name = std::move(member),
+              .slot = [section = section,
+                       value](Config& config) { return Slot(&(config.*section.*value)); },
+              .limits = std::move(limits),
+              .help = std::move(help),
+              .effect = effect});
+  }
+  template <class Value>
   void add(std::string key, Value Section::*value, Limits limits, std::string help,
            const Effect& effect) {
-    out.push_back(
-        {name, std::move(key),
-         [section = section, value](Config& config) { return Slot(&(config.*section.*value)); },
-         std::move(limits), std::move(help), effect});
+    put(out.keys, std::move(key), value, std::move(limits), std::move(help), effect);
+  }
+  template <class Value>
+  void hidden(std::string member, Value Section::*value, Limits limits, std::string help,
+              const Effect& effect) {
+    put(out.hidden, std::move(member), value, std::move(limits), std::move(help), effect);
+  }
+  /// Of the key that was added last.
+  template <class Value>
+  void option(std::string label, std::vector<std::string> of, std::string member,
+              Value Section::*value, Limits limits, std::string help, const Effect& effect) {
+    Field& key = out.keys.back();
+    Field& option =
+        put(key.options, std::move(member), value, std::move(limits), std::move(help), effect);
+    option.of_key = key.name;
+    option.label = std::move(label);
+    option.of = std::move(of);
   }
 };
 
@@ -77,7 +106,19 @@ Limits gradient_codecs() { return {.choices = choices(parallel::codecs()), .code
 void add_decoder(Rows<io::ModelConfig>& rows) {
   using M = io::ModelConfig;
   rows.add("family", &M::family, one_of(choices(model::families())),
-           "of decoder: the choices that zeros and \"auto\" in the keys below stand for", kDecoder);
+           "of decoder: the choices that its options, and zeros in the keys below, stand for",
+           kDecoder);
+  rows.option("activation", {}, "activation", &M::activation,
+              one_of(kAuto + choices(model::activations())),
+              "in the MLP; gated ones multiply it by another product", kDecoder);
+  rows.option("residual", {}, "residual", &M::residual, words({"auto", "sequential", "parallel"}),
+              "what the MLP of a block reads: x + attention(x), or x as attention does", kDecoder);
+  rows.option("biases", {}, "biases", &M::biases, words({"auto", "mlp", "none"}),
+              "which of its biases linear layers have: all, those of MLPs, none", kBiases);
+  rows.option("norm_epsilon", {}, "norm_epsilon", &M::norm_epsilon, range(0, 1),
+              "added to mean squares in norms; 0: the family's", kDecoder);
+  rows.option("attention_scale", {}, "attention_scale", &M::attention_scale, at_least(0),
+              "factor of queries times keys; 0: 1 / sqrt(head_width)", kDecoder);
   rows.add("kv_heads", &M::kv_heads, range(0, 1 << 16),
            "of decoder: heads of keys and values, which queries share; divides heads; 0: heads",
            kDecoder);
@@ -85,55 +126,38 @@ void add_decoder(Rows<io::ModelConfig>& rows) {
            "of decoder: features of a head; 0: width / heads", kDecoder);
   rows.add("mlp_width", &M::mlp_width, range(0, 1 << 24),
            "of decoder: hidden width of a block's MLP; 0: mlp_ratio * width", kDecoder);
-  rows.add("activation", &M::activation, one_of(kAuto + choices(model::activations())),
-           "of decoder: in the MLP; gated ones multiply it by another product", kDecoder);
-  rows.add("residual", &M::residual,
-           one_of(kAuto + Choices{{.name = "sequential", .help = "the MLP reads x + attention(x)"},
-                                  {.name = "parallel", .help = "attention and MLP read x"}}),
-           "of decoder: what the MLP of a block reads", kDecoder);
-  rows.add("biases", &M::biases,
-           one_of(kAuto + Choices{{.name = "mlp", .help = "only those of MLPs"},
-                                  {.name = "none", .help = "no linear layer has any"}}),
-           "of decoder: which of the family's biases linear layers have; auto: all", kBiases);
-  rows.add("norm_epsilon", &M::norm_epsilon, range(0, 1),
-           "of decoder: added to mean squares in norms; 0: the family's", kDecoder);
   rows.add("window", &M::window, range(0, 1 << 24),
            "of decoder: tokens that a token attends to, itself included; 0: all before it",
            kDecoder);
   rows.add("full_every", &M::full_every, range(0, 1 << 16),
            "of decoder with a window: blocks n, 2 n, ... attend to all tokens; 0: none does",
            kDecoder);
-  rows.add("attention_scale", &M::attention_scale, at_least(0),
-           "of decoder: factor of queries times keys; 0: 1 / sqrt(head_width)", kDecoder);
-  rows.add("rotary_base", &M::rotary_base, at_least(0),
-           "of decoder: longest wavelength of rotary positions / 2 pi; 0: the family's",
-           kPositions);
-  rows.add(
-      "local_rotary_base", &M::local_rotary_base, at_least(0),
-      "of decoder: rotary base of blocks with a window, unscaled; 0: of gemma3 10,000, else as "
-      "all blocks",
-      kPositions);
-  rows.add("rotary_share", &M::rotary_share, range(0, 1),
-           "of decoder: features of a head that are rotated / all; 0: the family's", kPositions);
-  rows.add("rotary_scaling", &M::rotary_scaling, one_of(choices(model::rotary_scalings())),
+  rows.add("rotary", &M::rotary_scaling, one_of(choices(model::rotary_scalings())),
            "of decoder: how rotary frequencies change for a longer context than before",
            kPositions);
-  rows.add("rotary_factor", &M::rotary_factor, {.at_most = 1e6, .above = 0},
-           "of a rotary_scaling: new / old context", kScaled);
-  rows.add("rotary_context", &M::rotary_context, range(0, 1 << 24),
-           "of a rotary_scaling: old context; 0: context", kScaled);
-  rows.add("rotary_low", &M::rotary_low, above(0),
-           "of llama3, yarn: frequencies with fewer turns within rotary_context are divided by "
-           "rotary_factor",
-           kScaledByTurns);
-  rows.add("rotary_high", &M::rotary_high, at_least(0),
-           "of llama3, yarn: frequencies with more turns stay; 0: 4 of llama3, 32 of yarn",
-           kScaledByTurns);
-  rows.add("rotary_gain", &M::rotary_gain, at_least(0),
-           "factor of cosines and sines; 0: of yarn 0.1 ln(rotary_factor) + 1, else 1", kPositions);
+  const std::vector<std::string> scaled{"linear", "dynamic", "llama3", "yarn"};
+  const std::vector<std::string> by_turns{"llama3", "yarn"};
+  rows.option("factor", scaled, "rotary_factor", &M::rotary_factor, {.at_most = 1e6, .above = 0},
+              "new / old context", kPositions);
+  rows.option("context", scaled, "rotary_context", &M::rotary_context, range(0, 1 << 24),
+              "old context; 0: model.context", kPositions);
+  rows.option("low", by_turns, "rotary_low", &M::rotary_low, above(0),
+              "frequencies with fewer turns within the old context are divided by factor",
+              kPositions);
+  rows.option("high", by_turns, "rotary_high", &M::rotary_high, at_least(0),
+              "frequencies with more turns stay; 0: 4 of llama3, 32 of yarn", kPositions);
+  rows.option("base", {}, "rotary_base", &M::rotary_base, at_least(0),
+              "longest wavelength / 2 pi; 0: the family's", kPositions);
+  rows.option("share", {}, "rotary_share", &M::rotary_share, range(0, 1),
+              "features of a head that are rotated / all; 0: the family's", kPositions);
+  rows.option("local_base", {}, "local_rotary_base", &M::local_rotary_base, at_least(0),
+              "base of blocks with a window, unscaled; 0: of gemma3 10,000, else as all blocks",
+              kPositions);
+  rows.option("gain", {}, "rotary_gain", &M::rotary_gain, at_least(0),
+              "factor of cosines and sines; 0: of yarn 0.1 ln(factor) + 1, else 1", kPositions);
 }
 
-void add_model(std::vector<Field>& out) {
+void add_model(Schema& out) {
   using M = io::ModelConfig;
   Rows<M> rows{out, "model", &Config::model};
   rows.add("kind", &M::kind, one_of(choices(model::networks())), "network", kAlways);
@@ -163,7 +187,7 @@ void add_model(std::vector<Field>& out) {
   add_decoder(rows);
 }
 
-void add_data(std::vector<Field>& out) {
+void add_data(Schema& out) {
   using D = io::DataConfig;
   Rows<D> rows{out, "data", &Config::data};
   rows.add("kind", &D::kind,
@@ -200,7 +224,7 @@ void add_data(std::vector<Field>& out) {
            "order of training samples", kImages);
 }
 
-void add_train(std::vector<Field>& out) {
+void add_train(Schema& out) {
   using T = io::TrainConfig;
   Rows<T> rows{out, "train", &Config::train};
   rows.add("steps", &T::steps, at_least(1), "optimizer updates", kAlways);
@@ -211,6 +235,9 @@ void add_train(std::vector<Field>& out) {
            kAlways);
   rows.add("dtype", &T::dtype, words({"fp32", "bf16", "fp16"}), "type of weights and activations",
            kAlways);
+  rows.option("tf32", {"fp32"}, "tf32", &T::tf32, {},
+              "on a GPU, dense products and convolutions in TF32 (operands rounded to 11 bits)",
+              kGpu);
   rows.add("gradient_dtype", &T::gradient_dtype, words({"auto", "fp32", "bf16", "fp16"}),
            "type in which micro-batches and ranks sum the gradient; auto: fp32, or dtype if a step "
            "has one micro-batch on one replica",
@@ -233,26 +260,19 @@ void add_train(std::vector<Field>& out) {
            "steps between checkpoints; 0: at the end only; -1: never", kAlways);
   rows.add("keep_checkpoints", &T::keep_checkpoints, at_least(1),
            "newest checkpoints that are kept", kSaves);
-  rows.add("checkpoint_background", &T::checkpoint_background, {},
-           "write checkpoints from a copy while training goes on; false, or if memory_budget has "
-           "no room for the copy: steps wait",
-           kSaves);
+  rows.hidden("checkpoint_background", &T::checkpoint_background, {},
+              "write checkpoints from a copy while training goes on", kSaves);
   rows.add("recompute", &T::recompute, one_of(named(model::recompute_names()) + kAuto),
            "activations that backward computes again instead of storing them; auto: as many as "
            "memory_budget requires",
            kAlways);
-  rows.add("tf32", &T::tf32, {},
-           "on a GPU: dense fp32 products and convolutions in TF32 (operands rounded to 11 bits)",
-           kGpu);
   rows.add("memory_budget", &T::memory_budget, {},
            "memory of a rank, e.g. \"16GiB\"; empty: no limit", kAlways);
   rows.add("parametrization", &T::parametrization, one_of(choices(optim::parametrizations())),
            "how the learning rate and initial values of a parameter follow its width and density",
            kAlways);
-  rows.add("base_width", &T::base_width, range(0, 1 << 20),
-           "of supar and supar-lr: width of the network whose learning rate is given; 0: this "
-           "network's",
-           kScales);
+  rows.option("base_width", {"supar", "supar-lr"}, "base_width", &T::base_width, range(0, 1 << 20),
+              "width of the network whose learning rate is given; 0: this network's", kAlways);
   rows.add("sync_batch_norm", &T::sync_batch_norm, {},
            "statistics of batch norm are those of the micro-batches of all replicas; CPUs only",
            kReplicasOfVision);
@@ -266,7 +286,7 @@ void add_train(std::vector<Field>& out) {
            "of a teacher: divisor of its and the network's logits", kTeacher);
 }
 
-void add_optimizer(std::vector<Field>& out) {
+void add_optimizer(Schema& out) {
   using O = io::OptimizerConfig;
   Rows<O> rows{out, "optimizer", &Config::optimizer};
   rows.add("kind", &O::kind, one_of(choices(optim::optimizers())), "update rule", kAlways);
@@ -276,12 +296,11 @@ void add_optimizer(std::vector<Field>& out) {
   rows.add("warmup_steps", &O::warmup_steps, at_least(0), "steps of linear rise to lr", kAlways);
   rows.add("schedule", &O::schedule, one_of(choices(optim::lr_schedules())),
            "decay of the learning rate after warm-up", kAlways);
-  rows.add("decay_at", &O::decay_at, at_least(1),
-           "of schedule step: steps after which the learning rate falls, e.g. [3000, 4500]",
-           kStepSchedule);
-  rows.add("decay_factor", &O::decay_factor, {.at_most = 1, .above = 0},
-           "of schedule step: new / old learning rate", kStepSchedule);
-  rows.add("power", &O::power, above(0), "of schedule polynomial", kPolynomial);
+  rows.option("factor", {"step"}, "decay_factor", &O::decay_factor, {.at_most = 1, .above = 0},
+              "new / old learning rate", kAlways);
+  rows.option("at", {"step"}, "decay_at", &O::decay_at, at_least(1),
+              "steps after which the learning rate falls, e.g. \"step:0.1:3000,4500\"", kAlways);
+  rows.option("power", {"polynomial"}, "power", &O::power, above(0), "exponent", kAlways);
   rows.add("beta1", &O::beta1, fraction(), "decay of the first moment", kBetas);
   rows.add("beta2", &O::beta2, fraction(), "decay of the second moment", kBetas);
   rows.add("epsilon", &O::epsilon, above(0), "added to the root of the second moment", kAdam);
@@ -296,11 +315,22 @@ void add_optimizer(std::vector<Field>& out) {
            kGpu);
 }
 
-void add_pruning(std::vector<Field>& out) {
+void add_pruning(Schema& out) {
   using P = io::PruningConfig;
   Rows<P> rows{out, "pruning", &Config::pruning};
   rows.add("method", &P::method, one_of(choices(pruning::methods())),
            "how the kept elements are chosen", kAlways);
+  rows.option("n", {"nm"}, "n", &P::n, at_least(1), "kept elements of a group", kMethod);
+  rows.option("m", {"nm"}, "m", &P::m, at_least(2), "elements of a group", kMethod);
+  rows.option("edge", {"block"}, "block", &P::block, range(1, 1024), "elements in each direction",
+              kMethod);
+  rows.option("drop_fraction", {"rigl", "set"}, "drop_fraction", &P::drop_fraction, fraction(),
+              "first share of a layer's kept elements replaced; falls to 0 at to_step", kMethod);
+  rows.option("distribution", {"rigl", "set"}, "distribution", &P::distribution,
+              words({"erk", "uniform"}),
+              "from a random start: densities of layers by shape, or all the same", kMethod);
+  rows.option("batches", {"snip", "grasp"}, "score_batches", &P::score_batches, at_least(1),
+              "batches whose gradients score elements", kMethod);
   rows.add("sparsity", &P::sparsity, fraction(), "zeros / prunable elements", kMethod);
   rows.add("at_step", &P::at_step, at_least(-1),
            "prune once, after this step; -1: before the first (rigl, set: at random)", kMethod);
@@ -314,24 +344,13 @@ void add_pruning(std::vector<Field>& out) {
            "steps between changes; 0: 10, or 100 for rigl, set, early-bird, or 32 for elsa (of its "
            "target)",
            kMethod);
-  rows.add("drop_fraction", &P::drop_fraction, fraction(),
-           "of rigl, set: first share of a layer's kept elements replaced; falls to 0 at to_step",
-           kMethod);
-  rows.add("distribution", &P::distribution, words({"erk", "uniform"}),
-           "of rigl, set from a random start: densities of layers by shape, or all the same",
-           kMethod);
   rows.add("scope", &P::scope, words({"auto", "global", "layer"}),
            "where elements compete; auto: layer for snip, grasp, movement, else global", kMethod);
   rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense", kAlways);
-  rows.add("score_batches", &P::score_batches, at_least(1),
-           "batches whose gradients score elements, of methods that use them", kMethod);
-  rows.add("n", &P::n, at_least(1), "of method nm: n of every m stay", kMethod);
-  rows.add("m", &P::m, at_least(2), "of method nm", kMethod);
-  rows.add("block", &P::block, range(1, 1024), "of method block: edge of a square", kMethod);
   rows.add("file", &P::file, {}, "of method file: a checkpoint whose masks are taken", kMethod);
 }
 
-void add_sparse(std::vector<Field>& out) {
+void add_sparse(Schema& out) {
   using S = io::SparseConfig;
   Rows<S> rows{out, "sparse", &Config::sparse};
   rows.add(
@@ -339,21 +358,20 @@ void add_sparse(std::vector<Field>& out) {
       one_of(choices(sparse::storages()) +
              Choices{{.name = "auto", .help = "the fastest, by times of all that hold the mask"}}),
       "how a pruned weight is held for compute; may differ by parameter", kPruned);
+  rows.option("block", {}, "block", &S::block, range(0, 1024),
+              "edge in storage block; 0: that of pruning.method, or of the blocks that masks have",
+              kBlockStorage);
+  rows.option("tiles", {}, "keep_tiles", &S::keep_tiles, {},
+              "storage sparse on a CPU: keep what each product makes from the mask; faster, mostly "
+              "for small micro-batches, and takes 8 bytes a kept element",
+              kPrunedOnCpu);
   rows.add("index", &S::index,
            one_of(choices<sparse::Encoding>(sparse::memory_encodings()) +
                   Choices{{.name = "auto", .help = "the smallest whose decoding is fast"}}),
            "how positions are encoded; may differ by parameter", kPruned);
-  rows.add("block", &S::block, range(0, 1024),
-           "edge of storage block; 0: that of [pruning], or of the blocks that masks have",
-           kBlockStorage);
-  rows.add(
-      "keep_tiles", &S::keep_tiles, {},
-      "storage sparse on a CPU: keep what each product makes from the mask; faster, mostly for "
-      "small micro-batches, and takes 8 bytes a kept element",
-      kPrunedOnCpu);
 }
 
-void add_parallel(std::vector<Field>& out) {
+void add_parallel(Schema& out) {
   using P = io::ParallelConfig;
   Rows<P> rows{out, "parallel", &Config::parallel};
   rows.add("pipeline", &P::pipeline, {.at_least = 0, .at_most = 1024, .automatic = true},
@@ -363,22 +381,23 @@ void add_parallel(std::vector<Field>& out) {
   rows.add("schedule", &P::schedule, one_of(kAuto + choices(parallel::schedules())),
            "order of micro-batches in the pipeline; async: stages step by themselves",
            kSimulatedStages);
-  rows.add("virtual_stages", &P::virtual_stages, range(1, 64),
-           "stages a rank, of schedule interleaved", kInterleaved);
+  rows.option("stages", {"interleaved"}, "virtual_stages", &P::virtual_stages, range(1, 64),
+              "stages a rank", kAlways);
+  rows.option("delay", {"async"}, "delay_stages", &P::delay_stages, range(1, 1024),
+              "with pipeline = 1, train with the delays of so many stages", kAlways);
   rows.add("rank_order", &P::rank_order,
            one_of({{"replicas_first", "replicas of a stage: all-reduce stays inside machines"},
                    {"stages_first", "stages of a replica: their messages stay inside machines"}}),
            "which ranks have consecutive numbers: launchers put these on one machine", kGrid);
   rows.add("weight_prediction", &P::weight_prediction, one_of(choices(optim::predictions())),
            "of schedule async: the weights that stages compute with", kSimulatedStages);
-  rows.add("delay_stages", &P::delay_stages, range(1, 1024),
-           "of schedule async with pipeline = 1: train with the delays of so many stages", kAsync);
   rows.add("partition", &P::partition, {.at_least = 1, .automatic = true},
            "layers of each stage, e.g. [3, 2, 3]; \"auto\": balanced by measured times", kAlways);
-  rows.add("bucket_mb", &P::bucket_mb, {.at_least = 0, .at_most = 4096},
-           "size of a bucket of gradients in MiB; 0: a 16th of the gradient, within 1/16 and 4 MiB",
-           kReplicas);
-  rows.add("overlap", &P::overlap, {}, "reduce while backward goes on", kReplicas);
+  rows.hidden(
+      "bucket_mb", &P::bucket_mb, {.at_least = 0, .at_most = 4096},
+      "size of a bucket of gradients in MiB; 0: a 16th of the gradient, within 1/16 and 4 MiB",
+      kReplicas);
+  rows.hidden("overlap", &P::overlap, {}, "reduce while backward goes on", kReplicas);
   rows.add("zero", &P::zero, words({"0", "1"}),
            "ZeRO stage: what is divided among data-parallel ranks; 1: the optimizer's state",
            kReplicas);
@@ -395,8 +414,8 @@ void add_parallel(std::vector<Field>& out) {
            kLinks);
   rows.add("codec", &P::codec, gradient_codecs(),
            "of gradients on the wire; may differ by parameter. NAME[:NUMBER[:BUCKET]]", kReplicas);
-  rows.add("codec_min_size", &P::codec_min_size, at_least(0),
-           "kept elements; smaller parameters, biases and norms are sent as they are", kCodec);
+  rows.hidden("codec_min_size", &P::codec_min_size, at_least(0),
+              "kept elements; smaller parameters, biases and norms are sent as they are", kCodec);
   rows.add("rounding", &P::rounding, words({"nearest", "stochastic"}), "of codecs", kCodec);
   rows.add("error_feedback", &P::error_feedback, {}, "carry the codec's error to the next step",
            kReplicas);
@@ -406,19 +425,19 @@ void add_parallel(std::vector<Field>& out) {
            "seconds a rank waits for another", kAlways);
   rows.add("check_every", &P::check_every, at_least(0),
            "steps between checksum comparisons of all ranks; 0: off", kReplicas);
-  rows.add("check_state", &P::check_state, {},
-           "verify in every step that host state kept its bits since the last update", kAlways);
+  rows.hidden("check_state", &P::check_state, {},
+              "verify in every step that host state kept its bits since the last update", kAlways);
 }
 
-void add_run(std::vector<Field>& out) {
+void add_run(Schema& out) {
   using R = io::RunConfig;
   Rows<R> rows{out, "run", &Config::run};
   rows.add("out", &R::out, {}, "run directory", kAlways);
   rows.add("backend", &R::backend, words({"auto", "cpu", "cuda"}), "where kernels run", kAlways);
   rows.add("threads", &R::threads, range(0, 1024),
            "of a rank; 0: usable CPUs / ranks that share them", kAlways);
-  rows.add("graphs", &R::graphs, {},
-           "on a GPU: capture the kernels of a pass in a CUDA graph and replay it", kGpu);
+  rows.hidden("graphs", &R::graphs, {},
+              "on a GPU: capture the kernels of a pass in a CUDA graph and replay it", kGpu);
   rows.add("deterministic", &R::deterministic, {},
            "false: on a GPU, faster kernels whose results may differ between two runs", kGpu);
   rows.add("trace", &R::trace, {}, "write trace.json", kAlways);
@@ -465,27 +484,55 @@ struct Checker {
   }
 };
 
-}  // namespace
-
-std::span<const Field> fields() {
-  static const std::vector<Field> kFields = [] {
-    std::vector<Field> all;
+const Schema& schema() {
+  static const Schema kSchema = [] {
+    Schema all;
     for (auto* section : {add_model, add_data, add_train, add_optimizer, add_pruning, add_sparse,
                           add_parallel, add_run}) {
       section(all);
     }
     return all;
   }();
-  return kFields;
+  return kSchema;
+}
+
+}  // namespace
+
+std::span<const Field> fields() { return schema().keys; }
+
+std::span<const Field* const> members() {
+  static const std::vector<const Field*> kMembers = [] {
+    std::vector<const Field*> all;
+    const auto add = [&all](const std::vector<Field>& rows) {
+      std::ranges::transform(rows, std::back_inserter(all), [](const Field& row) { return &row; });
+    };
+    for (const Field& key : schema().keys) {
+      all.push_back(&key);
+      add(key.options);
+    }
+    add(schema().hidden);
+    return all;
+  }();
+  return kMembers;
 }
 
 const Field* find_field(std::string_view section, std::string_view name) {
-  for (const Field& field : fields()) {
-    if (field.section == section && field.name == name) {
-      return &field;
-    }
-  }
-  return nullptr;
+  const auto found = std::ranges::find_if(
+      fields(), [&](const Field& field) { return field.section == section && field.name == name; });
+  return found == fields().end() ? nullptr : &*found;
+}
+
+const Field* find_member(std::string_view section, std::string_view name) {
+  const auto found = std::ranges::find_if(members(), [&](const Field* field) {
+    return field->section == section && field->name == name;
+  });
+  return found == members().end() ? nullptr : *found;
+}
+
+std::string& word_of(const Field& field, Config& config) {
+  const Slot slot = field.slot(config);
+  const auto* patterned = std::get_if<io::Patterned*>(&slot);
+  return patterned != nullptr ? (*patterned)->fallback : *std::get<std::string*>(slot);
 }
 
 bool is_section(std::string_view name) {
@@ -520,6 +567,18 @@ std::string suggestion(std::string_view section, std::string_view name) {
   return fmt::format("; known: {}", fmt::join(here.empty() ? sections : here, ", "));
 }
 
+bool has_effect(const Field& field, const Config& config, const RunFacts& run) {
+  if (!field.of.empty() && !field.belongs_to(word_of(*find_field(field.section, field.of_key),
+                                                     const_cast<Config&>(config)))) {
+    return false;
+  }
+  if (field.effect.applies != nullptr) {
+    return field.effect.applies(config, run);
+  }
+  return field.section != "pruning" || field.effect.where.empty() ||
+         pruning::reads_key(config.pruning, field.name);
+}
+
 void check_patterns(const Config& config, std::span<const sparse::ParameterSpec> network) {
   std::vector<std::string> names;
   std::ranges::transform(network, std::back_inserter(names), &sparse::ParameterSpec::name);
@@ -536,6 +595,9 @@ void check_patterns(const Config& config, std::span<const sparse::ParameterSpec>
 void check_limits(const Field& field, const Config& config, std::string_view where) {
   std::visit(Checker{.limits = field.limits, .at = {.key = field.key(), .where = where}},
              field.read(config));
+  for (const Field& option : field.options) {
+    check_limits(option, config, where);
+  }
 }
 
 }  // namespace espalier::config

@@ -80,12 +80,12 @@ void validate_optimizer(const io::OptimizerConfig& optimizer) {
         "optimizer.min_lr = {} is above optimizer.lr = {}; set a smaller optimizer.min_lr",
         optimizer.min_lr, optimizer.lr);
   check(optimizer.schedule != "step" || !optimizer.decay_at.empty(),
-        "optimizer.schedule = \"step\" has no step at which the learning rate falls; set "
-        "optimizer.decay_at, e.g. [3000, 4500]");
+        "optimizer.schedule = \"step\" has no step at which the learning rate falls; write "
+        "e.g. \"step:0.1:3000,4500\"");
   check(std::ranges::adjacent_find(optimizer.decay_at, std::greater_equal()) ==
             optimizer.decay_at.end(),
-        "optimizer.decay_at = [{}] must ascend; sort it, each step once",
-        fmt::join(optimizer.decay_at, ", "));
+        "optimizer.schedule = \"step\" at {}: the steps must ascend; sort them, each once",
+        fmt::join(optimizer.decay_at, ","));
   check(!optimizer.nesterov || optimizer.kind == "sgd",
         "optimizer.nesterov is an option of optimizer.kind = \"sgd\", and the kind is \"{}\"; set "
         "one of them back to its default",
@@ -123,14 +123,14 @@ void validate_asynchronous(const Config& config) {
           "parallel.schedule = \"async\"",
           parallel.weight_prediction);
     check(parallel.delay_stages == 1,
-          "parallel.delay_stages = {} puts the delays of a pipeline on one rank; set "
-          "parallel.schedule = \"async\"",
-          parallel.delay_stages);
+          "the delays of {} stages on one rank need asynchronous stages; set parallel.schedule = "
+          "\"async:{}\"",
+          parallel.delay_stages, parallel.delay_stages);
     return;
   }
   check(parallel.delay_stages == 1 || parallel.pipeline == 1,
-        "parallel.delay_stages = {} and parallel.pipeline = {} cannot both be above 1: "
-        "delay_stages simulates a pipeline on one rank; set one of them to 1",
+        "parallel.schedule = \"async:{}\" simulates a pipeline on one rank, and "
+        "parallel.pipeline = {}; set parallel.pipeline = 1, or the schedule to \"async\"",
         parallel.delay_stages, parallel.pipeline);
   check(parallel.zero == 0,
         "parallel.schedule = \"async\" updates each stage separately, and ZeRO-1 updates all at "

@@ -134,6 +134,16 @@ size_t Arena::at_peak(Memory kind) const {
   return at_peak_.at(static_cast<size_t>(kind));
 }
 
+void Arena::note_heap(size_t bytes, size_t in_use) {
+  const std::lock_guard lock(mutex_);
+  peak_with_heap_ = std::max(peak_with_heap_, in_use + bytes);
+}
+
+size_t Arena::peak_with_heap() const {
+  const std::lock_guard lock(mutex_);
+  return std::max(peak_with_heap_, total_.peak);
+}
+
 size_t Arena::model_state_bytes() const {
   const std::lock_guard lock(mutex_);
   size_t sum = 0;

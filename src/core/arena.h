@@ -103,6 +103,11 @@ class Arena {
   MemoryUse total() const;
   /// Bytes of a category at the time of the total's peak.
   size_t at_peak(Memory kind) const;
+  /// Plans call it for heap memory that code holds for a while, beside `in_use` bytes of the arena.
+  void note_heap(size_t bytes, size_t in_use);
+  void note_heap(size_t bytes) { note_heap(bytes, total().now); }
+  /// High-water mark of arena and noted heap.
+  size_t peak_with_heap() const;
   /// weight + gradient + master + moment + index, now.
   size_t model_state_bytes() const;
   /// model_state_bytes of the host arena of a device; 0 without a device.
@@ -124,6 +129,7 @@ class Arena {
   std::array<MemoryUse, kMemoryKinds> use_{};
   MemoryUse total_;
   std::array<size_t, kMemoryKinds> at_peak_{};
+  size_t peak_with_heap_ = 0;  ///< of the calls of `note_heap`
 };
 
 }  // namespace espalier

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "src/core/tensor.h"
+#include "src/core/error.h"
 
 namespace espalier {
 namespace {
@@ -24,14 +24,6 @@ constexpr std::array<DTypeRow, 7> kDTypes{{{DType::fp32, "fp32", 4},
 const DTypeRow& row_of(DType dtype) { return kDTypes.at(static_cast<size_t>(dtype)); }
 
 }  // namespace
-
-void throw_no_access(DType wanted, const Tensor& tensor) {
-  if (tensor.on_device) {
-    throw Bug(
-        fmt::format("the host reads a tensor {} in the memory of a device", tensor.shape.text()));
-  }
-  throw Bug(fmt::format("a tensor of {} was read as {}", name_of(tensor.dtype), name_of(wanted)));
-}
 
 size_t size_of(DType dtype) { return row_of(dtype).bytes; }
 

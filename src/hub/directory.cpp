@@ -7,6 +7,7 @@
 #include "io/checkpoint/stored_tokenizer.h"
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
+#include "io/run/metrics.h"
 #include "io/run/parse_json.h"
 #include "src/core/error.h"
 #include "src/hub/config_json.h"
@@ -90,19 +91,14 @@ std::map<std::string, std::string> read_texts(const fs::path& folder,
 }
 
 void write_texts(const fs::path& folder, const std::map<std::string, std::string>& texts) {
-  const auto write = [&](std::string_view name, const std::string& text) {
-    io::AtomicFile file(folder / name);
-    file.append(text);
-    file.commit();
-  };
   for (const std::string_view name : kCarried) {
     const auto found = texts.find(std::string(io::kHubTexts) + std::string(name));
     if (found != texts.end()) {
-      write(name, found->second);
+      io::write_text_atomically(folder / name, found->second);
     }
   }
   if (const auto tokenizer = io::stored_tokenizer(texts, "the checkpoint"); tokenizer) {
-    write(tokenizer->file.name, tokenizer->bytes);
+    io::write_text_atomically(folder / tokenizer->file.name, tokenizer->bytes);
   }
 }
 

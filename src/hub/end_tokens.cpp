@@ -1,7 +1,6 @@
 #include "src/hub/end_tokens.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 #include "io/checkpoint/stored_tokenizer.h"

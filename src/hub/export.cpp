@@ -5,7 +5,7 @@
 
 #include "io/checkpoint/stored_tokenizer.h"
 #include "io/files/folders.h"
-#include "io/files/raw_file.h"
+#include "io/run/metrics.h"
 #include "io/safetensors/numbers.h"
 #include "io/safetensors/writer.h"
 #include "src/config/parse.h"
@@ -449,9 +449,8 @@ ExportReport export_model(const ExportOptions& options) {
   const auto texts = io::texts_of_model(meta);
   write_texts(folder.temporary(), texts);
   report.tokenizer = io::stored_tokenizer(texts, options.from.string()).has_value();
-  io::AtomicFile config(folder.temporary() / "config.json");
-  config.append(config_json_of(model, exporter.dtype_of(layout.tensors().front())));
-  config.commit();
+  io::write_text_atomically(folder.temporary() / "config.json",
+                            config_json_of(model, exporter.dtype_of(layout.tensors().front())));
   folder.commit();
   return report;
 }

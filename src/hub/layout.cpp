@@ -1,7 +1,5 @@
 #include "src/hub/layout.h"
 
-#include <algorithm>
-
 #include "src/config/schema.h"
 #include "src/model/networks/registry.h"
 

@@ -33,20 +33,20 @@ Settings settings_of(const io::ModelConfig& config) {
   add("vocabulary", all.vocabulary);
   add("tie_embeddings", all.tie_embeddings);
   add("norm", decoder_of(config).block.norm);
-  add("norm_epsilon", all.norm_epsilon);
+  add("family:norm_epsilon", all.norm_epsilon);
   add("kv_heads", all.kv_heads);
   add("head_width", all.head_width);
   add("window", all.window);
   add("full_every", all.full_every);
-  settings.emplace_back("attention_scale", fmt::format("{:.6g}", all.attention_scale));
+  settings.emplace_back("family:attention_scale", fmt::format("{:.6g}", all.attention_scale));
   add("mlp_width", all.mlp_width);
-  add("activation", all.activation);
-  add("residual", all.residual);
-  add("biases", all.biases);
-  add("rotary_base", all.rotary_base);
-  add("local_rotary_base", all.local_rotary_base);
-  add("rotary_share", all.rotary_share);
-  add("rotary_scaling", all.rotary_scaling);
+  add("family:activation", all.activation);
+  add("family:residual", all.residual);
+  add("family:biases", all.biases);
+  add("rotary:base", all.rotary_base);
+  add("rotary:local_base", all.local_rotary_base);
+  add("rotary:share", all.rotary_share);
+  add("rotary", all.rotary_scaling);
   return settings;
 }
 
@@ -100,7 +100,7 @@ std::string network_difference(const io::ModelConfig& a, const io::ModelConfig& 
   }
   return scaled_angles(a) == scaled_angles(b)
              ? ""
-             : "model.rotary_factor, rotary_context, rotary_low, rotary_high or rotary_gain";
+             : "factor, context, low, high or gain of model.rotary";
 }
 
 }  // namespace espalier::hub

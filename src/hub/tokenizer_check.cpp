@@ -13,7 +13,6 @@
 #include "io/run/parse_json.h"
 #include "io/safetensors/json_events.h"
 #include "src/core/error.h"
-#include "src/hub/config_json.h"
 
 namespace espalier::hub {
 namespace {

@@ -1,7 +1,6 @@
 #include "src/hub/torchvision_names.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <regex>
 

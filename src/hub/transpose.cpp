@@ -1,7 +1,6 @@
 #include "src/hub/transpose.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "src/core/error.h"
 

@@ -3,7 +3,7 @@
 //
 // An operation takes (Stream&, const XArgs&): views and scalars, no parameters, masks or ranks. An
 // operation on several arrays in one call takes Each<XArgs>. operations.def lists the operations.
-// operations/*.h define their arguments and formulas, operations/*.cpp their checks and costs. Some
+// operations/*.h define their arguments and formulas, verify/*.cpp their checks and costs. Some
 // rows are null where a table has a device (operations.def); a test lists them. Backends:
 //   - "cuda": GPUs; calls are asynchronous, and every pointer is to device or pinned memory
 //     (core/device.h)

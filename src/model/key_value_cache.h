@@ -57,9 +57,16 @@ struct CachedPass {
   /// One new token for each sequence, which attends to the cache. Otherwise the first tokens of
   /// each sequence, which attend to each other.
   bool one_token = false;
-  Tensor first;    ///< int32 [B]: position of the first token of each sequence
-  Tensor counts;   ///< int32 [B]: tokens of each sequence; the others of T are padding
-  Tensor lengths;  ///< int32 [B]: positions after the pass: first + counts
+  bool few_rows = false;  ///< products read weights at the speed of memory
+  Tensor positions{};     ///< int32 [B T], of tokens; empty: 0 … T - 1
+  Tensor first;           ///< int32 [B]: position of the first token of each sequence
+  Tensor counts;          ///< int32 [B]: tokens of each sequence; the others of T are padding
+  Tensor lengths;         ///< int32 [B]: positions after the pass: first + counts
 };
+
+/// Null: not of generation.
+inline Tensor positions_of(const CachedPass* cached) {
+  return cached != nullptr ? cached->positions : Tensor();
+}
 
 }  // namespace espalier::model

@@ -40,27 +40,30 @@ Tensor Layer::logits(Pass& /*pass*/, const Tensor& /*x*/) {
 
 void compute_losses(Pass& pass, int64_t first, const Tensor& logits, const Tensor& dlogits) {
   const int64_t rows = logits.rows();
-  const Tensor ranks = pass.target_ranks ? pass.target_ranks.elements(first, rows) : Tensor();
-  if (pass.distillation == nullptr || !dlogits) {
-    pass.kernels.cross_entropy(pass.stream, {.logits = logits,
-                                             .targets = pass.targets.elements(first, rows),
-                                             .losses = pass.losses.elements(first, rows),
-                                             .dlogits = dlogits,
-                                             .scale = pass.loss_scale,
-                                             .smoothing = pass.label_smoothing,
-                                             .target_ranks = ranks});
+  const Losses& losses = pass.losses;
+  if (losses.distillation == nullptr || !dlogits) {
+    pass.kernels.cross_entropy(
+        pass.stream,
+        {.logits = logits,
+         .targets = losses.targets.elements(first, rows),
+         .losses = losses.values.elements(first, rows),
+         .dlogits = dlogits,
+         .scale = losses.scale,
+         .smoothing = losses.smoothing,
+         .target_ranks =
+             losses.target_ranks ? losses.target_ranks.elements(first, rows) : Tensor()});
     return;
   }
-  const DistillationTarget& by = *pass.distillation;
+  const DistillationTarget& by = *losses.distillation;
   pass.kernels.distillation(pass.stream, {.logits = logits,
                                           .teacher = by.logits(first, rows),
-                                          .targets = pass.targets.elements(first, rows),
-                                          .losses = pass.losses.elements(first, rows),
+                                          .targets = losses.targets.elements(first, rows),
+                                          .losses = losses.values.elements(first, rows),
                                           .teacher_losses = by.losses.elements(first, rows),
                                           .dlogits = dlogits,
                                           .weight = by.weight,
                                           .temperature = by.temperature,
-                                          .scale = pass.loss_scale});
+                                          .scale = losses.scale});
 }
 
 std::vector<sparse::ParameterSpec> parameters_of(std::span<const std::unique_ptr<Layer>> layers) {

@@ -50,11 +50,33 @@ struct DistillationTarget {
   std::function<Tensor(int64_t first, int64_t rows)> logits;
 };
 
-/// The replicas whose micro-batches share the statistics of batch norm.
-struct Replicas {
-  int64_t count = 1;
-  /// All-gather in host memory: `all` gets the numbers of each replica, in order. Collective.
-  std::function<void(std::span<const float> mine, std::span<float> all)> gather;
+/// For the last layer (compute_losses).
+struct Losses {
+  Tensor targets{};       ///< int32 [rows] of the last layer
+  Tensor values{};        ///< fp32 [rows]: written
+  Tensor target_ranks{};  ///< likewise (kernels::CrossEntropyArgs); empty: none
+  float scale = 1;        ///< gradient of the loss with respect to one row's loss
+  float smoothing = 0;    ///< of the targets in `values`; not with `distillation`
+  const DistillationTarget* distillation = nullptr;  ///< in training; null: targets alone
+};
+
+/// Of layers/batch_norm.h.
+struct BatchStatistics {
+  /// The replicas whose micro-batches share statistics.
+  struct Replicas {
+    int64_t count = 1;
+    /// All-gather in host memory: `all` gets the numbers of each replica, in order. Collective.
+    std::function<void(std::span<const float> mine, std::span<float> all)> gather;
+  };
+  float share = 1;                     ///< samples / those of the global batch
+  const Replicas* replicas = nullptr;  ///< in training; null: statistics of this micro-batch alone
+};
+
+/// Of layers/dropout.h.
+struct Dropout {
+  float rate = 0;              ///< 0 for inference
+  uint64_t key = 0;            ///< of (seed, step)
+  int64_t first_sequence = 0;  ///< of inputs in the global batch: draws depend on no rank
 };
 
 /// One pass of a micro-batch through the layers.
@@ -64,27 +86,17 @@ struct Pass {
   Tape& tape;
   DType dtype = DType::fp32;              ///< compute type
   int64_t samples = 0;                    ///< B
-  Tensor inputs;                          ///< int32 [B, T] tokens, or fp32 [B, features]
-  Tensor positions{};                     ///< int32 [B T], of tokens; empty: 0 … T - 1
-  Tensor targets;                         ///< int32 [rows] of the last layer
-  Tensor losses;                          ///< fp32 [rows]: written by the last layer
-  Tensor target_ranks;                    ///< likewise (kernels::CrossEntropyArgs); empty: none
-  const CachedPass* cached = nullptr;     ///< of generation (key_value_cache.h); null: none
-  bool few_rows = false;                  ///< products read weights at the speed of memory
+  Tensor inputs{};                        ///< int32 [B, T] tokens, or fp32 [B, features]
   bool training = false;                  ///< save the tensors that backward needs
-  Recompute recompute = Recompute::none;  ///< in training
   bool accumulate = false;                ///< add to the gradients of earlier micro-batches
-  DeferredGradients* deferred = nullptr;  ///< set: backward defers matrix gradients to it
+  Recompute recompute = Recompute::none;  ///< in training
   /// Tied embeddings: the head, with its part of their gradient, is on another stage.
   bool tied_head_on_other_stage = false;
-  const DistillationTarget* distillation = nullptr;  ///< in training; null: targets alone
-  float loss_scale = 1;                ///< gradient of the loss with respect to one row's loss
-  float batch_share = 1;               ///< samples / those of the global batch
-  const Replicas* replicas = nullptr;  ///< in training; null: statistics of this micro-batch alone
-  float label_smoothing = 0;           ///< of the targets in `losses`; not with `distillation`
-  float dropout = 0;                   ///< 0 for inference
-  uint64_t dropout_key = 0;            ///< of (seed, step)
-  int64_t first_sequence = 0;  ///< of inputs in the global batch: dropout depends on no rank
+  Losses losses{};
+  BatchStatistics batch{};
+  Dropout dropout{};
+  const CachedPass* cached = nullptr;     ///< of generation (key_value_cache.h); null: none
+  DeferredGradients* deferred = nullptr;  ///< set: backward defers matrix gradients to it
   const std::function<void()>* after_layer = nullptr;  ///< called after each layer; null: nothing
   /// Called by each linear map with the name of its weight and its inputs; null: nothing.
   const std::function<void(std::string_view weight, const Tensor& x)>* on_input = nullptr;
@@ -117,7 +129,7 @@ class Layer {
   virtual TensorSpec output(int64_t samples, DType dtype) const;
 
   /// Returns the output, pushed on the tape. The first layer reads pass.inputs instead of `x`. The
-  /// last layer writes pass.losses and, in training, the gradient of its input; it returns {}.
+  /// last layer writes the losses and, in training, the gradient of its input; it returns {}.
   virtual Tensor forward(Pass& pass, const Tensor& x) = 0;
   /// `dy`: gradient of the output, may be overwritten. Returns the gradient of the input: `dy`
   /// updated in place, or memory on the tape. Accumulates the gradients of the parameters. Saved
@@ -133,7 +145,7 @@ class Layer {
   virtual Tensor logits(Pass& pass, const Tensor& x);
 };
 
-/// For a last layer: losses of rows [first, first + logits.rows()) of pass.targets and, with
+/// For a last layer: losses of rows [first, first + logits.rows()) of pass.losses.targets and, with
 /// `dlogits`, their gradient (of the type of `dlogits`, which may be `logits`).
 void compute_losses(Pass& pass, int64_t first, const Tensor& logits, const Tensor& dlogits);
 

@@ -1,5 +1,7 @@
 #include "src/model/network.h"
 
+#include <algorithm>
+
 #include "src/core/trace.h"
 
 namespace espalier::model {
@@ -26,10 +28,9 @@ void Network::bind(sparse::Store& store, const kernels::Kernels& kernels) {
   }
 }
 
-/// Runs layers [0, end). With full recompute, layers with `replay` run as in inference and only
-/// their input is saved.
-Tensor Network::run(Pass& pass, Tensor x, size_t end) const {
-  for (size_t i = 0; i < end; ++i) {
+/// With full recompute, layers with `replay` run as in inference and only their input is saved.
+Tensor Network::forward(Pass& pass, Tensor x, size_t count) const {
+  for (size_t i = 0; i < std::min(count, layers_.size()); ++i) {
     const Span span(Track::compute, layers_[i]->name());
     if (replays(pass, i)) {
       pass.tape.save(&layers_[i], x);
@@ -47,8 +48,6 @@ Tensor Network::run(Pass& pass, Tensor x, size_t end) const {
 bool Network::replays(const Pass& pass, size_t layer) const {
   return pass.training && pass.recompute == Recompute::full && layers_[layer]->can_replay();
 }
-
-Tensor Network::forward(Pass& pass, const Tensor& x) const { return run(pass, x, layers_.size()); }
 
 Tensor Network::backward(Pass& pass, const Tensor& dy,
                          const std::function<void(size_t)>& done) const {
@@ -74,7 +73,7 @@ Tensor Network::backward(Pass& pass, const Tensor& dy,
 
 Tensor Network::logits(Pass& pass, int64_t first, int64_t rows, const Tensor& x) const {
   require(!pass.training, "logits are for inference");
-  return logits_of(pass, run(pass, x, layers_.size() - 1), first, rows);
+  return logits_of(pass, forward(pass, x, layers_.size() - 1), first, rows);
 }
 
 Tensor Network::hidden(Pass& pass) const {

@@ -18,9 +18,9 @@ class Network {
   const Layers& layers() const { return layers_; }
 
   /// `x`: the output of the layer before, on the tape; empty if these layers begin the network.
-  /// Returns the output; if they end the network, writes pass.losses and returns {}. With
-  /// pass.training the tape holds the tensors that `backward` needs.
-  Tensor forward(Pass& pass, const Tensor& x = {}) const;
+  /// Returns the output of the first `count` layers; if they end the network, writes the losses
+  /// and returns {}. With pass.training the tape holds the tensors that `backward` needs.
+  Tensor forward(Pass& pass, Tensor x = {}, size_t count = SIZE_MAX) const;
   /// After `forward` on the same tape. `dy`: gradient of the output, on the tape, may be
   /// overwritten; empty if these layers end the network. Returns the gradient of x, on the tape;
   /// empty if they begin it. `done(i)` is called when the gradients of layers i and later are
@@ -38,7 +38,6 @@ class Network {
   }
 
  private:
-  Tensor run(Pass& pass, Tensor x, size_t end) const;
   bool replays(const Pass& pass, size_t layer) const;
 
   Layers layers_;

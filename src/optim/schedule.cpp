@@ -25,14 +25,14 @@ constexpr LrSchedule kLinear{.name = "linear",
                              }};
 constexpr LrSchedule kPolynomial{
     .name = "polynomial",
-    .help = "min_lr + (lr - min_lr) (1 - t)^power, t: share of the steps after warm-up",
+    .help = "min_lr + (lr - min_lr) (1 - t)^POWER, t: share of the steps after warm-up",
     .to_min_lr = true,
     .rate = [](const OptimizerConfig& config, int64_t, double t) {
       return config.min_lr + (config.lr - config.min_lr) * std::pow(1 - t, config.power);
     }};
 constexpr LrSchedule kStep{
     .name = "step",
-    .help = "lr, times decay_factor after each of the steps decay_at",
+    .help = "lr, times FACTOR after each of the steps AT",
     .rate = [](const OptimizerConfig& config, int64_t step, double) {
       const auto decays =
           std::ranges::count_if(config.decay_at, [step](int64_t at) { return at <= step; });

@@ -9,7 +9,7 @@
 //   constant    lr
 //
 // with t = (step - warmup_steps) / (steps - warmup_steps). `step` counts steps from 0, warm-up
-// included, as PyTorch's MultiStepLR counts: decay_at = [100] changes the 101st update.
+// included, as PyTorch's MultiStepLR counts: "step:0.1:100" changes the 101st update.
 // To add a schedule: its entry in schedule.cpp, and a row of tests/optim/schedule_test.cpp.
 #include <cstdint>
 

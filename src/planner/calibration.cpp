@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <map>
 
 #include "io/files/raw_file.h"
 #include "parallel/transport/busy.h"
@@ -15,10 +14,10 @@
 #include "parallel/wire/wire.h"
 #include "src/core/trace.h"
 #include "src/kernels/backend.h"
+#include "src/planner/links.h"
 #include "src/planner/operations.h"
-#include "src/planner/rates.h"
-#include "src/train/exchange/reduction_timer.h"
 #include "src/train/exchange/state_check.h"
+#include "src/train/exchange/timed_reduction.h"
 #include "src/train/masks/initial_masks.h"
 #include "src/train/memory/host_memory.h"
 #include "src/train/stage/layer_times.h"

@@ -95,15 +95,6 @@ void apply_layout(const fs::path& directory, const json& summary, io::Config& co
   }
 }
 
-std::optional<double> median(std::vector<double> values) {
-  if (values.empty()) {
-    return std::nullopt;
-  }
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 /// Throws Failure unless the newest of `lines` have the layout of summary.json: else they were
 /// measured with another layout than the one that is predicted.
 void check_layout(const fs::path& directory, const json& summary, std::span<const json> lines) {
@@ -139,7 +130,7 @@ void read_metrics(const fs::path& directory, const json& summary, bool enqueues,
         values.push_back(*value * 1e-3);
       }
     }
-    return median(std::move(values));
+    return io::median(std::move(values));
   };
   const std::optional<double> step = seconds("step_ms");
   check(step && *step > 0, "{} has no step_ms: nothing was measured; give a run that made steps",

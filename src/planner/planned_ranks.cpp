@@ -1,6 +1,5 @@
 #include "src/planner/planned_ranks.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include "src/planner/step_spans.h"

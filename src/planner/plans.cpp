@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 #include "src/core/error.h"
 #include "src/train/memory/budget.h"

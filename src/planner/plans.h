@@ -22,17 +22,10 @@ struct PlannedLayout {
   std::optional<double> measured{};  ///< seconds of a step (trial.h)
 };
 
-/// Of a search: the best layout with a number of stages, or why there is none.
-struct BestOfStages {
-  int ranks = 1;
-  int64_t stages = 1;
-  std::optional<PlannedLayout> layout{};
-  std::string refused{};
-};
-
 /// A layout over a number of ranks, or the reason why there is none.
 struct ScalingPoint {
   int ranks = 1;
+  int64_t stages = 0;  ///< the best with so many stages; 0: the best of all
   std::optional<PlannedLayout> layout{};
   std::string refused{};
 };
@@ -40,7 +33,7 @@ struct ScalingPoint {
 struct Plans {
   std::vector<PlannedLayout> found;  ///< by ascending ranks, the fastest first
   std::vector<Refused> refused;
-  std::vector<BestOfStages> by_stages;
+  std::vector<ScalingPoint> by_stages;  ///< of a search
   std::vector<ScalingPoint> own;  ///< of a search: the layouts that the config has without one
 };
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "parallel/pipeline/schedule/registry.h"
-#include "sparse/weight/registry.h"
+#include "sparse/store/registry.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"

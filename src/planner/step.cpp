@@ -1,7 +1,6 @@
 #include "src/planner/step.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <set>
 

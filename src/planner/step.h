@@ -24,7 +24,6 @@
 #include "src/planner/links.h"
 #include "src/planner/machine.h"
 #include "src/planner/operations.h"
-#include "src/planner/rates.h"
 #include "src/planner/tensor_split.h"
 #include "src/train/memory/planner.h"
 

@@ -39,7 +39,7 @@ Number settled(const RunData& run, double StepRecord::*member) {
       values.push_back(run.steps[i].*member);
     }
   }
-  return median(std::move(values));
+  return io::median(std::move(values));
 }
 
 std::vector<double> values_of(const RunData& run, double StepRecord::*member) {
@@ -245,15 +245,6 @@ std::optional<double> allreduce_bytes(const RunData& run) {
 }
 
 std::optional<double> p2p_bytes(const RunData& run) { return settled(run, &StepRecord::p2p_bytes); }
-
-std::optional<double> median(std::vector<double> values) {
-  if (values.empty()) {
-    return std::nullopt;
-  }
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::string grouped(double value) {
   const std::string digits = fmt::format("{:.0f}", value);

@@ -32,8 +32,6 @@ std::vector<Headline> headlines(std::span<const RunData> runs);
 std::optional<double> allreduce_bytes(const RunData& run);
 /// The same of messages between stages.
 std::optional<double> p2p_bytes(const RunData& run);
-/// The upper median; nothing without values.
-std::optional<double> median(std::vector<double> values);
 
 /// 1234567.0 -> "1,234,567".
 std::string grouped(double value);

@@ -1,6 +1,5 @@
 // The real program while a checkpoint is written beside the training to a slow disk: signals end it
 // as at any other moment.
-#include <gmock/gmock.h>
 #include <signal.h>
 
 #include <string>
@@ -11,7 +10,6 @@ namespace espalier::cli_background_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 /// Without end, with a checkpoint every 5 steps.
 std::string train_on_a_slow_disk(int ranks) {
@@ -47,8 +45,9 @@ void wait_for_a_write(const Workplace& here, Job& job) {
   ASSERT_TRUE(job.wait_for_steps(static_cast<size_t>(steps) + 1)) << job.errors();
 }
 
-TEST(CliBackground, AKillDuringAWriteLeavesTheCheckpointBefore) {
-  const Workplace here;
+using CliBackground = ProgramTest;
+
+TEST_F(CliBackground, AKillDuringAWriteLeavesTheCheckpointBefore) {
   {
     Job job(here, train_on_a_slow_disk(2));
     wait_for_a_write(here, job);
@@ -63,30 +62,26 @@ TEST(CliBackground, AKillDuringAWriteLeavesTheCheckpointBefore) {
   EXPECT_EQ(names(here, ".tmp").size(), 1U);
   const std::string newest = names(here, ".h5").back();
   const int64_t next = std::stoll(newest.substr(std::string("step-").size())) + 1;
-  const Ran ran = here.run(fmt::format("train c.toml --resume auto --steps {}", next));
-  expect_code(ran, 0);
-  EXPECT_THAT(ran.err, HasSubstr("resumed from run/checkpoints/" + newest));
+  EXPECT_THAT(here.ok(fmt::format("train c.toml --resume auto --steps {}", next)).err,
+              HasSubstr("resumed from run/checkpoints/" + newest));
   EXPECT_TRUE(names(here, ".tmp").empty());
 }
 
-TEST(CliBackground, ASignalDuringAWriteSavesBoth) {
-  const Workplace here;
+TEST_F(CliBackground, ASignalDuringAWriteSavesBoth) {
   Job job(here, train_on_a_slow_disk(2));
   wait_for_a_write(here, job);
   const std::string writing = names(here, ".tmp").front();
   const std::vector<pid_t> ranks = job.ranks();
   ASSERT_EQ(ranks.size(), 2U);
   kill(ranks[1], SIGTERM);
-  const std::optional<int> code = job.wait(60);
-  ASSERT_TRUE(code.has_value()) << job.errors();
-  EXPECT_EQ(*code, 4) << job.errors();
+  job.expect_end(60, 4);
   expect_gone(ranks);
   const std::vector<std::string> saved = names(here, ".h5");
   EXPECT_NE(std::ranges::find(saved, writing.substr(0, writing.find(".tmp-"))), saved.end());
   EXPECT_EQ(saved.back(), fmt::format("step-{:06}.h5", here.curve("run", "loss").size()));
   EXPECT_TRUE(names(here, ".tmp").empty());
   for (const std::string& name : saved) {
-    expect_code(here.run("inspect run/checkpoints/" + name), 0);
+    here.ok("inspect run/checkpoints/" + name);
   }
 }
 

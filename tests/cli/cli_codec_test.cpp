@@ -25,11 +25,10 @@ std::string raw(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
-TEST(CodecCommand, AllCodecsOnDrawnNumbers) {
-  const Workplace here;
-  const Ran ran = here.run("codec --synthetic normal --count 65536 --json" + kQuick);
-  expect_code(ran, 0);
-  const Json found = ran.json();
+using CodecCommand = ProgramTest;
+
+TEST_F(CodecCommand, AllCodecsOnDrawnNumbers) {
+  const Json found = here.ok("codec --synthetic normal --count 65536 --json" + kQuick).json();
   EXPECT_EQ(found["values"], 65536);
   EXPECT_EQ(found["not_finite"], 0);
   EXPECT_GT(found["memcpy_mb_s"].get<double>(), 0);
@@ -57,21 +56,17 @@ TEST(CodecCommand, AllCodecsOnDrawnNumbers) {
   EXPECT_EQ(row_of(found, "dynamic8:1024")["bits_per_value"], 8 + 32.0 / 1024);
   // Uniform rounding of numbers over 2 m in 15 steps: sqrt(1 / 12) 2 m / 15, m about 2.6 in 128.
   EXPECT_NEAR(row_of(found, "maxmin:4:128")["relative_l2"].get<double>(), 0.1, 0.01);
-  const Ran text = here.run("codec --synthetic normal --count 65536" + kQuick);
-  expect_code(text, 0);
+  const Ran text = here.ok("codec --synthetic normal --count 65536" + kQuick);
   for (const Json& row : found["codecs"]) {
-    EXPECT_NE(text.out.find(fmt::format("\n{} ", row["codec"].get<std::string>())),
-              std::string::npos);
+    EXPECT_THAT(text.out, HasSubstr(fmt::format("\n{} ", row["codec"].get<std::string>())));
   }
-  EXPECT_NE(text.out.find("\nmemcpy "), std::string::npos);
-  EXPECT_EQ(text.out.find("lost"), std::string::npos);
+  EXPECT_THAT(text.out, HasSubstr("\nmemcpy "));
+  EXPECT_THAT(text.out, Not(HasSubstr("lost")));
 }
 
-TEST(CodecCommand, RequestedCodecsInTheirOrder) {
-  const Workplace here;
-  const Ran ran = here.run("codec --synthetic heavy --seed 7 --count 5000 --codec sign:100 " +
-                           kQuick + "--json --codec table:3 linear8:256");
-  expect_code(ran, 0);
+TEST_F(CodecCommand, RequestedCodecsInTheirOrder) {
+  const Ran ran = here.ok("codec --synthetic heavy --seed 7 --count 5000 --codec sign:100 " +
+                          kQuick + "--json --codec table:3 linear8:256");
   std::vector<std::string> codecs;
   const Json found = ran.json();
   for (const Json& row : found["codecs"]) {
@@ -81,8 +76,7 @@ TEST(CodecCommand, RequestedCodecsInTheirOrder) {
   EXPECT_EQ(found["codecs"][0]["bytes"], 625 + 50 * 4);
 }
 
-TEST(CodecCommand, AFileOfNumbers) {
-  const Workplace here;
+TEST_F(CodecCommand, AFileOfNumbers) {
   here.write("g.bin", raw({1, -2, 0, 0.25F}));
   const std::string codec = "codec --json --file g.bin --codec fp32 bf16 maxmin:8" + kQuick;
   const Json found = here.run(codec).json();
@@ -95,18 +89,16 @@ TEST(CodecCommand, AFileOfNumbers) {
   EXPECT_EQ(here.run(codec + "--dtype bf16").json()["values"], 8);
 }
 
-TEST(CodecCommand, NanIsSaidAndCounted) {
-  const Workplace here;
+TEST_F(CodecCommand, NanIsSaidAndCounted) {
   std::vector<float> values(2000, 0.5F);
   values[3] = std::stof("nan");
   values[4] = std::stof("inf");
   values[1500] = 1e6F;
   here.write("g.bin", raw(values));
   const std::string codec = "codec --file g.bin --codec fp32 fp16 dynamic8:1000" + kQuick;
-  const Ran text = here.run(codec);
-  expect_code(text, 0);
-  EXPECT_NE(text.out.find("2 values are NaN or infinite"), std::string::npos) << text.out;
-  EXPECT_NE(text.out.find("lost"), std::string::npos) << text.out;
+  const Ran text = here.ok(codec);
+  EXPECT_THAT(text.out, HasSubstr("2 values are NaN or infinite"));
+  EXPECT_THAT(text.out, HasSubstr("lost"));
   const Json found = here.run(codec + "--json").json();
   EXPECT_EQ(found["not_finite"], 2);
   EXPECT_EQ(row_of(found, "fp32")["lost"], 0);
@@ -114,15 +106,13 @@ TEST(CodecCommand, NanIsSaidAndCounted) {
   EXPECT_EQ(row_of(found, "dynamic8:1000")["lost"], 998);
   EXPECT_TRUE(row_of(found, "dynamic8:1000")["relative_l2"].is_number());
   here.write("nan.bin", raw({values[3]}));
-  const Ran none = here.run("codec --file nan.bin --json" + kQuick);
-  expect_code(none, 0);
-  EXPECT_TRUE(row_of(none.json(), "fp32")["relative_l2"].is_null());
-  expect_code(here.run("codec --file nan.bin" + kQuick), 0);
+  EXPECT_TRUE(row_of(here.ok("codec --file nan.bin --json" + kQuick).json(), "fp32")["relative_l2"]
+                  .is_null());
+  here.ok("codec --file nan.bin" + kQuick);
 }
 
-TEST(CodecCommand, ACheckpointByParameter) {
-  const Workplace here;
-  expect_code(here.run("train c.toml"), 0);
+TEST_F(CodecCommand, ACheckpointByParameter) {
+  here.ok("train c.toml");
   const std::string codec = "codec --json --checkpoint " + kLast + kQuick;
   const Json inspected = here.run("inspect --json " + kLast).json();
   const Json found = here.run(codec + "--by-parameter --codec maxmin:4 dynamic8").json();
@@ -144,46 +134,44 @@ TEST(CodecCommand, ACheckpointByParameter) {
     }
     EXPECT_EQ(row["bytes"], bytes);
   }
-  const Ran text = here.run("codec --checkpoint " + kLast + " --by-parameter --codec maxmin:4" +
-                            kQuick + "--parameter 'blocks.1.mlp*'");
-  expect_code(text, 0);
-  EXPECT_NE(text.out.find("\nblocks.1.mlp.expand.weight "), std::string::npos) << text.out;
-  EXPECT_EQ(text.out.find("blocks.0"), std::string::npos) << text.out;
+  const Ran text = here.ok("codec --checkpoint " + kLast + " --by-parameter --codec maxmin:4" +
+                           kQuick + "--parameter 'blocks.1.mlp*'");
+  EXPECT_THAT(text.out, HasSubstr("\nblocks.1.mlp.expand.weight "));
+  EXPECT_THAT(text.out, Not(HasSubstr("blocks.0")));
   // Weights have other statistics; a file of weights alone has only these.
   const Json values = here.run(codec + "--what values").json();
   EXPECT_EQ(values["kind"], "values");
   EXPECT_NE(values["largest"], found["largest"]);
-  expect_code(here.run("prune " + kLast + " -o p.h5 --method magnitude --sparsity 0.9"), 0);
+  here.ok("prune " + kLast + " -o p.h5 --method magnitude --sparsity 0.9");
   EXPECT_EQ(here.run("codec --json --checkpoint p.h5" + kQuick).json()["kind"], "values");
-  expect_error(here.run("codec --checkpoint p.h5 --what moment1" + kQuick), 1, "no moment1");
-  expect_error(here.run(codec + "--parameter 'no.such.*'"), 1, "no.such.*");
+  here.fails("codec --checkpoint p.h5 --what moment1" + kQuick, 1, "no moment1");
+  here.fails(codec + "--parameter 'no.such.*'", 1, "no.such.*");
   std::filesystem::resize_file(here / kLast, 1000);
-  expect_error(here.run(codec), 1, "step-000020.h5");
+  here.fails(codec, 1, "step-000020.h5");
 }
 
-TEST(CodecCommand, WrongUsageAndInput) {
-  const Workplace here;
+TEST_F(CodecCommand, WrongUsageAndInput) {
   here.write("g.bin", raw({1, 2}));
   here.write("odd.bin", "12345");
-  for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
-           {"", "--synthetic"},
-           {"--file g.bin --codec nope", "unknown codec \"nope\": use one of fp32"},
-           {"--file g.bin --codec maxmin:9", "allowed: 1 .. 8"},
-           {"--file g.bin --codec adaptive", "does not encode single values"},
-           {"--file g.bin --codec topk:0.1:100000", "65536"},
-           {"--file g.bin --synthetic normal", "excludes"},
-           {"--file g.bin --dtype fp64", "fp64"},
-           {"--synthetic cauchy", "cauchy"},
-           {"--synthetic normal --count 0", "--count"},
-           {"--synthetic normal --dtype bf16", "--dtype"},
-           {"--synthetic normal --seconds nan", "--seconds"},
-           {"--checkpoint c.h5 --by-parameter", "--codec"}}) {
-    expect_error(here.run("codec " + arguments), 2, words);
+  for (const auto& [arguments, words] :
+       Rows{{"", "--synthetic"},
+            {"--file g.bin --codec nope", "unknown codec \"nope\": use one of fp32"},
+            {"--file g.bin --codec maxmin:9", "allowed: 1 .. 8"},
+            {"--file g.bin --codec adaptive", "does not encode single values"},
+            {"--file g.bin --codec topk:0.1:100000", "65536"},
+            {"--file g.bin --synthetic normal", "excludes"},
+            {"--file g.bin --dtype fp64", "fp64"},
+            {"--synthetic cauchy", "cauchy"},
+            {"--synthetic normal --count 0", "--count"},
+            {"--synthetic normal --dtype bf16", "--dtype"},
+            {"--synthetic normal --seconds nan", "--seconds"},
+            {"--checkpoint c.h5 --by-parameter", "--codec"}}) {
+    here.fails("codec " + arguments, 2, words);
   }
-  expect_error(here.run("codec --file none.bin"), 1, "none.bin cannot be opened");
-  expect_error(here.run("codec --file odd.bin"), 1, "odd.bin has 5 bytes, not a multiple of 4");
-  expect_error(here.run("codec --checkpoint g.bin"), 1, "g.bin");
-  expect_error(here.run("codec --checkpoint none.h5"), 1, "none.h5");
+  here.fails("codec --file none.bin", 1, "none.bin cannot be opened");
+  here.fails("codec --file odd.bin", 1, "odd.bin has 5 bytes, not a multiple of 4");
+  here.fails("codec --checkpoint g.bin", 1, "g.bin");
+  here.fails("codec --checkpoint none.h5", 1, "none.h5");
   expect_error(here.shell("ESPALIER_KERNELS=dry " ESPALIER_PROGRAM " codec --file g.bin"), 1,
                "encodes nothing");
 }

@@ -1,15 +1,11 @@
 // Files that are no files, or not those that are meant, in every place where a subcommand takes
 // one: named and refused at once, with exit code 1, in a run directory left out with a note.
-#include <gmock/gmock.h>
-
 #include "tests/support/program.h"
 
 namespace espalier::cli_hostile_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// A second is enough for each command; machines of tests are shared.
 constexpr const char* kAtOnce = "timeout 20 " ESPALIER_PROGRAM " ";
@@ -46,8 +42,9 @@ std::string with_file(std::string command, const std::string& name) {
   return command;
 }
 
-TEST(CliHostile, EveryCommandNamesWhatIsNoFile) {
-  const Workplace here;
+using CliHostile = ProgramTest;
+
+TEST_F(CliHostile, EveryCommandNamesWhatIsNoFile) {
   here.shell("mkfifo pipe && mkdir folder && ln -s pipe link");
   for (const std::string& command : commands()) {
     for (const std::string name : {"pipe", "folder", "link", "/dev/zero", "/dev/null"}) {
@@ -61,8 +58,7 @@ TEST(CliHostile, EveryCommandNamesWhatIsNoFile) {
   }
 }
 
-TEST(CliHostile, EveryCommandNamesAFileThatIsTooShort) {
-  const Workplace here;
+TEST_F(CliHostile, EveryCommandNamesAFileThatIsTooShort) {
   here.write("empty", "");
   here.write("byte", "\x89");
   for (const std::string& command : commands()) {
@@ -80,9 +76,8 @@ TEST(CliHostile, EveryCommandNamesAFileThatIsTooShort) {
   }
 }
 
-TEST(CliHostile, ATruncatedFileIsRefusedAtAnyLength) {
-  const Workplace here;
-  expect_code(here.run("train c.toml --steps 1 --set model.layers=1 --set model.width=8"), 0);
+TEST_F(CliHostile, ATruncatedFileIsRefusedAtAnyLength) {
+  here.ok("train c.toml --steps 1 --set model.layers=1 --set model.width=8");
   const std::string whole = here.read("run/checkpoints/step-000001.h5");
   for (size_t part = 0; part < 40; ++part) {
     here.write("cut.h5", whole.substr(0, whole.size() * part / 40));
@@ -98,9 +93,8 @@ TEST(CliHostile, ATruncatedFileIsRefusedAtAnyLength) {
   }
 }
 
-TEST(CliHostile, AnOutputThatIsNoFileIsNotReplaced) {
-  const Workplace here;
-  expect_code(here.run("train c.toml --steps 1 --set model.layers=1 --set model.width=8"), 0);
+TEST_F(CliHostile, AnOutputThatIsNoFileIsNotReplaced) {
+  here.ok("train c.toml --steps 1 --set model.layers=1 --set model.width=8");
   here.shell(
       "mkfifo pipe.h5 && ln -s pipe.h5 link.h5 && echo old >target && ln -s target linked.h5");
   const std::string in = "run/checkpoints/step-000001.h5";
@@ -114,7 +108,7 @@ TEST(CliHostile, AnOutputThatIsNoFileIsNotReplaced) {
       EXPECT_TRUE(fs::is_fifo(here / name));
     }
   }
-  expect_code(here.run("export " + in + " -o linked.h5"), 0);
+  here.ok("export " + in + " -o linked.h5");
   EXPECT_EQ(here.read("target"), "old\n");
 }
 
@@ -129,8 +123,7 @@ void write_run(const Workplace& here) {
   here.write("run/pipeline-predicted.svg", "<svg></svg>");
 }
 
-TEST(CliHostile, AReportLeavesOutWhatIsNoFileOfTheRun) {
-  const Workplace here;
+TEST_F(CliHostile, AReportLeavesOutWhatIsNoFileOfTheRun) {
   here.write("secret", "<svg>a secret of the reader</svg>");
   for (const std::string file :
        {"config.toml", "metrics.jsonl", "summary.json", "trace.json", "pipeline-measured.svg"}) {
@@ -141,7 +134,7 @@ TEST(CliHostile, AReportLeavesOutWhatIsNoFileOfTheRun) {
       fs::remove(here / ("run/" + file));
       here.shell(replace + file);
       SCOPED_TRACE(replace + file);
-      expect_code(here.shell(std::string(kAtOnce) + "report run"), 0);
+      here.shell_ok(std::string(kAtOnce) + "report run");
       const std::string page = here.read("run/report.html");
       EXPECT_THAT(page, HasSubstr(file + " is "));
       EXPECT_THAT(page, HasSubstr("left out"));
@@ -152,13 +145,10 @@ TEST(CliHostile, AReportLeavesOutWhatIsNoFileOfTheRun) {
   here.shell("rm -rf run");
   write_run(here);
   here.shell("mv run/summary.json run/a.json && ln -s a.json run/summary.json");
-  const Ran ran = here.shell(std::string(kAtOnce) + "report run");
-  expect_code(ran, 0);
-  EXPECT_THAT(ran.out, HasSubstr("1.5000"));
+  EXPECT_THAT(here.shell_ok(std::string(kAtOnce) + "report run").out, HasSubstr("1.5000"));
 }
 
-TEST(CliHostile, JsonOfManyLevelsIsNoStackOverflow) {
-  const Workplace here;
+TEST_F(CliHostile, JsonOfManyLevelsIsNoStackOverflow) {
   for (const std::string file : {"metrics.jsonl", "summary.json", "trace.json"}) {
     here.shell("rm -rf run");
     write_run(here);
@@ -166,17 +156,16 @@ TEST(CliHostile, JsonOfManyLevelsIsNoStackOverflow) {
     here.write("run/" + file,
                "{\"step\":1,\"grid\":{\"a\":" + many + std::string(200'000, ']') + "}}");
     SCOPED_TRACE(file);
-    expect_code(here.shell(std::string(kAtOnce) + "report run"), 0);
+    here.shell_ok(std::string(kAtOnce) + "report run");
   }
   // A resumed run reads its summary and its metrics.
-  expect_code(here.run("train c.toml --out r --steps 5"), 0);
+  here.ok("train c.toml --out r --steps 5");
   here.write("r/summary.json",
              "{\"a\":" + std::string(200'000, '[') + std::string(200'000, ']') + "}");
-  expect_code(here.run("train c.toml --out r --steps 6 --resume auto"), 0);
+  here.ok("train c.toml --out r --steps 6 --resume auto");
 }
 
-TEST(CliHostile, ATomlOfManyLevelsIsNoStackOverflow) {
-  const Workplace here;
+TEST_F(CliHostile, ATomlOfManyLevelsIsNoStackOverflow) {
   std::string dots = "a";
   for (int i = 0; i < 100'000; ++i) {
     dots += ".a";
@@ -188,12 +177,11 @@ TEST(CliHostile, ATomlOfManyLevelsIsNoStackOverflow) {
     here.shell("rm -rf run");
     write_run(here);
     here.write("run/config.toml", text);
-    expect_code(here.shell(std::string(kAtOnce) + "report run"), 0);
+    here.shell_ok(std::string(kAtOnce) + "report run");
   }
 }
 
-TEST(CliHostile, AHugeConfigIsNotRead) {
-  const Workplace here;
+TEST_F(CliHostile, AHugeConfigIsNotRead) {
   here.shell("truncate -s 100G huge.toml");
   expect_error(here.shell(std::string(kAtOnce) + "train huge.toml"), 1, "more than");
 }

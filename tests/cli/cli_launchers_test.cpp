@@ -12,8 +12,9 @@ const std::string kAlone =
     "env -u PMI_RANK -u PMI_SIZE -u PMIX_RANK -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE "
     "-u SLURM_PROCID -u SLURM_STEP_NUM_TASKS ";
 
-TEST(CliLaunchers, EveryRankOfAnotherMpiIsToldSo) {
-  const Workplace here;
+using CliLaunchers = ProgramTest;
+
+TEST_F(CliLaunchers, EveryRankOfAnotherMpiIsToldSo) {
   const std::string train = "train c.toml";
   for (const auto& [variable, others, command] : std::vector<std::array<std::string, 3>>{
            {"PMI_SIZE=2", "PMI_RANK=0", train},
@@ -25,33 +26,31 @@ TEST(CliLaunchers, EveryRankOfAnotherMpiIsToldSo) {
     expect_code(ran, 1);
     for (const std::string& words : {fmt::format("a launcher started several ranks ({})", variable),
                                      std::string("start them with"), std::string("mpirun")}) {
-      EXPECT_NE(ran.err.find(words), std::string::npos) << words << '\n' << ran.err;
+      EXPECT_THAT(ran.err, HasSubstr(words)) << words;
     }
   }
-  EXPECT_FALSE(std::filesystem::exists(here / "run"));
-  EXPECT_FALSE(std::filesystem::exists(here / "machine.toml"));
+  EXPECT_FALSE(here.has("run"));
+  EXPECT_FALSE(here.has("machine.toml"));
 }
 
-TEST(CliLaunchers, OneRankTrainsUnderAny) {
-  const Workplace here;
+TEST_F(CliLaunchers, OneRankTrainsUnderAny) {
   for (const std::string variables :
        {"SLURM_JOB_ID=7 SLURM_NTASKS=4 SLURM_PROCID=0",
         "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3 PMI_SIZE=1 PMI_RANK=0"}) {
-    const Ran ran =
-        here.shell(fmt::format("timeout 60 {}{} '{}' train c.toml --steps 1 --resume none "
-                               "--out '{}'",
-                               kAlone, variables, ESPALIER_PROGRAM, variables.size()));
-    expect_code(ran, 0);
+    here.shell_ok(
+        fmt::format("timeout 60 {}{} '{}' train c.toml --steps 1 --resume none "
+                    "--out '{}'",
+                    kAlone, variables, ESPALIER_PROGRAM, variables.size()));
   }
 }
 
-TEST(CliLaunchers, ProcessesOfTorchrunAreNotedAsNotJoined) {
-  const Workplace here;
-  const Ran ran = here.shell(
-      fmt::format("{}WORLD_SIZE=2 RANK=0 MASTER_ADDR=localhost '{}' train c.toml --steps 1", kAlone,
-                  ESPALIER_PROGRAM));
-  expect_code(ran, 0);
-  EXPECT_NE(ran.err.find("WORLD_SIZE=2 is a launcher of PyTorch's"), std::string::npos) << ran.err;
+TEST_F(CliLaunchers, ProcessesOfTorchrunAreNotedAsNotJoined) {
+  EXPECT_THAT(
+      here.shell_ok(
+              fmt::format("{}WORLD_SIZE=2 RANK=0 MASTER_ADDR=localhost '{}' train c.toml --steps 1",
+                          kAlone, ESPALIER_PROGRAM))
+          .err,
+      HasSubstr("WORLD_SIZE=2 is a launcher of PyTorch's"));
 }
 
 }  // namespace

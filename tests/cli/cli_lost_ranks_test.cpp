@@ -16,20 +16,15 @@ const std::string kLong =
 
 const std::string kPipeline = "--set parallel.pipeline=2 --set train.micro_batch=1 ";
 
-class LostRank : public ::testing::TestWithParam<std::string> {};
+class LostRank : public ProgramTestWithParam {};
 
 TEST_P(LostRank, ThatHangsIsNamedAndNothingIsLeft) {
-  const Workplace here;
   Job job(here, ranks_command(2, "train c.toml --set parallel.timeout_s=1 " + kLong + GetParam()));
-  ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
-  const std::vector<pid_t> ranks = job.ranks();
-  ASSERT_EQ(ranks.size(), 2U);
+  const std::vector<pid_t> ranks = job.ranks_after(3);
   kill(ranks[1], SIGSTOP);
-  const std::optional<int> code = job.wait(20);
-  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
-  EXPECT_EQ(*code, 5) << job.errors();
-  EXPECT_NE(job.errors().find("espalier: error (rank 0): "), std::string::npos) << job.errors();
-  EXPECT_NE(job.errors().find("rank 1"), std::string::npos) << job.errors();
+  job.expect_end(20, 5);
+  EXPECT_THAT(job.errors(), HasSubstr("espalier: error (rank 0): "));
+  EXPECT_THAT(job.errors(), HasSubstr("rank 1"));
   expect_gone(ranks);
 }
 
@@ -43,14 +38,11 @@ INSTANTIATE_TEST_SUITE_P(Ways, LostRank,
                                                        "--set train.eval_batches=1 "));
 
 /// mpirun ends the ranks that are left, whatever they do.
-class DeadRank : public ::testing::TestWithParam<std::string> {};
+class DeadRank : public ProgramTestWithParam {};
 
 TEST_P(DeadRank, EndsTheOthers) {
-  const Workplace here;
   Job job(here, ranks_command(2, "train c.toml --set parallel.timeout_s=5 " + GetParam() + kLong));
-  ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
-  const std::vector<pid_t> ranks = job.ranks();
-  ASSERT_EQ(ranks.size(), 2U);
+  const std::vector<pid_t> ranks = job.ranks_after(3);
   kill(ranks[0], SIGKILL);
   const std::optional<int> code = job.wait(20);
   ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
@@ -60,45 +52,39 @@ TEST_P(DeadRank, EndsTheOthers) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, DeadRank, ::testing::Values("", kPipeline));
 
-TEST(CliLostRanks, TermSignalEndsTheStepAndSaves) {
-  const Workplace here;
+using CliLostRanks = ProgramTest;
+
+TEST_F(CliLostRanks, TermSignalEndsTheStepAndSaves) {
   Job job(here, ranks_command(2, "train c.toml " + kLong));
-  ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
-  const std::vector<pid_t> ranks = job.ranks();
-  ASSERT_EQ(ranks.size(), 2U);
+  const std::vector<pid_t> ranks = job.ranks_after(3);
   kill(ranks[1], SIGTERM);  // one rank is enough: all ranks agree to stop
-  const std::optional<int> code = job.wait(30);
-  ASSERT_TRUE(code.has_value()) << job.errors();
-  EXPECT_EQ(*code, 4) << job.errors();
+  job.expect_end(30, 4);
   expect_gone(ranks);
   const auto steps = here.curve("run", "loss").size();
   EXPECT_EQ(here.summary("run")["steps"], steps);
   EXPECT_FALSE(here.summary("run")["finished"].get<bool>());
   // The checkpoint of exactly that step exists, is complete, and can be resumed.
   const std::string last = fmt::format("run/checkpoints/step-{:06}.h5", steps);
-  expect_code(here.run("inspect " + last), 0);
-  expect_code(here.run(fmt::format("train c.toml --resume auto {} --steps {}", kLong, steps + 2)),
-              0);
+  here.ok("inspect " + last);
+  here.ok(fmt::format("train c.toml --resume auto {} --steps {}", kLong, steps + 2));
   EXPECT_EQ(here.curve("run", "loss").size(), steps + 2);
 }
 
-TEST(CliLostRanks, ASlowDiskIsNoLostRank) {
-  const Workplace here;
+TEST_F(CliLostRanks, ASlowDiskIsNoLostRank) {
   const std::string slow_disk =
       std::filesystem::canonical("/proc/self/exe").parent_path() / "libespalier_slow_disk.so";
-  const Ran ran = here.shell(fmt::format(
+  here.shell_ok(fmt::format(
       "timeout 120 '{}/scripts/mpirun.sh' 2 env SLOW_DISK_SECONDS=1.2 LD_PRELOAD='{}' {} train "
       "c.toml --set parallel.timeout_s=1 --set train.checkpoint_every=0",
       ESPALIER_SOURCE_DIR, slow_disk, ESPALIER_PROGRAM));
-  expect_code(ran, 0);
   EXPECT_TRUE(here.summary("run")["finished"].get<bool>());
-  expect_code(here.run("inspect " + kLast), 0);
+  here.ok("inspect " + kLast);
 }
 
-TEST(CliLostRanks, ARankThatIsStoppedInTheStartIsNamed) {
+TEST_F(CliLostRanks, ARankThatIsStoppedInTheStartIsNamed) {
   for (const int milliseconds : {20, 200}) {
-    const Workplace here;
-    Job job(here, ranks_command(2, "train c.toml --set parallel.timeout_s=2 " + kLong));
+    const Workplace fresh;
+    Job job(fresh, ranks_command(2, "train c.toml --set parallel.timeout_s=2 " + kLong));
     wait_for([&] { return job.ranks().size() == 2; }, 20);
     const std::vector<pid_t> ranks = job.ranks();
     ASSERT_EQ(ranks.size(), 2U);
@@ -107,28 +93,23 @@ TEST(CliLostRanks, ARankThatIsStoppedInTheStartIsNamed) {
     const std::optional<int> code = job.wait(30);
     ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
     EXPECT_NE(*code, 0);
-    EXPECT_NE(job.errors().find("rank 1"), std::string::npos) << job.errors();
+    EXPECT_THAT(job.errors(), HasSubstr("rank 1"));
     expect_gone(ranks);
   }
 }
 
-TEST(CliLostRanks, AJobThatIsSuspendedGoesOn) {
-  const Workplace here;
+TEST_F(CliLostRanks, AJobThatIsSuspendedGoesOn) {
   Job job(here, ranks_command(2,
                               "train c.toml --set train.steps=60 --set parallel.timeout_s=1 "
                               "--set train.checkpoint_every=0 --set model.context=16"));
-  ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
-  const std::vector<pid_t> ranks = job.ranks();
-  ASSERT_EQ(ranks.size(), 2U);
+  const std::vector<pid_t> ranks = job.ranks_after(3);
   for (const int signal : {SIGSTOP, SIGCONT}) {
     for (const pid_t rank : ranks) {
       kill(rank, signal);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(signal == SIGSTOP ? 1500 : 0));
   }
-  const std::optional<int> code = job.wait(60);
-  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
-  EXPECT_EQ(*code, 0) << job.errors();
+  job.expect_end(60, 0);
   EXPECT_EQ(here.curve("run", "loss").size(), 60U);
 }
 

@@ -1,76 +1,65 @@
 // The manifest of a run, with the real program: what a checkpoint says about its run, what a
 // resumed run may not change silently, and ranks that differ.
-#include <gmock/gmock.h>
-
 #include "tests/support/program.h"
 
 namespace espalier::cli_manifest_test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::AnyOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
 
 const std::string kSeventh = "run/checkpoints/step-000007.h5";
 
-TEST(CliManifest, OtherDataEndAResumeUnlessAccepted) {
-  const Workplace here;
-  expect_code(here.run("train c.toml"), 0);
+using CliManifest = ProgramTest;
+
+TEST_F(CliManifest, OtherDataEndAResumeUnlessAccepted) {
+  here.ok("train c.toml");
   const std::vector<double> undisturbed = here.curve("run", "loss");
   here.shell("rm -r run");
-  expect_code(here.run("train c.toml --steps 7"), 0);
+  here.ok("train c.toml --steps 7");
   here.shell("cp text.txt elsewhere.txt; printf x >>text.txt");
   const Ran refused = here.run("train c.toml --resume auto");
   expect_error(refused, 1, kSeventh + " is of a run with other data: data.train had 12");
   EXPECT_THAT(refused.err, HasSubstr("--accept-changes data\n"));
   EXPECT_EQ(here.curve("run", "loss").size(), 7U) << "nothing was changed";
   // The content counts, not the name.
-  const Ran moved = here.run("train c.toml --resume auto --set 'data.train=[\"elsewhere.txt\"]'");
-  expect_code(moved, 0);
+  here.ok("train c.toml --resume auto --set 'data.train=[\"elsewhere.txt\"]'");
   EXPECT_EQ(here.curve("run", "loss"), undisturbed);
   here.shell("rm run/checkpoints/step-0000[12]*");
-  const Ran accepted = here.run("train c.toml --resume auto --accept-changes data");
-  expect_code(accepted, 0);
-  EXPECT_THAT(accepted.err, HasSubstr("accepted: data.train had 12"));
+  EXPECT_THAT(here.ok("train c.toml --resume auto --accept-changes data").err,
+              HasSubstr("accepted: data.train had 12"));
   // From now on the new data are the run's.
-  expect_code(here.run("train c.toml --resume auto"), 0);
+  here.ok("train c.toml --resume auto");
 }
 
-TEST(CliManifest, AnotherSeedOrOrderEndsAResumeUnlessAccepted) {
-  const Workplace here;
-  expect_code(here.run("train c.toml --steps 7"), 0);
+TEST_F(CliManifest, AnotherSeedOrOrderEndsAResumeUnlessAccepted) {
+  here.ok("train c.toml --steps 7");
   const std::string changes = " --set train.seed=2 --set train.global_batch=4 ";
   const Ran refused = here.run("train c.toml --resume auto" + changes);
   expect_error(refused, 1, "train.global_batch was 8 and is 4; train.seed was 1 and is 2");
   EXPECT_THAT(refused.err, HasSubstr("--accept-changes order,seed\n"));
-  expect_error(here.run("train c.toml --resume auto --accept-changes order" + changes), 1,
-               "--accept-changes seed");
-  expect_code(here.run("train c.toml --resume auto --accept-changes seed,order" + changes), 0);
-  expect_error(here.run("train c.toml --resume auto --accept-changes weather"), 2, "weather");
-  expect_error(here.run("train c.toml --accept-changes data"), 2, "--resume");
+  here.fails("train c.toml --resume auto --accept-changes order" + changes, 1,
+             "--accept-changes seed");
+  here.ok("train c.toml --resume auto --accept-changes seed,order" + changes);
+  here.fails("train c.toml --resume auto --accept-changes weather", 2, "weather");
+  here.fails("train c.toml --accept-changes data", 2, "--resume");
 }
 
-TEST(CliManifest, OtherSettingsAreNamed) {
-  const Workplace here;
-  expect_code(here.run("train c.toml --steps 7"), 0);
-  const Ran same = here.run("train c.toml --resume auto --steps 8");
-  expect_code(same, 0);
-  EXPECT_THAT(same.err, AllOf(Not(HasSubstr("differ")), Not(HasSubstr("manifest"))));
-  const Ran other = here.run(
-      "train c.toml --resume auto --set optimizer.lr=0.001 --set train.checkpoint_every=3 --set "
-      "run.threads=2");
-  expect_code(other, 0);
-  EXPECT_THAT(other.err,
+TEST_F(CliManifest, OtherSettingsAreNamed) {
+  here.ok("train c.toml --steps 7");
+  EXPECT_THAT(here.ok("train c.toml --resume auto --steps 8").err,
+              AllOf(Not(HasSubstr("differ")), Not(HasSubstr("manifest"))));
+  EXPECT_THAT(here.ok("train c.toml --resume auto --set optimizer.lr=0.001 --set "
+                      "train.checkpoint_every=3 --set "
+                      "run.threads=2")
+                  .err,
               AllOf(HasSubstr("settings differ from the checkpoint's: optimizer.lr was 0.003 and "
                               "is 0.001\n"),
                     HasSubstr("a run without a break: threads were 1 and are 2\n")));
 }
 
-TEST(CliManifest, IsInCheckpointsAndTheSummary) {
-  const Workplace here;
-  expect_code(here.run("train c.toml --set sparse.storage=auto"), 0);
+TEST_F(CliManifest, IsInCheckpointsAndTheSummary) {
+  here.ok("train c.toml --set sparse.storage=auto");
   const auto manifest = here.summary("run")["manifest"];
   EXPECT_THAT(manifest["train_data"].get<std::string>(), StartsWith("12"));
   EXPECT_EQ(manifest["seed"], 1);
@@ -100,8 +89,7 @@ Ran run_while(const Workplace& here, const std::string& launcher, const std::str
                     change + "; wait $!");
 }
 
-TEST(CliManifest, DataThatAreOverwrittenEndTheRunBeforeItSaves) {
-  const Workplace here;
+TEST_F(CliManifest, DataThatAreOverwrittenEndTheRunBeforeItSaves) {
   const std::string overwrite = "printf X | dd conv=notrunc of=text.txt";
   const Ran changed = run_while(here, "", overwrite);
   expect_error(changed, 1,
@@ -114,8 +102,7 @@ TEST(CliManifest, DataThatAreOverwrittenEndTheRunBeforeItSaves) {
               4);
 }
 
-TEST(CliManifest, DataThatBecomeShorterAreNamed) {
-  const Workplace here;
+TEST_F(CliManifest, DataThatBecomeShorterAreNamed) {
   const std::string text = here.read("text.txt");
   // Whether a step reads the missing part first, or a checkpoint looks at the file.
   const auto message = AnyOf(HasSubstr("data file text.txt has become shorter"),
@@ -148,8 +135,7 @@ void expect_named(const Ran& ran, const std::string& difference) {
   EXPECT_THAT(ran.err, HasSubstr("(rank 0): ranks have different " + difference));
 }
 
-TEST(CliManifest, RanksThatDifferAreNamedBeforeTheFirstStep) {
-  const Workplace here;
+TEST_F(CliManifest, RanksThatDifferAreNamedBeforeTheFirstStep) {
   const Ran kernels = run_unequal(here, "export ESPALIER_KERNELS=dry", "c.toml");
   expect_named(kernels, "kernels (not the same on rank 1): dry on rank 1");
 
@@ -158,7 +144,7 @@ TEST(CliManifest, RanksThatDifferAreNamedBeforeTheFirstStep) {
   expect_named(data, "files of data.train (not the same on rank 1)");
 
   // Rank 1 has an older copy of the checkpoint.
-  expect_code(here.run("train c.toml --steps 7"), 0);
+  here.ok("train c.toml --steps 7");
   here.shell(
       "cp text.txt node; mkdir -p node/run/checkpoints; cp run/checkpoints/step-000005.h5 "
       "node/" +
@@ -173,15 +159,13 @@ TEST(CliManifest, RanksThatDifferAreNamedBeforeTheFirstStep) {
       "unequal",
       std::string("#!/bin/sh\n[ \"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" = 1 ] && exec ./other "
                   "\"$@\"\nexec " ESPALIER_PROGRAM " \"$@\"\n"));
-  const Ran program =
-      here.shell(fmt::format("timeout 120 '{}/scripts/mpirun.sh' 2 ./unequal train "
-                             "c.toml --out new",
-                             ESPALIER_SOURCE_DIR));
-  expect_named(program, "programs (not the same on rank 1)");
+  expect_named(here.shell(fmt::format("timeout 120 '{}/scripts/mpirun.sh' 2 ./unequal train "
+                                      "c.toml --out new",
+                                      ESPALIER_SOURCE_DIR)),
+               "programs (not the same on rank 1)");
 }
 
-TEST(CliManifest, AConfigThatOnlyOneRankCannotReadIsNamed) {
-  const Workplace here;
+TEST_F(CliManifest, AConfigThatOnlyOneRankCannotReadIsNamed) {
   here.shell("mkdir node && cp text.txt node && echo '[train]\nstepz = 1' >node/c.toml");
   const Ran ran = run_unequal(here, "cd node", "c.toml");
   EXPECT_NE(ran.code, 0);

@@ -27,7 +27,6 @@ const std::string kPlan = "plan c.toml --machine m.toml ";
 
 struct Place : Workplace {
   Place() { write("m.toml", kMachine); }
-  bool has(const std::string& name) const { return std::filesystem::exists(*this / name); }
 };
 
 /// The data of a page's script.
@@ -51,9 +50,8 @@ void expect_same_plans(const Json& one, const Json& other) {
 
 TEST(PlanPage, HasTheObjectOfJson) {
   const Place here;
-  const Ran ran = here.run(kPlan + "--ranks 1..4 --search -o plan.html --trace plan.json --json");
-  expect_code(ran, 0);
-  const Json plan = ran.json();
+  const Json plan =
+      here.ok(kPlan + "--ranks 1..4 --search -o plan.html --trace plan.json --json").json();
   const std::string page = here.read("plan.html");
   const Json data = data_of(page);
   EXPECT_EQ(data["plan"], plan);
@@ -92,34 +90,29 @@ TEST(PlanPage, HasTheObjectOfJson) {
   EXPECT_NEAR(end, step_us, 2e-3);
   EXPECT_EQ(data["timeline"]["windows"][0]["spans"].size(), events);
 
-  EXPECT_EQ(page.find("test & co"), std::string::npos) << "text of files is escaped";
-  EXPECT_EQ(page.find("{{"), std::string::npos) << "a part of the page was not filled in";
+  EXPECT_THAT(page, Not(HasSubstr("test & co"))) << "text of files is escaped";
+  EXPECT_THAT(page, Not(HasSubstr("{{"))) << "a part of the page was not filled in";
   for (const char* way_out : {" src=", "<link", "@import", "url(//", "fetch(", "https://"}) {
-    EXPECT_EQ(page.find(way_out), std::string::npos) << way_out;
+    EXPECT_THAT(page, Not(HasSubstr(way_out))) << way_out;
   }
 }
 
 TEST(PlanPage, TextHasARowALayout) {
   const Place here;
   const Json plan = here.run(kPlan + "--ranks 1..4 --json").json();
-  const Ran text = here.run(kPlan + "--ranks 1..4 -o plan.html");
-  expect_code(text, 0);
-  EXPECT_NE(text.err.find("wrote plan.html"), std::string::npos) << text.err;
+  const Ran text = here.ok(kPlan + "--ranks 1..4 -o plan.html");
+  EXPECT_THAT(text.err, HasSubstr("wrote plan.html"));
   ASSERT_EQ(plan["plans"].size(), 3U);
   for (const Json& one : plan["plans"]) {
-    EXPECT_NE(text.out.find(fmt::format("{:.2f}", one["step_ms"].get<double>())), std::string::npos)
-        << text.out;
+    EXPECT_THAT(text.out, HasSubstr(fmt::format("{:.2f}", one["step_ms"].get<double>())));
   }
   expect_same_plans(data_of(here.read("plan.html"))["plan"]["plans"], plan["plans"]);
 }
 
 TEST(PlanOfARun, StandsBesideItsMeasurements) {
   const Place here;
-  expect_code(
-      here.run("train c.toml --set run.operation_times=true --set train.checkpoint_every=0"), 0);
-  const Ran ran = here.run("plan run --machine m.toml --json -o run/plan.html");
-  expect_code(ran, 0);
-  const Json plan = ran.json();
+  here.ok("train c.toml --set run.operation_times=true --set train.checkpoint_every=0");
+  const Json plan = here.ok("plan run --machine m.toml --json -o run/plan.html").json();
   EXPECT_EQ(data_of(here.read("run/plan.html"))["plan"], plan);
   ASSERT_EQ(plan["plans"].size(), 1U);
   EXPECT_EQ(plan["plans"][0]["ranks"], 1);
@@ -148,18 +141,15 @@ TEST(PlanOfARun, StandsBesideItsMeasurements) {
   EXPECT_EQ(rows["checkpoint"]["measured"],
             std::filesystem::file_size(io::checkpoints_in(here / "run/checkpoints").back()));
   EXPECT_EQ(rows["checkpoint"]["predicted"], plan["checkpoints"]["bytes"]);
-  const Ran text = here.run("plan run --machine m.toml");
-  expect_code(text, 0);
+  const Ran text = here.ok("plan run --machine m.toml");
   const std::string words = fmt::format("measured in run: medians over {} steps", steps.size());
-  EXPECT_NE(text.out.find(words), std::string::npos) << text.out;
+  EXPECT_THAT(text.out, HasSubstr(words));
 }
 
 TEST(PlanTry, OrdersTheBestLayoutsByMeasuredTime) {
   const Place here;
   const std::string options = "--search --try 3 --quick --set sparse.storage=auto ";
-  const Ran ran = here.run(kPlan + options + "--json -o plan.html");
-  expect_code(ran, 0);
-  const Json plan = ran.json();
+  const Json plan = here.ok(kPlan + options + "--json -o plan.html").json();
   EXPECT_EQ(data_of(here.read("plan.html"))["plan"], plan);
   ASSERT_GE(plan["plans"].size(), 3U);
   EXPECT_EQ(plan["best"]["plan"], 0);
@@ -180,11 +170,9 @@ TEST(PlanTry, OrdersTheBestLayoutsByMeasuredTime) {
   expect_same_plans(again["plans"], Json::array({plan["plans"][0]}));
   EXPECT_EQ(again["plans"][0]["storage"], plan["plans"][0]["storage"]);
 
-  const Ran text = here.run(kPlan + options);
-  expect_code(text, 0);
-  EXPECT_NE(text.out.find("measured, ms"), std::string::npos) << text.out;
-  EXPECT_NE(text.out.find("settings of the best layout, over 1 ranks: --set"), std::string::npos)
-      << text.out;
+  const Ran text = here.ok(kPlan + options);
+  EXPECT_THAT(text.out, HasSubstr("measured, ms"));
+  EXPECT_THAT(text.out, HasSubstr("settings of the best layout, over 1 ranks: --set"));
   EXPECT_FALSE(here.has("run"));
 }
 
@@ -197,32 +185,32 @@ TEST(PlanPage, ErrorsNameTheFixAndWriteNothing) {
   small.replace(small.find("1e9"), 3, "1e6");
   here.write("small.toml", small);
   const std::string outputs = " -o p.html --trace t.json ";
-  for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
-           {"none.toml --machine m.toml" + outputs, "none.toml"},
-           {"c.toml --machine none.toml" + outputs, "none.toml"},
-           {"empty --machine m.toml" + outputs, "without config.toml"},
-           {"half --machine m.toml" + outputs, "summary.json is missing"},
-           {"half --machine m.toml --ranks 2" + outputs, "leave --ranks and --search out"},
-           {"c.toml --machine m.toml --trace t.json -o c.toml", "c.toml is the input"},
-           {"c.toml --machine m.toml -o p.html --trace m.toml", "m.toml is the input"},
-           {"c.toml --machine m.toml --trace t.json -o text.txt", "text.txt is the input"},
-           {"c.toml --machine m.toml -o p.html --trace ./p.html", "name the same file"},
-           {"c.toml --machine m.toml --ranks 16" + outputs, "16 ranks need as many devices"},
-           {"c.toml --machine m.toml --search --try 2 --ranks 2" + outputs,
-            "--ranks 2 with --try needs a launch of as many ranks, and this one has 1"},
-           {"c.toml --machine m.toml --search --try 2 --tensor 2" + outputs, "without --tensor"},
-           {"c.toml --machine small.toml" + outputs, "--trace needs a layout that fits"},
-           {"c.toml --machine m.toml -o p.html --trace half", "half"}}) {
-    expect_error(here.run("plan " + arguments), 1, words);
+  for (const auto& [arguments, words] :
+       Rows{{"none.toml --machine m.toml" + outputs, "none.toml"},
+            {"c.toml --machine none.toml" + outputs, "none.toml"},
+            {"empty --machine m.toml" + outputs, "without config.toml"},
+            {"half --machine m.toml" + outputs, "summary.json is missing"},
+            {"half --machine m.toml --ranks 2" + outputs, "leave --ranks and --search out"},
+            {"c.toml --machine m.toml --trace t.json -o c.toml", "c.toml is the input"},
+            {"c.toml --machine m.toml -o p.html --trace m.toml", "m.toml is the input"},
+            {"c.toml --machine m.toml --trace t.json -o text.txt", "text.txt is the input"},
+            {"c.toml --machine m.toml -o p.html --trace ./p.html", "name the same file"},
+            {"c.toml --machine m.toml --ranks 16" + outputs, "16 ranks need as many devices"},
+            {"c.toml --machine m.toml --search --try 2 --ranks 2" + outputs,
+             "--ranks 2 with --try needs a launch of as many ranks, and this one has 1"},
+            {"c.toml --machine m.toml --search --try 2 --tensor 2" + outputs, "without --tensor"},
+            {"c.toml --machine small.toml" + outputs, "--trace needs a layout that fits"},
+            {"c.toml --machine m.toml -o p.html --trace half", "half"}}) {
+    here.fails("plan " + arguments, 1, words);
     EXPECT_FALSE(here.has("p.html") || here.has("t.json")) << arguments;
   }
   EXPECT_EQ(here.read("c.toml"), Workplace::config());
   const Ran large = here.run("plan c.toml --machine small.toml");
   expect_error(large, 1, "no planned layout fits");
-  EXPECT_NE(large.out.find("does not fit"), std::string::npos) << large.out;
-  EXPECT_NE(large.out.find("To fit, with what a rank would then need"), std::string::npos);
-  expect_error(here.run("plan c.toml --calibrate -o p.html"), 1, "leave the config");
-  expect_error(here.run("plan --calibrate -o p.html --trace t.json"), 1, "leave --trace out");
+  EXPECT_THAT(large.out, HasSubstr("does not fit"));
+  EXPECT_THAT(large.out, HasSubstr("To fit, with what a rank would then need"));
+  here.fails("plan c.toml --calibrate -o p.html", 1, "leave the config");
+  here.fails("plan --calibrate -o p.html --trace t.json", 1, "leave --trace out");
   EXPECT_FALSE(here.has("p.html"));
 }
 

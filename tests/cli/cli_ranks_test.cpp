@@ -10,17 +10,16 @@ Ran run_ranks(const Workplace& here, int ranks, const std::string& arguments) {
   return here.shell("timeout 120 " + ranks_command(ranks, arguments));
 }
 
-TEST(CliRanks, TwoRanksTrainLikeOne) {
-  const Workplace here;
-  expect_code(here.run("train c.toml --out one"), 0);
+using CliRanks = ProgramTest;
+
+TEST_F(CliRanks, TwoRanksTrainLikeOne) {
+  here.ok("train c.toml --out one");
   expect_code(run_ranks(here, 2, "train c.toml --out two"), 0);
   const std::vector<double> one = here.curve("one", "loss");
   const std::vector<double> two = here.curve("two", "loss");
   ASSERT_EQ(one.size(), two.size());
   // Same samples, same masks; sums of gradients differ only in order: fp32 rounding over 20 steps.
-  for (size_t i = 0; i < one.size(); ++i) {
-    EXPECT_NEAR(one[i], two[i], 1e-4) << "step " << i + 1;
-  }
+  EXPECT_THAT(one, AreNear(two, 1e-4));
   EXPECT_EQ(here.summary("two")["ranks"], 2);
   EXPECT_GT(here.curve("two", "allreduce_bytes").front(), 0);
   // After the pruning only kept elements are sent.
@@ -28,7 +27,7 @@ TEST(CliRanks, TwoRanksTrainLikeOne) {
             0.8 * here.curve("two", "allreduce_bytes").front());
   // With the same number of ranks: the same bits. Another number of ranks can resume the run.
   expect_code(run_ranks(here, 2, "train c.toml --out half --steps 9"), 0);
-  expect_code(here.run("train c.toml --out half --resume auto --steps 12"), 0);
+  here.ok("train c.toml --out half --resume auto --steps 12");
   expect_code(run_ranks(here, 2, "train c.toml --out half --resume auto"), 0);
   const std::vector<double> half = here.curve("half", "loss");
   ASSERT_EQ(half.size(), two.size());
@@ -37,41 +36,15 @@ TEST(CliRanks, TwoRanksTrainLikeOne) {
   }
 }
 
-TEST(CliRanks, WithZeroTheCurveStaysAndARankHoldsLess) {
-  const Workplace here;
-  const std::string bf16 = "train c.toml --set train.dtype=bf16 --set train.global_batch=6 ";
-  expect_code(run_ranks(here, 3, bf16 + "--out whole"), 0);
-  expect_code(run_ranks(here, 3, bf16 + "--set parallel.zero=1 --out shared"), 0);
-  for (const char* key : {"loss", "grad_norm", "val_loss"}) {
-    EXPECT_EQ(here.curve("shared", key), here.curve("whole", key)) << key;
-  }
-  const auto moment = [&](const std::string& run, int rank) {
-    return here.summary(run)["memory"]["ranks"][rank]["moment"]["bytes"].get<double>();
-  };
-  for (const int rank : {0, 1, 2}) {
-    EXPECT_NEAR(moment("shared", rank) * 3 / moment("whole", rank), 1, 0.1) << rank;
-  }
-  // Another number of ranks resumes the sharded checkpoint of three ranks, with all of its state.
-  for (const std::string from : {"shared", "whole"}) {
-    expect_code(here.run(fmt::format("{}--out of-{} --resume {}/checkpoints/step-000015.h5", bf16,
-                                     from, from)),
-                0);
-  }
-  EXPECT_EQ(here.curve("of-shared", "loss").size(), 5U);
-  EXPECT_EQ(here.curve("of-shared", "loss"), here.curve("of-whole", "loss"));
-  EXPECT_EQ(here.curve("of-shared", "val_loss"), here.curve("of-whole", "val_loss"));
-}
-
-TEST(CliRanks, ErrorsComeOnceAndEndAllRanks) {
-  const Workplace here;
+TEST_F(CliRanks, ErrorsComeOnceAndEndAllRanks) {
   // Hydra lets the other ranks go on when one ends before MPI starts: each then says the error.
   const bool hydra = here.run("info --json").json()["mpi"].get<std::string>().starts_with("MPICH");
-  for (const auto& [arguments, words] : std::vector<std::pair<std::string, std::string>>{
-           {"train c.toml --set train.global_batch=7",
-            "train.global_batch = 7 cannot be divided among 2 ranks"},
-           {"train c.toml --set train.stepz=3", "did you mean \"steps\""},
-           {"train c.toml --set 'data.train=[\"none.txt\"]'", "none.txt cannot be opened"},
-           {"train c.toml --resume none.h5", "none.h5"}}) {
+  for (const auto& [arguments, words] :
+       Rows{{"train c.toml --set train.global_batch=7",
+             "train.global_batch = 7 cannot be divided among 2 ranks"},
+            {"train c.toml --set train.stepz=3", "did you mean \"steps\""},
+            {"train c.toml --set 'data.train=[\"none.txt\"]'", "none.txt cannot be opened"},
+            {"train c.toml --resume none.h5", "none.h5"}}) {
     const Ran ran = run_ranks(here, 2, arguments);
     expect_code(ran, 1);
     const size_t first = ran.err.find(words);
@@ -83,8 +56,7 @@ TEST(CliRanks, ErrorsComeOnceAndEndAllRanks) {
   }
 }
 
-TEST(CliRanks, ARankThatDoesNotSeeTheDiskSavesAndResumesThroughRankZero) {
-  const Workplace here;
+TEST_F(CliRanks, ARankThatDoesNotSeeTheDiskSavesAndResumesThroughRankZero) {
   here.shell("mkdir run");
   here.write("hidden.sh",
              "[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] && exec \"$@\"; exec unshare -m sh -c "
@@ -98,22 +70,20 @@ TEST(CliRanks, ARankThatDoesNotSeeTheDiskSavesAndResumesThroughRankZero) {
     const std::string train = fmt::format("{} train c.toml {}", ESPALIER_PROGRAM, settings);
     const std::string ranks = fmt::format("'{}/scripts/mpirun.sh' 2 ", ESPALIER_SOURCE_DIR);
     here.shell("rm -rf run; mkdir run");
-    expect_code(here.shell(ranks + train), 0);
+    here.shell_ok(ranks + train);
     const std::string shared = here.read(kLast);
     here.shell("rm -rf run; mkdir run");
-    expect_code(here.shell(ranks + "sh hidden.sh " + train), 0);
+    here.shell_ok(ranks + "sh hidden.sh " + train);
     EXPECT_EQ(here.read(kLast), shared) << settings;
     here.shell("rm -rf run; mkdir run");
-    expect_code(here.shell(ranks + "sh hidden.sh " + train + " --steps 10"), 0);
-    const Ran resumed = here.shell(ranks + "sh hidden.sh " + train + " --resume auto");
-    expect_code(resumed, 0);
-    EXPECT_NE(resumed.err.find("1 rank(s) do not see"), std::string::npos) << resumed.err;
+    here.shell_ok(ranks + "sh hidden.sh " + train + " --steps 10");
+    EXPECT_THAT(here.shell_ok(ranks + "sh hidden.sh " + train + " --resume auto").err,
+                HasSubstr("1 rank(s) do not see"));
     EXPECT_EQ(here.read(kLast), shared) << settings;
   }
 }
 
-TEST(CliRanks, ADataFileThatOneMachineLacksIsNamed) {
-  const Workplace here;
+TEST_F(CliRanks, ADataFileThatOneMachineLacksIsNamed) {
   here.shell("mkdir files; cp text.txt files");
   here.write("hidden.sh",
              "[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] && exec \"$@\"; exec unshare -m sh -c "
@@ -126,18 +96,20 @@ TEST(CliRanks, ADataFileThatOneMachineLacksIsNamed) {
                              "--set 'data.train=[\"files/text.txt\"]'",
                              ESPALIER_SOURCE_DIR, ESPALIER_PROGRAM));
   expect_code(ran, 1);
-  EXPECT_NE(ran.err.find("rank 1 has failed: on machine "), std::string::npos) << ran.err;
-  EXPECT_NE(ran.err.find("files/text.txt cannot be opened"), std::string::npos) << ran.err;
-  EXPECT_FALSE(std::filesystem::exists(here / "run/metrics.jsonl"));
+  EXPECT_THAT(ran.err, HasSubstr("rank 1 has failed: on machine "));
+  EXPECT_THAT(ran.err, HasSubstr("files/text.txt cannot be opened"));
+  EXPECT_FALSE(here.has("run/metrics.jsonl"));
 }
 
-TEST(CliRanks, AnAsynchronousPipelineTrainsLikeItsInjector) {
-  const Workplace here;
+TEST_F(CliRanks, AnAsynchronousPipelineTrainsLikeItsInjector) {
   const std::string train =
-      "train c.toml --set train.global_batch=8 --set parallel.schedule=async --set "
+      "train c.toml --set train.global_batch=8 --set "
       "parallel.weight_prediction=spectrain --set parallel.partition=[1,3] ";
-  expect_code(here.run(train + "--set parallel.delay_stages=2 --out one"), 0);
-  expect_code(run_ranks(here, 2, train + "--set parallel.pipeline=2 --out two"), 0);
+  here.ok(train + "--set parallel.schedule=async:2 --out one");
+  expect_code(
+      run_ranks(here, 2,
+                train + "--set parallel.schedule=async --set parallel.pipeline=2 --out two"),
+      0);
   EXPECT_EQ(here.curve("two", "loss"), here.curve("one", "loss"));
   EXPECT_EQ(here.curve("two", "val_loss"), here.curve("one", "val_loss"));
   for (const std::string run : {"one", "two"}) {
@@ -148,15 +120,14 @@ TEST(CliRanks, AnAsynchronousPipelineTrainsLikeItsInjector) {
     EXPECT_GT(delays[0]["mean"].get<double>(), 0.5);
     EXPECT_EQ(delays[1]["most"], 0);
   }
-  EXPECT_TRUE(std::filesystem::exists(here / "two/pipeline-measured.svg"));
+  EXPECT_TRUE(here.has("two/pipeline-measured.svg"));
 }
 
 const std::string kPipeline = "--set parallel.pipeline=2 --set train.micro_batch=1 ";
 
-TEST(CliRanks, APipelineTrainsLikeOneRank) {
-  const Workplace here;
+TEST_F(CliRanks, APipelineTrainsLikeOneRank) {
   const std::string train = "train c.toml --set train.global_batch=8 --set train.micro_batch=1 ";
-  expect_code(here.run(train + "--out one"), 0);
+  here.ok(train + "--out one");
   for (const std::string schedule : {"1f1b", "zb-v", "message-driven"}) {
     const std::string run = "run-" + schedule;
     expect_code(
@@ -174,22 +145,19 @@ TEST(CliRanks, APipelineTrainsLikeOneRank) {
   }
   // Two stages of two replicas; then a single rank resumes.
   expect_code(run_ranks(here, 4, train + kPipeline + "--out grid --steps 9"), 0);
-  expect_code(here.run(train + "--out grid --resume auto"), 0);
+  here.ok(train + "--out grid --resume auto");
   const std::vector<double> grid = here.curve("grid", "loss");
   const std::vector<double> one = here.curve("one", "loss");
-  ASSERT_EQ(grid.size(), one.size());
-  for (size_t i = 0; i < grid.size(); ++i) {
-    EXPECT_NEAR(grid[i], one[i], 1e-4) << "step " << i + 1;
-  }
+  EXPECT_THAT(grid, AreNear(one, 1e-4));
   // The files that describe the launch are those of the single rank.
   for (const char* picture : {"grid/pipeline-measured.svg", "grid/pipeline-predicted.svg"}) {
-    EXPECT_FALSE(std::filesystem::exists(here / picture)) << picture;
+    EXPECT_FALSE(here.has(picture)) << picture;
   }
   EXPECT_FALSE(here.summary("grid").contains("pipeline"));
-  expect_code(here.run("report grid"), 0);
+  here.ok("report grid");
   const std::string page = here.read("grid/report.html");
-  EXPECT_NE(page.find("From step 10 on the layout differs:"), std::string::npos);
-  EXPECT_NE(page.find("ranks 4 \\u2192 1"), std::string::npos);
+  EXPECT_THAT(page, HasSubstr("From step 10 on the layout differs:"));
+  EXPECT_THAT(page, HasSubstr("ranks 4 \\u2192 1"));
   // A launch that makes no step leaves them as they are.
   const auto summary = here.summary("grid");
   expect_code(run_ranks(here, 2, train + kPipeline + "--out grid --resume auto"), 0);

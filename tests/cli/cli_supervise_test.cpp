@@ -1,6 +1,5 @@
 // espalier supervise with the real program: attempts end by kills, stops, errors and signals; the
 // run still ends with the bits of an undisturbed one, or the supervisor says why it gave up.
-#include <gmock/gmock.h>
 #include <signal.h>
 
 #include <sstream>
@@ -9,9 +8,6 @@
 
 namespace espalier::cli_supervise_test {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 const std::string kTrain = ESPALIER_PROGRAM " train c.toml ";
 /// Steps of some milliseconds, so that faults meet steps.
@@ -60,23 +56,23 @@ bool has_checkpoint(const Workplace& here, int step) {
 
 /// The last checkpoint of the command without faults.
 std::string undisturbed(const Workplace& here, const std::string& command) {
-  expect_code(here.shell("timeout 120 " + command), 0);
+  here.shell_ok("timeout 120 " + command);
   std::string bits = here.read(kEnd);
   here.shell("rm -rf run");
   EXPECT_FALSE(bits.empty());
   return bits;
 }
 
-TEST(CliSupervise, AFinishedRunEndsAtOnce) {
-  const Workplace here;
-  expect_code(here.shell(supervise("", kTrain)), 0);
+using CliSupervise = ProgramTest;
+
+TEST_F(CliSupervise, AFinishedRunEndsAtOnce) {
+  here.shell_ok(supervise("", kTrain));
   EXPECT_TRUE(here.summary("run")["finished"].get<bool>());
   EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
   EXPECT_THAT(ends(here, "newest_step"), ElementsAre("20"));
 }
 
-TEST(CliSupervise, KilledAndStoppedProcessesComeBackToTheSameBits) {
-  const Workplace here;
+TEST_F(CliSupervise, KilledAndStoppedProcessesComeBackToTheSameBits) {
   const std::string command = ranks_command(2, "train c.toml" + kSlow);
   const std::string bits = undisturbed(here, command);
   Job job(here, supervise("", command));
@@ -94,9 +90,7 @@ TEST(CliSupervise, KilledAndStoppedProcessesComeBackToTheSameBits) {
   fault(10, SIGKILL, [&] { return job.ranks(); });
   fault(25, SIGSTOP, [&] { return job.ranks(); });
   fault(40, SIGKILL, [&] { return job.launchers(); });
-  const std::optional<int> code = job.wait(90);
-  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
-  EXPECT_EQ(*code, 0) << job.errors();
+  job.expect_end(90, 0);
   EXPECT_EQ(here.read(kEnd), bits);
   EXPECT_EQ(here.curve("run", "loss").size(), 60U);
   const std::vector<std::string> actions = ends(here, "action");
@@ -104,8 +98,7 @@ TEST(CliSupervise, KilledAndStoppedProcessesComeBackToTheSameBits) {
   EXPECT_EQ(actions.back(), "end");
 }
 
-TEST(CliSupervise, AnErrorThatARetryMeetsAgainEndsIt) {
-  const Workplace here;
+TEST_F(CliSupervise, AnErrorThatARetryMeetsAgainEndsIt) {
   const Ran ran =
       here.shell(supervise("", ranks_command(2, "train c.toml --set 'data.train=[\"none.txt\"]'")));
   expect_code(ran, 1);
@@ -117,12 +110,11 @@ TEST(CliSupervise, AnErrorThatARetryMeetsAgainEndsIt) {
   expect_error(here.shell(supervise("--pause nan", kTrain)), 2, "--pause");
 }
 
-TEST(CliSupervise, ALauncherThatFailsIsTriedAgainUntilItIsGivenUp) {
-  const Workplace here;
+TEST_F(CliSupervise, ALauncherThatFailsIsTriedAgainUntilItIsGivenUp) {
   // The first two attempts fail as a launcher does: no rank reports an outcome.
   here.write("launcher.sh",
              "echo x >>attempts; [ $(wc -l <attempts) -gt $FAILURES ] || exit 1; exec \"$@\"");
-  expect_code(here.shell("export FAILURES=2; " + supervise("", "sh launcher.sh " + kTrain)), 0);
+  here.shell_ok("export FAILURES=2; " + supervise("", "sh launcher.sh " + kTrain));
   EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "retry", "end"));
   here.shell("rm -rf run attempts");
   const Ran ran =
@@ -132,11 +124,10 @@ TEST(CliSupervise, ALauncherThatFailsIsTriedAgainUntilItIsGivenUp) {
   EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "retry", "give up"));
 }
 
-TEST(CliSupervise, ARunThatContinuesAnotherStartsFromItsFileUntilItHasSaved) {
-  const Workplace here;
+TEST_F(CliSupervise, ARunThatContinuesAnotherStartsFromItsFileUntilItHasSaved) {
   const std::string file = "first/checkpoints/step-000010.h5";
-  expect_code(here.run("train c.toml --out first --steps 10"), 0);
-  expect_code(here.run("train c.toml --resume " + file), 0);
+  here.ok("train c.toml --out first --steps 10");
+  here.ok("train c.toml --resume " + file);
   const std::string bits = here.read(kLast);
   const std::vector<double> losses = here.curve("run", "loss");
   here.shell("rm -rf run");
@@ -149,19 +140,18 @@ TEST(CliSupervise, ARunThatContinuesAnotherStartsFromItsFileUntilItHasSaved) {
              "\"$@\" --set train.steps=1000000 --set train.checkpoint_every=0 &\n"
              "while [ ! -s run/metrics.jsonl ] && kill -0 $!; do sleep 0.01; done\n"
              "kill -9 $!; wait $!");
-  const Ran ran =
-      here.shell("timeout 120 " + supervise("", "sh launcher.sh " + kTrain + "--resume " + file));
-  expect_code(ran, 0);
-  EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "retry", "retry", "end")) << ran.err;
+  EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "retry", "retry", "end"))
+      << here.shell_ok("timeout 120 " +
+                       supervise("", "sh launcher.sh " + kTrain + "--resume " + file))
+             .err;
   EXPECT_THAT(last_words(here), ElementsAre(file, file, file, "auto"));
   EXPECT_EQ(here.curve("run", "loss"), losses);
   const bool equal = here.read(kLast) == bits;
   EXPECT_TRUE(equal) << "last checkpoint";
 }
 
-TEST(CliSupervise, AnOldRunIsContinuedOnlyAsTheCommandSays) {
-  const Workplace here;
-  expect_code(here.run("train c.toml"), 0);
+TEST_F(CliSupervise, AnOldRunIsContinuedOnlyAsTheCommandSays) {
+  here.ok("train c.toml");
   // 1: the launcher fails. 2: the run fails at once, where a third attempt follows.
   here.write("launcher.sh",
              "echo x >>attempts; n=$(wc -l <attempts)\n"
@@ -188,24 +178,20 @@ TEST(CliSupervise, AnOldRunIsContinuedOnlyAsTheCommandSays) {
   EXPECT_THAT(here.read("run/config.toml"), HasSubstr("lr = 0.1\n"));
 }
 
-TEST(CliSupervise, AJobThatDoesNothingIsEnded) {
-  const Workplace here;
+TEST_F(CliSupervise, AJobThatDoesNothingIsEnded) {
   Job job(here, supervise("--stall 4", kTrain + kSlow));
   ASSERT_TRUE(job.wait_for_steps(10)) << job.errors();
   kill(job.ranks().back(), SIGSTOP);
-  const std::optional<int> code = job.wait(60);
-  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
-  EXPECT_EQ(*code, 0) << job.errors();
+  job.expect_end(60, 0);
   EXPECT_THAT(job.errors(), HasSubstr("it wrote nothing for 4 s"));
   EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "end"));
 }
 
-TEST(CliSupervise, AClockThatWasSetBackHidesNoProgress) {
-  const Workplace here;
+TEST_F(CliSupervise, AClockThatWasSetBackHidesNoProgress) {
   here.write("writes.sh",
              "mkdir -p run/checkpoints; touch -d 2100-01-01 run/checkpoints\n"
              "for i in 1 2 3 4 5 6; do echo >>run/metrics.jsonl; sleep 0.3; done");
-  expect_code(here.shell(supervise("--stall 1", "sh writes.sh " + kTrain)), 0);
+  here.shell_ok(supervise("--stall 1", "sh writes.sh " + kTrain));
   EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
 }
 
@@ -219,52 +205,44 @@ void expect_saved(const std::string& wrapper) {
   ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
   const std::vector<pid_t> ranks = job.ranks();
   kill(job.pid(), SIGTERM);
-  const std::optional<int> code = job.wait(60);
-  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
-  EXPECT_EQ(*code, 4) << job.errors();
+  job.expect_end(60, 4);
   expect_gone(ranks);
   EXPECT_TRUE(has_checkpoint(here, static_cast<int>(here.curve("run", "loss").size())));
 }
 
-TEST(CliSupervise, ASignalSavesTheRunAndEndsIt) { expect_saved(""); }
+TEST_F(CliSupervise, ASignalSavesTheRunAndEndsIt) { expect_saved(""); }
 
 // A shell dies of the signal at once; so does the second one, which gets it after the first.
-TEST(CliSupervise, ASignalSavesTheRunOfAScript) { expect_saved("sh script.sh sh script.sh "); }
+TEST_F(CliSupervise, ASignalSavesTheRunOfAScript) { expect_saved("sh script.sh sh script.sh "); }
 
 // So does `timeout`, which makes a process group of its own.
-TEST(CliSupervise, ASignalSavesTheRunBelowTimeout) { expect_saved("sh script.sh timeout 600 "); }
+TEST_F(CliSupervise, ASignalSavesTheRunBelowTimeout) { expect_saved("sh script.sh timeout 600 "); }
 
-TEST(CliSupervise, ASignalDuringTheStartIsAStop) {
-  const Workplace here;
+TEST_F(CliSupervise, ASignalDuringTheStartIsAStop) {
   // A launcher that starts drops the first request.
   here.write("starts.sh", "trap : USR1; touch started; sleep 0.5; trap - USR1; exec sleep 60");
   Job job(here, supervise("", "sh starts.sh " + kTrain));
-  ASSERT_TRUE(wait_for([&] { return std::filesystem::exists(here / "started"); }, 60));
+  ASSERT_TRUE(wait_for([&] { return here.has("started"); }, 60));
   kill(job.pid(), SIGTERM);
-  const std::optional<int> code = job.wait(30);
-  ASSERT_TRUE(code.has_value()) << "still running\n" << job.errors();
-  EXPECT_EQ(*code, 4) << job.errors();
+  job.expect_end(30, 4);
   EXPECT_THAT(ends(here, "action"), ElementsAre("end"));
 }
 
-TEST(CliSupervise, AnExitCodeIsNotCalledASignal) {
-  const Workplace here;
+TEST_F(CliSupervise, AnExitCodeIsNotCalledASignal) {
   here.write("ends.sh", "[ -e tried ] && kill -9 $$; touch tried; exit 132");
   expect_code(here.shell(supervise("--attempts 2", "sh ends.sh " + kTrain)), 5);
   EXPECT_THAT(ends(here, "error"), ElementsAre("exit code 132", "ended by signal 9"));
 }
 
 // 1: a damaged outcome. 2: one of an attempt that succeeds.
-TEST(CliSupervise, OnlyAWholeOutcomeOfAFailedAttemptCounts) {
-  const Workplace here;
+TEST_F(CliSupervise, OnlyAWholeOutcomeOfAFailedAttemptCounts) {
   here.write("reports.sh",
              "echo \"$ESPALIER_OUTCOME\" >>names; mkdir -p run/outcome.json/folder\n"
              "if [ $(wc -l <names) = 1 ]; then\n"
              "echo '{\"exit\":5,\"error\":7}' >$ESPALIER_OUTCOME; exit 1\n"
              "else echo '{\"exit\":1,\"error\":\"x\"}' >$ESPALIER_OUTCOME; fi");
-  const Ran ran = here.shell(supervise("", "sh reports.sh " + kTrain));
-  expect_code(ran, 0);
-  EXPECT_THAT(ends(here, "error"), ElementsAre("exit code 1", "")) << ran.err;
+  EXPECT_THAT(ends(here, "error"), ElementsAre("exit code 1", ""))
+      << here.shell_ok(supervise("", "sh reports.sh " + kTrain)).err;
   std::istringstream names(here.read("names"));
   std::string first;
   std::string second;
@@ -274,32 +252,25 @@ TEST(CliSupervise, OnlyAWholeOutcomeOfAFailedAttemptCounts) {
   EXPECT_FALSE(std::filesystem::exists(second));
 }
 
-TEST(CliSupervise, APipeInThePlaceOfItsLogIsNotWaitedFor) {
-  const Workplace here;
+TEST_F(CliSupervise, APipeInThePlaceOfItsLogIsNotWaitedFor) {
   here.shell("mkdir run; mkfifo run/supervise.jsonl");
-  const Ran ran = here.shell("timeout 30 " + supervise("", kTrain));
-  expect_code(ran, 0);
-  EXPECT_THAT(ran.err, HasSubstr("run/supervise.jsonl is not an ordinary file"));
+  EXPECT_THAT(here.shell_ok("timeout 30 " + supervise("", kTrain)).err,
+              HasSubstr("run/supervise.jsonl is not an ordinary file"));
 }
 
-TEST(CliSupervise, AKilledSupervisorLeavesNoProcess) {
-  const Workplace here;
+TEST_F(CliSupervise, AKilledSupervisorLeavesNoProcess) {
   Job job(here, supervise("", ranks_command(2, "train c.toml --set train.steps=1000000")));
-  ASSERT_TRUE(job.wait_for_steps(3)) << job.errors();
-  const std::vector<pid_t> ranks = job.ranks();
-  ASSERT_EQ(ranks.size(), 2U);
+  const std::vector<pid_t> ranks = job.ranks_after(3);
   kill(job.pid(), SIGKILL);
   expect_gone(ranks);
 }
 
-TEST(CliSupervise, FewerRanksGoOnWhereTheGridAllows) {
-  const Workplace here;
+TEST_F(CliSupervise, FewerRanksGoOnWhereTheGridAllows) {
   // A machine that is left with two of its ranks' places; 3 does not divide the batch of 8.
   here.write("launcher.sh", "n=$2; shift 2; [ $n -le 2 ] || exit 1; exec '" ESPALIER_SOURCE_DIR
                             "/scripts/mpirun.sh' $n \"$@\"");
-  const Ran ran = here.shell(supervise("--fewer-ranks", "sh launcher.sh -n 4 " + kTrain));
-  expect_code(ran, 0);
-  EXPECT_THAT(ran.err, HasSubstr("going on with 2 ranks instead of 4"));
+  EXPECT_THAT(here.shell_ok(supervise("--fewer-ranks", "sh launcher.sh -n 4 " + kTrain)).err,
+              HasSubstr("going on with 2 ranks instead of 4"));
   EXPECT_EQ(here.summary("run")["ranks"], 2);
 }
 

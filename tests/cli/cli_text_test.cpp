@@ -15,13 +15,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-TEST(CliText, SampleIsAFunctionOfTheSeed) {
-  const Workplace here;
-  expect_code(here.run("train c.toml"), 0);
+using CliText = ProgramTest;
+
+TEST_F(CliText, SampleIsAFunctionOfTheSeed) {
+  here.ok("train c.toml");
   const std::string sample =
       "sample " + kLast + " --prompt 'a tree' --tokens 80 ";  // past the context
-  const Ran ran = here.run(sample + "--seed 5");
-  expect_code(ran, 0);
+  const Ran ran = here.ok(sample + "--seed 5");
   EXPECT_TRUE(ran.out.starts_with("a tree"));
   EXPECT_EQ(ran.out.size(), 6U + 80U + 1U);  // prompt, one byte a token, line end
   EXPECT_EQ(here.run(sample + "--seed 5").out, ran.out);
@@ -31,21 +31,19 @@ TEST(CliText, SampleIsAFunctionOfTheSeed) {
   EXPECT_EQ(here.run(sample + "--top-k 1 --seed 9").out, greedy);
   EXPECT_EQ(here.run(sample + "--temperature 0.00001 --seed 9").out, greedy);
   EXPECT_EQ(here.run("sample " + kLast + " --prompt 'a tree' --tokens 0").out, "a tree\n");
-  expect_error(here.run("sample " + kLast + " --prompt ''"), 2, "--prompt");
-  expect_error(here.run("sample " + kLast + " --prompt a --temperature -1"), 2, "temperature");
+  here.fails("sample " + kLast + " --prompt ''", 2, "--prompt");
+  here.fails("sample " + kLast + " --prompt a --temperature -1", 2, "temperature");
 }
 
-TEST(CliText, SampleWritesSeveralTextsAsEachAlone) {
-  const Workplace here;
-  expect_code(here.run("train c.toml"), 0);
+TEST_F(CliText, SampleWritesSeveralTextsAsEachAlone) {
+  here.ok("train c.toml");
   const std::string sample = "sample " + kLast + " --tokens 40 --seed 3 ";
   const std::string a = here.run(sample + "--prompt 'a tree'").out;
   const std::string b = here.run(sample + "--prompt 'The'").out;
   here.write("prompts.txt", "a tree\nThe\n");
-  const Ran both = here.run(sample + "--prompts prompts.txt");
-  expect_code(both, 0);
+  const Ran both = here.ok(sample + "--prompts prompts.txt");
   EXPECT_EQ(both.out, "=== 1 ===\n" + a + "=== 2 ===\n" + b);
-  EXPECT_NE(both.err.find("tokens/s"), std::string::npos) << both.err;
+  EXPECT_THAT(both.err, HasSubstr("tokens/s"));
   const Json json =
       Json::parse(here.run(sample + "--prompt 'a tree' --prompt 'a tree' --json").out);
   ASSERT_EQ(json["texts"].size(), 2U);
@@ -55,9 +53,8 @@ TEST(CliText, SampleWritesSeveralTextsAsEachAlone) {
 }
 
 /// A run of tokens of bytes is one text: an invalid byte changes that of the bytes before it.
-TEST(CliText, SampleWritesBytesOnceTheirTextIsKnown) {
-  const Workplace here;
-  expect_code(here.run("train c.toml"), 0);
+TEST_F(CliText, SampleWritesBytesOnceTheirTextIsKnown) {
+  here.ok("train c.toml");
   io::TokenizerJson vocabulary{{"<unk>", 0}, {"a", 1}, {"b", 2}};
   for (const char* byte : {"27", "2F", "C3", "A4", "E2", "82", "AC", "BF", "FF", "0A", "41"}) {
     const int id = static_cast<int>(vocabulary.size());
@@ -96,9 +93,8 @@ TEST(CliText, SampleWritesBytesOnceTheirTextIsKnown) {
   }
 }
 
-TEST(CliText, SampleStopsBeforeAText) {
-  const Workplace here;
-  expect_code(here.run("train c.toml"), 0);
+TEST_F(CliText, SampleStopsBeforeAText) {
+  here.ok("train c.toml");
   const std::string sample = "sample " + kLast + " --prompt 'a tree' --tokens 60 --temperature 0 ";
   const std::string whole = here.run(sample).out;
   size_t at = 20;
@@ -108,13 +104,12 @@ TEST(CliText, SampleStopsBeforeAText) {
   const std::string stop = whole.substr(at, 1);
   const size_t place = whole.find(stop, 6);
   EXPECT_EQ(here.run(sample + "--stop '" + stop + "'").out, whole.substr(0, place) + "\n");
-  expect_error(here.run("sample " + kLast + " --prompt '" + std::string(500, 'a') + "'"), 1,
-               "more than the context");
+  here.fails("sample " + kLast + " --prompt '" + std::string(500, 'a') + "'", 1,
+             "more than the context");
 }
 
-TEST(CliText, PerplexityOfATextUsesSlidingWindows) {
-  const Workplace here;
-  expect_code(here.run("train c.toml"), 0);
+TEST_F(CliText, PerplexityOfATextUsesSlidingWindows) {
+  here.ok("train c.toml");
   const std::string eval = "eval " + kLast + " --data text.txt ";
   const Json apart = Json::parse(here.run(eval + "--json").out);
   const Json sliding = Json::parse(here.run(eval + "--stride 5 --json").out);
@@ -122,70 +117,63 @@ TEST(CliText, PerplexityOfATextUsesSlidingWindows) {
   EXPECT_EQ(sliding["predictions"], size - 1);
   EXPECT_LT(apart["predictions"], size - 1);  // not the first token of a window
   EXPECT_NEAR(std::exp(sliding["loss"].get<double>()), sliding["perplexity"].get<double>(), 1e-9);
-  expect_error(here.run(eval + "--stride 100000"), 1, "--stride 100000 is larger than the context");
-  expect_error(here.run("eval " + kLast + " --stride 5"), 2, "--data");
+  here.fails(eval + "--stride 100000", 1, "--stride 100000 is larger than the context");
+  here.fails("eval " + kLast + " --stride 5", 2, "--data");
 }
 
-TEST(CliText, SampleOfCharactersStaysInTheirVocabulary) {
-  const Workplace here;
-  expect_code(here.run("train c.toml --set data.kind=chars"), 0);
-  const Ran ran = here.run("sample " + kLast + " --prompt tree --tokens 200 --temperature 5");
-  expect_code(ran, 0);
+TEST_F(CliText, SampleOfCharactersStaysInTheirVocabulary) {
+  here.ok("train c.toml --set data.kind=chars");
+  const Ran ran = here.ok("sample " + kLast + " --prompt tree --tokens 200 --temperature 5");
   const std::string known = here.read("text.txt");
   for (const char c : ran.out) {
-    EXPECT_NE(known.find(c), std::string::npos) << "byte " << static_cast<int>(c);
+    EXPECT_TRUE(known.find(c) != known.npos) << "byte " << static_cast<int>(c);
   }
-  expect_error(here.run("sample " + kLast + " --prompt 'TREE'"), 1, "'T'");
+  here.fails("sample " + kLast + " --prompt 'TREE'", 1, "'T'");
 }
 
-TEST(CliText, TokenizedBytesTrainLikeBytes) {
-  const Workplace here;
-  expect_code(here.run("train c.toml"), 0);
+TEST_F(CliText, TokenizedBytesTrainLikeBytes) {
+  here.ok("train c.toml");
   for (const std::string type : {"uint16", "uint32"}) {
-    const Ran ran = here.run("data tokenize text.txt -o t.bin --dtype " + type);
-    expect_code(ran, 0);
-    EXPECT_NE(ran.out.find("vocabulary = 256"), std::string::npos) << ran.out;
+    EXPECT_THAT(here.ok("data tokenize text.txt -o t.bin --dtype " + type).out,
+                HasSubstr("vocabulary = 256"));
     const size_t width = type == "uint16" ? 2 : 4;
     EXPECT_EQ(here.read("t.bin").size(), width * here.read("text.txt").size());
-    expect_code(here.run("train c.toml --out tokens --resume none --set data.kind=tokens "
-                         "--set 'data.train=[\"t.bin\"]' --set model.vocabulary=256"),
-                0);  // data.token_type = "auto" reads the note
+    here.ok(
+        "train c.toml --out tokens --resume none --set data.kind=tokens "
+        "--set 'data.train=[\"t.bin\"]' --set model.vocabulary=256");  // token_type: by the note
     EXPECT_EQ(here.curve("tokens", "loss"), here.curve("run", "loss"));
   }
   // A run that failed before its first step leaves nothing that stops the next one.
   const std::string again =
       "train c.toml --out again --set data.kind=tokens --set 'data.train=[\"t.bin\"]' ";
-  expect_error(here.run(again + "--set model.vocabulary=5"), 1, "outside the vocabulary of 5");
+  here.fails(again + "--set model.vocabulary=5", 1, "outside the vocabulary of 5");
   EXPECT_EQ(here.read("again/metrics.jsonl"), "");
-  expect_code(here.run(again + "--steps 1 --set model.vocabulary=256"), 0);
-  expect_error(here.run(again + "--set model.vocabulary=256"), 1, "holds a run already");
+  here.ok(again + "--steps 1 --set model.vocabulary=256");
+  here.fails(again + "--set model.vocabulary=256", 1, "holds a run already");
   // A text is no token file.
   const Ran text =
       here.run("train c.toml --out text --set data.kind=tokens --set 'data.train=[\"text.txt\"]'");
   expect_error(text, 1, "text.txt is a text");
-  EXPECT_NE(text.err.find("`espalier data tokenize text.txt --tokenizer TOKENIZER -o text.bin`"),
-            std::string::npos)
-      << text.err;
-  EXPECT_FALSE(std::filesystem::exists(here / "text/metrics.jsonl"));
+  EXPECT_THAT(text.err,
+              HasSubstr("`espalier data tokenize text.txt --tokenizer TOKENIZER -o text.bin`"));
+  EXPECT_FALSE(here.has("text/metrics.jsonl"));
   // Input and output tokens are numbers.
   const std::string file = "tokens/checkpoints/step-000020.h5";
-  const Ran numbers = here.run("sample " + file + " --prompt '97 32 116' --tokens 3");
-  expect_code(numbers, 0);
-  EXPECT_NE(numbers.err.find("wrote 3 at"), std::string::npos) << numbers.err;
+  const Ran numbers = here.ok("sample " + file + " --prompt '97 32 116' --tokens 3");
+  EXPECT_THAT(numbers.err, HasSubstr("wrote 3 at"));
   std::istringstream words(numbers.out);
   int count = 0;
   for (int token = 0; words >> token; ++count) {
     EXPECT_TRUE(token >= 0 && token < 256);
   }
   EXPECT_EQ(count, 6) << numbers.out;
-  expect_error(here.run("sample " + file + " --prompt 'tree'"), 2, "tree");
-  expect_error(here.run("sample " + file + " --prompt '256'"), 2, "255");
+  here.fails("sample " + file + " --prompt 'tree'", 2, "tree");
+  here.fails("sample " + file + " --prompt '256'", 2, "255");
 }
 
-TEST(CliText, TokenizedCharactersComeWithTheirVocabulary) {
-  const Workplace here;
+TEST_F(CliText, TokenizedCharactersComeWithTheirVocabulary) {
   here.write("abc.txt", "cabbage");
-  expect_code(here.run("data tokenize abc.txt -o t.bin --kind chars"), 0);
+  here.ok("data tokenize abc.txt -o t.bin --kind chars");
   const std::string bytes = here.read("t.bin");
   const Json note = Json::parse(here.read("t.bin.json"));
   EXPECT_EQ(note["vocabulary"], 5);
@@ -196,23 +184,21 @@ TEST(CliText, TokenizedCharactersComeWithTheirVocabulary) {
     expected += '\0';
   }
   EXPECT_EQ(bytes, expected);
-  expect_error(here.run("data tokenize none.txt -o t.bin"), 1, "none.txt");
+  here.fails("data tokenize none.txt -o t.bin", 1, "none.txt");
   here.write("empty.txt", "");
-  expect_error(here.run("data tokenize empty.txt -o t2.bin"), 1, "empty");
-  EXPECT_FALSE(std::filesystem::exists(here / "t2.bin"));
+  here.fails("data tokenize empty.txt -o t2.bin", 1, "empty");
+  EXPECT_FALSE(here.has("t2.bin"));
 }
 
-TEST(CliText, ATokenizerMakesTokenFiles) {
-  const Workplace here;
+TEST_F(CliText, ATokenizerMakesTokenFiles) {
   io::TokenizerJson json = io::byte_level_tokenizer();
   here.write("tokenizer.json", json.dump());
   here.write("a.txt", "low the");
   here.write("b.txt", "the\xff");
   const std::string tokenize = "data tokenize a.txt b.txt -o t.bin --tokenizer tokenizer.json";
-  const Ran ran = here.run(tokenize + " --dtype uint32 --document-separator '<|end|>'");
-  expect_code(ran, 0);
-  EXPECT_NE(ran.out.find("vocabulary = 301"), std::string::npos) << ran.out;
-  EXPECT_NE(ran.err.find("wrote t.bin: 9 tokens, 36 B"), std::string::npos) << ran.err;
+  const Ran ran = here.ok(tokenize + " --dtype uint32 --document-separator '<|end|>'");
+  EXPECT_THAT(ran.out, HasSubstr("vocabulary = 301"));
+  EXPECT_THAT(ran.err, HasSubstr("wrote t.bin: 9 tokens, 36 B"));
   const std::string bytes = here.read("t.bin");
   std::vector<uint32_t> tokens(bytes.size() / 4);
   std::memcpy(tokens.data(), bytes.data(), bytes.size());
@@ -221,57 +207,49 @@ TEST(CliText, ATokenizerMakesTokenFiles) {
   EXPECT_EQ(note["kind"], "tokenizer");
   EXPECT_EQ(note["tokens"], 9);
   EXPECT_EQ(note["document_separator"], 300);
-  expect_code(here.run(tokenize), 0);
+  here.ok(tokenize);
   EXPECT_EQ(here.read("t.bin").size(), 2U * 7U);
-  expect_code(here.run("data inspect t.bin --kind tokens --context 2 --validation-fraction 0"), 0);
+  here.ok("data inspect t.bin --kind tokens --context 2 --validation-fraction 0");
 
-  expect_error(here.run(tokenize + " --document-separator 301"), 1, "vocabulary of 301");
-  expect_error(here.run(tokenize + " --document-separator none2"), 1, "none2 is no token");
-  expect_error(here.run(tokenize + " --kind bytes"), 2, "--kind");
-  expect_error(here.run("data tokenize a.txt -o tokenizer.json --tokenizer tokenizer.json"), 1,
-               "tokenizer.json is the input");
-  expect_error(here.run("data tokenize a.txt -o a.txt --tokenizer tokenizer.json"), 1,
-               "a.txt is the input");
-  expect_error(here.run("data tokenize none.txt -o t2.bin --tokenizer tokenizer.json"), 1,
-               "none.txt");
+  here.fails(tokenize + " --document-separator 301", 1, "vocabulary of 301");
+  here.fails(tokenize + " --document-separator none2", 1, "none2 is no token");
+  here.fails(tokenize + " --kind bytes", 2, "--kind");
+  here.fails("data tokenize a.txt -o tokenizer.json --tokenizer tokenizer.json", 1,
+             "tokenizer.json is the input");
+  here.fails("data tokenize a.txt -o a.txt --tokenizer tokenizer.json", 1, "a.txt is the input");
+  here.fails("data tokenize none.txt -o t2.bin --tokenizer tokenizer.json", 1, "none.txt");
   json["model"]["vocab"]["far"] = 65536;
   here.write("tokenizer.json", json.dump());
-  expect_error(here.run(tokenize + " --dtype uint16"), 1, "leave out --dtype");
-  expect_code(here.run(tokenize), 0);
+  here.fails(tokenize + " --dtype uint16", 1, "leave out --dtype");
+  here.ok(tokenize);
   EXPECT_EQ(here.read("t.bin").size(), 4U * 7U);
-  expect_code(here.run("data inspect t.bin --kind tokens --context 2 --validation-fraction 0"), 0);
+  here.ok("data inspect t.bin --kind tokens --context 2 --validation-fraction 0");
   json["decoder"]["type"] = "CTC";
   here.write("tokenizer.json", json.dump());
-  expect_error(here.run(tokenize), 1, "tokenizer.json: decoder.type \"CTC\" is not supported");
+  here.fails(tokenize, 1, "tokenizer.json: decoder.type \"CTC\" is not supported");
 }
 
-TEST(CliText, DataInspectShowsTheSplit) {
-  const Workplace here;
+TEST_F(CliText, DataInspectShowsTheSplit) {
   const auto size = static_cast<int64_t>(here.read("text.txt").size());
-  const Ran ran = here.run("data inspect text.txt --kind chars --context 32 --json");
-  expect_code(ran, 0);
-  const Json found = ran.json();
+  const Json found = here.ok("data inspect text.txt --kind chars --context 32 --json").json();
   EXPECT_EQ(found["train"]["tokens"].get<int64_t>() + found["validation"]["tokens"].get<int64_t>(),
             size);
   EXPECT_EQ(found["validation"]["tokens"], size / 10);
   EXPECT_EQ(found["vocabulary"],
             found["characters"].get<std::string>().size() - 3);  // \x0a is four
-  expect_code(here.run("data inspect text.txt --validation-fraction 0"), 0);
-  expect_error(here.run("data inspect text.txt --context 999999"), 1, "model.context");
-  expect_error(here.run("data"), 2, "subcommand");
+  here.ok("data inspect text.txt --validation-fraction 0");
+  here.fails("data inspect text.txt --context 999999", 1, "model.context");
+  here.fails("data", 2, "subcommand");
 }
 
 /// The prediction of --dry-run matches the run's measurement.
-TEST(CliText, ListingPredictsTheRun) {
+TEST_F(CliText, ListingPredictsTheRun) {
   for (const std::string dtype : {"fp32", "bf16"}) {
-    const Workplace here;
     const std::string changes =
         " --set pruning.scope=layer --set model.dropout=0.1 --set train.dtype=" + dtype;
-    const Ran listed = here.run("train c.toml --dry-run --json" + changes);
-    expect_code(listed, 0);
-    const Json found = listed.json();
-    expect_code(here.run("train c.toml --out dense --steps 3" + changes), 0);
-    expect_code(here.run("train c.toml --out sparse" + changes), 0);
+    const Json found = here.ok("train c.toml --dry-run --json" + changes).json();
+    here.ok("train c.toml --resume none --out dense --steps 3" + changes);
+    here.ok("train c.toml --resume none --out sparse" + changes);
     for (const auto& [run, column] : {std::pair{"dense", "dense"}, std::pair{"sparse", "pruned"}}) {
       const Json summary = here.summary(run);
       EXPECT_EQ(found["parameters"], summary["parameters"]);
@@ -286,28 +264,23 @@ TEST(CliText, ListingPredictsTheRun) {
 
 /// Data of kind "tokens" do not name their tokenizer: other token files than the teacher's are a
 /// note.
-TEST(CliText, ATeacherIsListedAndItsTokenFilesAreCompared) {
-  const Workplace here;
-  expect_code(here.run("data tokenize text.txt -o a.bin --kind chars"), 0);
+TEST_F(CliText, ATeacherIsListedAndItsTokenFilesAreCompared) {
+  here.ok("data tokenize text.txt -o a.bin --kind chars");
   here.shell("cp a.bin same.bin && cp a.bin b.bin && head -c 100 a.bin >>b.bin");
   const auto with = [](const std::string& data) {
     return fmt::format(" --set data.kind=tokens --set 'data.train=[\"{}\"]'", data);
   };
-  expect_code(here.run("train c.toml --out teacher --steps 5" + with("a.bin")), 0);
+  here.ok("train c.toml --out teacher --steps 5" + with("a.bin"));
   const std::string train =
       "train c.toml --steps 3 --set train.teacher=teacher/checkpoints/step-000005.h5";
-  const Ran listed = here.run(train + " --dry-run --json" + with("same.bin"));
-  expect_code(listed, 0);
-  const Ran same = here.run(train + " --out same" + with("same.bin"));
-  expect_code(same, 0);
-  EXPECT_EQ(same.err.find("one tokenizer"), std::string::npos) << same.err;
+  const Ran listed = here.ok(train + " --dry-run --json" + with("same.bin"));
+  EXPECT_THAT(here.ok(train + " --out same" + with("same.bin")).err,
+              Not(HasSubstr("one tokenizer")));
   EXPECT_GT(listed.json()["parts"]["teacher"], 0);
   EXPECT_EQ(listed.json()["dense"]["weight"],
             here.summary("same")["memory"]["total"]["weight"]["bytes"]);
-  const Ran other = here.run(train + " --out other" + with("b.bin"));
-  expect_code(other, 0);
-  EXPECT_NE(other.err.find("make sure that one tokenizer made both"), std::string::npos)
-      << other.err;
+  EXPECT_THAT(here.ok(train + " --out other" + with("b.bin")).err,
+              HasSubstr("make sure that one tokenizer made both"));
 }
 
 /// The number in "1,234 parameters" of a config's first lines, which name a published network; 0:
@@ -327,32 +300,34 @@ int64_t stated_parameters(const std::filesystem::path& config) {
   return std::stoll(digits);
 }
 
+std::vector<std::filesystem::path> configs() {
+  std::vector<std::filesystem::path> found;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(ESPALIER_SOURCE_DIR "/configs")) {
+    if (entry.path().extension() == ".toml") {
+      found.push_back(entry.path());
+    }
+  }
+  return found;
+}
+
 /// Every config of the project can be listed and sets no key in vain. Published networks have as
 /// many parameters as their authors say, or torchvision's models; vision transformers without their
 /// class token.
-TEST(CliText, ConfigsOfTheProjectCanBeListed) {
-  const Workplace here;
+TEST_F(CliText, ConfigsOfTheProjectCanBeListed) {
   int count = 0;
-  for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(ESPALIER_SOURCE_DIR "/configs")) {
-    if (entry.path().extension() != ".toml") {
-      continue;
-    }
-    const Ran ran = here.run("train '" + entry.path().string() + "' --dry-run --json");
-    expect_code(ran, 0);
-    const Json listed = ran.json();
-    EXPECT_FALSE(listed.contains("without_effect")) << entry.path() << listed["without_effect"];
-    if (const int64_t stated = stated_parameters(entry); stated > 0) {
+  for (const std::filesystem::path& file : configs()) {
+    const Json listed = here.ok("train '" + file.string() + "' --dry-run --json").json();
+    EXPECT_FALSE(listed.contains("without_effect")) << file << listed["without_effect"];
+    if (const int64_t stated = stated_parameters(file); stated > 0) {
       ++count;
-      EXPECT_EQ(listed["parameters"].get<int64_t>(), stated) << entry.path();
+      EXPECT_EQ(listed["parameters"].get<int64_t>(), stated) << file;
     }
   }
   EXPECT_GE(count, 14);
-  const Ran stages = here.run("train '" ESPALIER_SOURCE_DIR
-                              "/configs/gpt2-124m.toml' --dry-run --set parallel.pipeline=2");
-  expect_code(stages, 0);
-  EXPECT_NE(stages.out.find("over 2 ranks = 2 stages x 1 replica"), std::string::npos)
-      << stages.out;
+  const Ran stages = here.ok("train '" ESPALIER_SOURCE_DIR
+                             "/configs/gpt2-124m.toml' --dry-run --set parallel.pipeline=2");
+  EXPECT_THAT(stages.out, HasSubstr("over 2 ranks = 2 stages x 1 replica"));
   const Ran large =
       here.run("train '" ESPALIER_SOURCE_DIR "/configs/gpt3-13b.toml' --dry-run --json");
   EXPECT_NEAR(large.json()["parameters"].get<double>(), 12.9e9, 0.1e9);
@@ -373,54 +348,46 @@ TEST(CliText, ConfigsOfTheProjectCanBeListed) {
 
 /// Large configs state their ranks in a comment, "# Ranks: N as …". They begin pruned, and each
 /// stage fits train.memory_budget.
-TEST(CliText, LargeConfigsFitTheirRanks) {
-  const Workplace here;
+TEST_F(CliText, LargeConfigsFitTheirRanks) {
   int count = 0;
-  for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(ESPALIER_SOURCE_DIR "/configs")) {
-    if (entry.path().extension() != ".toml") {
-      continue;
-    }
-    std::ifstream file(entry.path());
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+  for (const std::filesystem::path& file : configs()) {
+    std::ifstream in(file);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
     std::smatch ranks;
-    const std::string listing = "train '" + entry.path().string() + "' --dry-run --json";
+    const std::string listing = "train '" + file.string() + "' --dry-run --json";
     if (!std::regex_search(text, ranks, std::regex("\n# Ranks: ([0-9]+) as"))) {
-      EXPECT_LT(here.run(listing).json()["parameters"].get<double>(), 1e9) << entry.path();
+      EXPECT_LT(here.run(listing).json()["parameters"].get<double>(), 1e9) << file;
       continue;
     }
     ++count;
     const Json found = here.run(listing + " --ranks " + ranks[1].str()).json();
-    EXPECT_EQ(found["fits"], true) << entry.path() << found["grid"];
-    EXPECT_EQ(found["grid"]["ranks"], std::stoi(ranks[1])) << entry.path();
-    EXPECT_GT(found["grid"]["stages"].size(), 1U) << entry.path();
+    EXPECT_EQ(found["fits"], true) << file << found["grid"];
+    EXPECT_EQ(found["grid"]["ranks"], std::stoi(ranks[1])) << file;
+    EXPECT_GT(found["grid"]["stages"].size(), 1U) << file;
     double kept = 0;
     double parameters = 0;
     for (const Json& stage : found["grid"]["stages"]) {
-      EXPECT_LE(stage["process"], found["grid"]["process"]) << entry.path();
+      EXPECT_LE(stage["process"], found["grid"]["process"]) << file;
       kept += stage["kept_parameters"].get<double>();
       parameters += stage["parameters"].get<double>();
     }
     // Tied embeddings are on two stages.
-    EXPECT_GE(kept, found["kept_parameters"]) << entry.path();
-    EXPECT_LT(kept, 0.25 * parameters) << entry.path();
-    EXPECT_NE(text.find("method = \"random\""), std::string::npos) << entry.path();
-    EXPECT_EQ(text.find("at_step"), std::string::npos) << entry.path();
+    EXPECT_GE(kept, found["kept_parameters"]) << file;
+    EXPECT_LT(kept, 0.25 * parameters) << file;
+    EXPECT_THAT(text, HasSubstr("method = \"random\"")) << file;
+    EXPECT_THAT(text, Not(HasSubstr("at_step"))) << file;
   }
   EXPECT_GE(count, 4);
 }
 
-TEST(CliText, ListingsOfGridsNameWhatIsWrong) {
-  const Workplace here;
+TEST_F(CliText, ListingsOfGridsNameWhatIsWrong) {
   const std::string listing =
       "train '" ESPALIER_SOURCE_DIR "/configs/gpt2-124m.toml' --dry-run --set parallel.pipeline=";
   for (const auto& [options, message] :
        {std::pair{"4 --ranks 6", "parallel.pipeline = 4 does not divide 6 ranks"},
         std::pair{"40", "40 stages, and the network has only 14 layers"},
         std::pair{"2 --set train.memory_budget=1GiB", "is too small"}}) {
-    const Ran ran = here.run(listing + options);
-    expect_code(ran, 0);
-    EXPECT_NE(ran.out.find(message), std::string::npos) << ran.out;
+    EXPECT_THAT(here.ok(listing + options).out, HasSubstr(message));
   }
 }
 

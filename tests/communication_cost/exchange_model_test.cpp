@@ -86,30 +86,6 @@ TEST(ExchangeModel, EqualsTheMachinePieceByPiece) {
   }
 }
 
-TEST(ExchangeModel, AFasterPartNeverMakesAStepSlower) {
-  for (uint32_t seed = 0; seed < 1000; ++seed) {
-    const auto [compute, buckets, model] = any_problem(seed);
-    const double step = predict(compute, buckets, model).step_s;
-    ExchangeModel faster = model;
-    faster.link.bytes_per_s *= 1.5;
-    EXPECT_LE(predict(compute, buckets, faster).step_s, step * (1 + 1e-12)) << seed;
-    faster = model;
-    faster.link.latency_s *= 0.5;
-    EXPECT_LE(predict(compute, buckets, faster).step_s, step * (1 + 1e-12)) << seed;
-    faster = model;
-    faster.encode_per_s *= 2;
-    EXPECT_LE(predict(compute, buckets, faster).step_s, step * (1 + 1e-12)) << seed;
-    faster = model;
-    faster.decode_per_s *= 2;
-    EXPECT_LE(predict(compute, buckets, faster).step_s, step * (1 + 1e-12)) << seed;
-    std::vector<GradientBucket> smaller = buckets;
-    for (GradientBucket& bucket : smaller) {
-      bucket.bytes *= 0.5;
-    }
-    EXPECT_LE(predict(compute, smaller, model).step_s, step * (1 + 1e-12)) << seed;
-  }
-}
-
 /// Uncompressed fp32.
 const auto kFloats = [](int64_t values) { return 4.0 * static_cast<double>(values); };
 

@@ -1,16 +1,13 @@
 // Keys and values that earlier versions had: configs of old runs stay readable, and a new config
 // with one is an error that says what to write.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include "src/config/parse.h"
 #include "src/config/removed.h"
+#include "src/config/dump.h"
+#include "src/config/parse.h"
 #include "tests/support/failure.h"
 
 namespace espalier::config::removed_test {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(RemovedKeys, OldDefaultsAreIgnored) {
   const io::Config config = parse("[train]\nfp8 = false\nsteps = 7\n", "old.toml");
@@ -52,6 +49,45 @@ TEST(RemovedKeys, ThoseThatNoUserNeeds) {
     EXPECT_THAT(failure_of([&] { parse("", "new.toml", std::vector{setting}); }),
                 HasSubstr("was removed: leave it out"));
   }
+}
+
+/// Another key's text says these.
+TEST(RemovedKeys, ThoseThatBecameOptions) {
+  const io::Config config = parse(
+      "[pruning]\nn = 2\nm = 4\n[optimizer]\ndecay_at = []\n[model]\nrotary_scaling = \"none\"\n"
+      "[parallel]\noverlap = true\nbucket_mb = 0\npipeline = 2\n",
+      "old.toml");
+  EXPECT_EQ(config.parallel.pipeline, 2);
+  for (const auto& [setting, replacement] : std::vector<std::pair<std::string, std::string>>{
+           {"pruning.m=8", "pruning.m is no key: write pruning.method = \"nm:m=8\""},
+           {"optimizer.decay_at=[3, 4]", "write optimizer.schedule = \"step:at=3,4\""},
+           {"model.rotary_base=500", "write model.rotary = \"none:base=500\""},
+           {"model.rotary_scaling=yarn", "was removed: write it as model.rotary"},
+           {"sparse.keep_tiles=true", "write sparse.storage = \"auto:tiles\""},
+           {"parallel.delay_stages=4", "write parallel.schedule = \"async:delay=4\""},
+           {"run.graphs=false", "run.graphs is no key: leave it out"}}) {
+    EXPECT_THAT(failure_of([&] { parse("", "new.toml", std::vector{setting}); }),
+                HasSubstr(replacement));
+  }
+  EXPECT_THAT(failure_of([] { parse("[pruning]\nm = 8\n", "new.toml"); }),
+              HasSubstr("new.toml:2: pruning.m is no key"));
+}
+
+TEST(RemovedKeys, SavedConfigsKeepThoseThatBecameOptions) {
+  const io::Config config = parse_saved(
+      "[model]\nkind = \"decoder\"\nrotary_base = 500.0\nrotary_factor = 2.0\n"
+      "rotary_scaling = \"linear\"\nfamily = \"neox\"\nbiases = \"mlp\"\n[optimizer]\n"
+      "decay_at = [3, 4]\nschedule = \"step\"\n[pruning]\nm = 8\nmethod = \"nm\"\nn = 1\n[sparse]\n"
+      "keep_tiles = true\nstorage = {default = \"sparse\", \"head.*\" = \"dense\"}\n"
+      "[parallel]\ncodec_min_size = 64\n",
+      "old.h5");
+  EXPECT_EQ(toml_value(*find_field("model", "rotary"), config), "\"linear:2:base=500\"");
+  EXPECT_EQ(toml_value(*find_field("model", "family"), config), "\"neox:biases=mlp\"");
+  EXPECT_EQ(toml_value(*find_field("optimizer", "schedule"), config), "\"step:at=3,4\"");
+  EXPECT_EQ(toml_value(*find_field("pruning", "method"), config), "\"nm:1:8\"");
+  EXPECT_EQ(toml_value(*find_field("sparse", "storage"), config),
+            "{default = \"sparse:tiles\", \"head.*\" = \"dense\"}");
+  EXPECT_EQ(config.parallel.codec_min_size, 64);
 }
 
 /// Checkpoints and run directories: their weights and results stay readable.

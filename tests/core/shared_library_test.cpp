@@ -1,8 +1,6 @@
 // Libraries that are loaded at first use.
 #include "src/core/shared_library.h"
 
-#include <gtest/gtest.h>
-
 #include "src/core/error.h"
 #include "tests/support/failure.h"
 
@@ -22,14 +20,13 @@ TEST(SharedLibrary, CallsWhatItFinds) {
 TEST(SharedLibrary, SaysWhatIsMissing) {
   const std::string message =
       failure_of([] { SharedLibrary({"libnowhere.so.7"}, "Training on a moon", "fly there"); });
-  EXPECT_NE(message.find("Training on a moon needs a library"), std::string::npos) << message;
-  EXPECT_NE(message.find("libnowhere.so.7"), std::string::npos) << message;
-  EXPECT_NE(message.find("fly there"), std::string::npos) << message;
+  EXPECT_THAT(message, HasSubstr("Training on a moon needs a library"));
+  EXPECT_THAT(message, HasSubstr("libnowhere.so.7"));
+  EXPECT_THAT(message, HasSubstr("fly there"));
   const SharedLibrary math({"libm.so.6"}, "the test", "install it");
   void (*function)() = nullptr;
   const std::string other = failure_of([&] { math.find("cosine_of_nothing", function); });
-  EXPECT_NE(other.find("libm.so.6 lacks the function cosine_of_nothing"), std::string::npos)
-      << other;
+  EXPECT_THAT(other, HasSubstr("libm.so.6 lacks the function cosine_of_nothing"));
 }
 
 }  // namespace

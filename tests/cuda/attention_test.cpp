@@ -90,7 +90,7 @@ TEST_F(DeviceAttention, both_ways_agree_at_the_size_of_a_model) {
   for (const size_t made : {size_t{1}, size_t{2}}) {
     const Tensor& values = own.tensors()[made];
     for (int64_t i = 0; i < values.count(); ++i) {
-      backward.operands[made].values[static_cast<size_t>(i)] = read(values, i);
+      backward.operands[made].values[i] = read(values, i);
       ASSERT_NEAR(read(other.tensors()[made], i), read(values, i), 0x1p-7) << made << " " << i;
     }
   }

@@ -1,8 +1,6 @@
 // Loading of cuBLASLt by the first product. Needs no device.
 #include "src/kernels/cuda/dense/blas_library.h"
 
-#include <gmock/gmock.h>
-
 #include <cstdlib>
 
 #include "src/kernels/cuda/device/toolkit.h"
@@ -10,9 +8,6 @@
 
 namespace espalier::kernels::cuda::blas_library_test {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(BlasLibrary, IsLookedForWhereTheUserSaysFirst) {
   ASSERT_EQ(setenv("ESPALIER_TEST_FOLDER", "/somewhere", 1), 0);

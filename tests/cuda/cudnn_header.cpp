@@ -12,159 +12,146 @@ template <class Ours, class Theirs>
 constexpr bool same(Ours ours, Theirs theirs) {
   return sizeof ours == sizeof theirs && static_cast<int>(ours) == static_cast<int>(theirs);
 }
+#define ESPALIER_SAME(ours, theirs) static_assert(same(ours, CUDNN_##theirs))
 
 static_assert(CUDNN_MAJOR == 9);
-static_assert(same(Status::success, CUDNN_STATUS_SUCCESS));
+ESPALIER_SAME(Status::success, STATUS_SUCCESS);
 
 using enum Kind;
-static_assert(same(pointwise, CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
-static_assert(same(convolution, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR));
-static_assert(same(engine, CUDNN_BACKEND_ENGINE_DESCRIPTOR));
-static_assert(same(engine_config, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR));
-static_assert(same(heuristics, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR));
-static_assert(same(plan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR));
-static_assert(same(operation_convolution_forward,
-                   CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR));
-static_assert(same(operation_convolution_weight,
-                   CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR));
-static_assert(same(operation_convolution_input,
-                   CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR));
-static_assert(same(operation_pointwise, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR));
-static_assert(same(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR));
-static_assert(same(variant_pack, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR));
-static_assert(same(tensor, CUDNN_BACKEND_TENSOR_DESCRIPTOR));
-static_assert(same(matmul, CUDNN_BACKEND_MATMUL_DESCRIPTOR));
-static_assert(same(operation_matmul, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR));
-static_assert(same(reduction, CUDNN_BACKEND_REDUCTION_DESCRIPTOR));
-static_assert(same(operation_reduction, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR));
-static_assert(same(operation_reshape, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR));
-static_assert(same(device, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR));
+ESPALIER_SAME(pointwise, BACKEND_POINTWISE_DESCRIPTOR);
+ESPALIER_SAME(convolution, BACKEND_CONVOLUTION_DESCRIPTOR);
+ESPALIER_SAME(engine, BACKEND_ENGINE_DESCRIPTOR);
+ESPALIER_SAME(engine_config, BACKEND_ENGINECFG_DESCRIPTOR);
+ESPALIER_SAME(heuristics, BACKEND_ENGINEHEUR_DESCRIPTOR);
+ESPALIER_SAME(plan, BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+ESPALIER_SAME(operation_convolution_forward, BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
+ESPALIER_SAME(operation_convolution_weight,
+              BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR);
+ESPALIER_SAME(operation_convolution_input, BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR);
+ESPALIER_SAME(operation_pointwise, BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+ESPALIER_SAME(graph, BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+ESPALIER_SAME(variant_pack, BACKEND_VARIANT_PACK_DESCRIPTOR);
+ESPALIER_SAME(tensor, BACKEND_TENSOR_DESCRIPTOR);
+ESPALIER_SAME(matmul, BACKEND_MATMUL_DESCRIPTOR);
+ESPALIER_SAME(operation_matmul, BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+ESPALIER_SAME(reduction, BACKEND_REDUCTION_DESCRIPTOR);
+ESPALIER_SAME(operation_reduction, BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+ESPALIER_SAME(operation_reshape, BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+ESPALIER_SAME(device, BACKEND_DEVICEPROP_DESCRIPTOR);
 
 using enum Attribute;
-static_assert(same(pointwise_mode, CUDNN_ATTR_POINTWISE_MODE));
-static_assert(same(pointwise_precision, CUDNN_ATTR_POINTWISE_MATH_PREC));
-static_assert(same(pointwise_axis, CUDNN_ATTR_POINTWISE_AXIS));
-static_assert(same(convolution_precision, CUDNN_ATTR_CONVOLUTION_COMP_TYPE));
-static_assert(same(Attribute::convolution_mode, CUDNN_ATTR_CONVOLUTION_CONV_MODE));
-static_assert(same(convolution_dilations, CUDNN_ATTR_CONVOLUTION_DILATIONS));
-static_assert(same(convolution_strides, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES));
-static_assert(same(convolution_paddings_after, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS));
-static_assert(same(convolution_paddings_before, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS));
-static_assert(same(convolution_axes, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS));
-static_assert(same(heuristics_mode, CUDNN_ATTR_ENGINEHEUR_MODE));
-static_assert(same(heuristics_graph, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH));
-static_assert(same(heuristics_results, CUDNN_ATTR_ENGINEHEUR_RESULTS));
-static_assert(same(heuristics_device, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP));
-static_assert(same(engine_config_engine, CUDNN_ATTR_ENGINECFG_ENGINE));
-static_assert(same(plan_engine_config, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG));
-static_assert(same(plan_workspace, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE));
-static_assert(same(plan_device, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP));
-static_assert(same(operation_convolution_forward_alpha,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA));
-static_assert(same(operation_convolution_forward_beta,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA));
-static_assert(same(operation_convolution_forward_mode,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC));
-static_assert(same(operation_convolution_forward_w, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W));
-static_assert(same(operation_convolution_forward_x, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X));
-static_assert(same(operation_convolution_forward_y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y));
-static_assert(same(operation_convolution_input_alpha,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA));
-static_assert(same(operation_convolution_input_beta,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA));
-static_assert(same(operation_convolution_input_mode,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC));
-static_assert(same(operation_convolution_input_w, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W));
-static_assert(same(operation_convolution_input_dx, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX));
-static_assert(same(operation_convolution_input_dy, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY));
-static_assert(same(operation_convolution_weight_alpha,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA));
-static_assert(same(operation_convolution_weight_beta,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA));
-static_assert(same(operation_convolution_weight_mode,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC));
-static_assert(same(operation_convolution_weight_dw,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW));
-static_assert(same(operation_convolution_weight_x, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X));
-static_assert(same(operation_convolution_weight_dy,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY));
-static_assert(same(operation_pointwise_mode, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR));
-static_assert(same(operation_pointwise_x, CUDNN_ATTR_OPERATION_POINTWISE_XDESC));
-static_assert(same(operation_pointwise_b, CUDNN_ATTR_OPERATION_POINTWISE_BDESC));
-static_assert(same(operation_pointwise_y, CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
-static_assert(same(operation_pointwise_t, CUDNN_ATTR_OPERATION_POINTWISE_TDESC));
-static_assert(same(graph_operations, CUDNN_ATTR_OPERATIONGRAPH_OPS));
-static_assert(same(tensor_alignment, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT));
-static_assert(same(tensor_type, CUDNN_ATTR_TENSOR_DATA_TYPE));
-static_assert(same(tensor_dimensions, CUDNN_ATTR_TENSOR_DIMENSIONS));
-static_assert(same(tensor_strides, CUDNN_ATTR_TENSOR_STRIDES));
-static_assert(same(tensor_id, CUDNN_ATTR_TENSOR_UNIQUE_ID));
-static_assert(same(tensor_virtual, CUDNN_ATTR_TENSOR_IS_VIRTUAL));
-static_assert(same(tensor_by_value, CUDNN_ATTR_TENSOR_IS_BY_VALUE));
-static_assert(same(variant_pack_ids, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS));
-static_assert(same(variant_pack_pointers, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS));
-static_assert(same(variant_pack_workspace, CUDNN_ATTR_VARIANT_PACK_WORKSPACE));
-static_assert(same(engine_index, CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
-static_assert(same(engine_numerical_notes, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE));
-static_assert(same(matmul_precision, CUDNN_ATTR_MATMUL_COMP_TYPE));
-static_assert(same(operation_matmul_a, CUDNN_ATTR_OPERATION_MATMUL_ADESC));
-static_assert(same(operation_matmul_b, CUDNN_ATTR_OPERATION_MATMUL_BDESC));
-static_assert(same(operation_matmul_c, CUDNN_ATTR_OPERATION_MATMUL_CDESC));
-static_assert(same(operation_matmul_mode, CUDNN_ATTR_OPERATION_MATMUL_DESC));
-static_assert(same(reduction_operator, CUDNN_ATTR_REDUCTION_OPERATOR));
-static_assert(same(reduction_precision, CUDNN_ATTR_REDUCTION_COMP_TYPE));
-static_assert(same(operation_reduction_x, CUDNN_ATTR_OPERATION_REDUCTION_XDESC));
-static_assert(same(operation_reduction_y, CUDNN_ATTR_OPERATION_REDUCTION_YDESC));
-static_assert(same(operation_reduction_mode, CUDNN_ATTR_OPERATION_REDUCTION_DESC));
-static_assert(same(operation_reshape_x, CUDNN_ATTR_OPERATION_RESHAPE_XDESC));
-static_assert(same(operation_reshape_y, CUDNN_ATTR_OPERATION_RESHAPE_YDESC));
-static_assert(same(device_json, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION));
+ESPALIER_SAME(pointwise_mode, ATTR_POINTWISE_MODE);
+ESPALIER_SAME(pointwise_precision, ATTR_POINTWISE_MATH_PREC);
+ESPALIER_SAME(pointwise_axis, ATTR_POINTWISE_AXIS);
+ESPALIER_SAME(convolution_precision, ATTR_CONVOLUTION_COMP_TYPE);
+ESPALIER_SAME(Attribute::convolution_mode, ATTR_CONVOLUTION_CONV_MODE);
+ESPALIER_SAME(convolution_dilations, ATTR_CONVOLUTION_DILATIONS);
+ESPALIER_SAME(convolution_strides, ATTR_CONVOLUTION_FILTER_STRIDES);
+ESPALIER_SAME(convolution_paddings_after, ATTR_CONVOLUTION_POST_PADDINGS);
+ESPALIER_SAME(convolution_paddings_before, ATTR_CONVOLUTION_PRE_PADDINGS);
+ESPALIER_SAME(convolution_axes, ATTR_CONVOLUTION_SPATIAL_DIMS);
+ESPALIER_SAME(heuristics_mode, ATTR_ENGINEHEUR_MODE);
+ESPALIER_SAME(heuristics_graph, ATTR_ENGINEHEUR_OPERATION_GRAPH);
+ESPALIER_SAME(heuristics_results, ATTR_ENGINEHEUR_RESULTS);
+ESPALIER_SAME(heuristics_device, ATTR_ENGINEHEUR_DEVICEPROP);
+ESPALIER_SAME(engine_config_engine, ATTR_ENGINECFG_ENGINE);
+ESPALIER_SAME(plan_engine_config, ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+ESPALIER_SAME(plan_workspace, ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+ESPALIER_SAME(plan_device, ATTR_EXECUTION_PLAN_DEVICEPROP);
+ESPALIER_SAME(operation_convolution_forward_alpha, ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA);
+ESPALIER_SAME(operation_convolution_forward_beta, ATTR_OPERATION_CONVOLUTION_FORWARD_BETA);
+ESPALIER_SAME(operation_convolution_forward_mode, ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC);
+ESPALIER_SAME(operation_convolution_forward_w, ATTR_OPERATION_CONVOLUTION_FORWARD_W);
+ESPALIER_SAME(operation_convolution_forward_x, ATTR_OPERATION_CONVOLUTION_FORWARD_X);
+ESPALIER_SAME(operation_convolution_forward_y, ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
+ESPALIER_SAME(operation_convolution_input_alpha, ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA);
+ESPALIER_SAME(operation_convolution_input_beta, ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA);
+ESPALIER_SAME(operation_convolution_input_mode, ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC);
+ESPALIER_SAME(operation_convolution_input_w, ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
+ESPALIER_SAME(operation_convolution_input_dx, ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
+ESPALIER_SAME(operation_convolution_input_dy, ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY);
+ESPALIER_SAME(operation_convolution_weight_alpha, ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA);
+ESPALIER_SAME(operation_convolution_weight_beta, ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA);
+ESPALIER_SAME(operation_convolution_weight_mode, ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC);
+ESPALIER_SAME(operation_convolution_weight_dw, ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW);
+ESPALIER_SAME(operation_convolution_weight_x, ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X);
+ESPALIER_SAME(operation_convolution_weight_dy, ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
+ESPALIER_SAME(operation_pointwise_mode, ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+ESPALIER_SAME(operation_pointwise_x, ATTR_OPERATION_POINTWISE_XDESC);
+ESPALIER_SAME(operation_pointwise_b, ATTR_OPERATION_POINTWISE_BDESC);
+ESPALIER_SAME(operation_pointwise_y, ATTR_OPERATION_POINTWISE_YDESC);
+ESPALIER_SAME(operation_pointwise_t, ATTR_OPERATION_POINTWISE_TDESC);
+ESPALIER_SAME(graph_operations, ATTR_OPERATIONGRAPH_OPS);
+ESPALIER_SAME(tensor_alignment, ATTR_TENSOR_BYTE_ALIGNMENT);
+ESPALIER_SAME(tensor_type, ATTR_TENSOR_DATA_TYPE);
+ESPALIER_SAME(tensor_dimensions, ATTR_TENSOR_DIMENSIONS);
+ESPALIER_SAME(tensor_strides, ATTR_TENSOR_STRIDES);
+ESPALIER_SAME(tensor_id, ATTR_TENSOR_UNIQUE_ID);
+ESPALIER_SAME(tensor_virtual, ATTR_TENSOR_IS_VIRTUAL);
+ESPALIER_SAME(tensor_by_value, ATTR_TENSOR_IS_BY_VALUE);
+ESPALIER_SAME(variant_pack_ids, ATTR_VARIANT_PACK_UNIQUE_IDS);
+ESPALIER_SAME(variant_pack_pointers, ATTR_VARIANT_PACK_DATA_POINTERS);
+ESPALIER_SAME(variant_pack_workspace, ATTR_VARIANT_PACK_WORKSPACE);
+ESPALIER_SAME(engine_index, ATTR_ENGINE_GLOBAL_INDEX);
+ESPALIER_SAME(engine_numerical_notes, ATTR_ENGINE_NUMERICAL_NOTE);
+ESPALIER_SAME(matmul_precision, ATTR_MATMUL_COMP_TYPE);
+ESPALIER_SAME(operation_matmul_a, ATTR_OPERATION_MATMUL_ADESC);
+ESPALIER_SAME(operation_matmul_b, ATTR_OPERATION_MATMUL_BDESC);
+ESPALIER_SAME(operation_matmul_c, ATTR_OPERATION_MATMUL_CDESC);
+ESPALIER_SAME(operation_matmul_mode, ATTR_OPERATION_MATMUL_DESC);
+ESPALIER_SAME(reduction_operator, ATTR_REDUCTION_OPERATOR);
+ESPALIER_SAME(reduction_precision, ATTR_REDUCTION_COMP_TYPE);
+ESPALIER_SAME(operation_reduction_x, ATTR_OPERATION_REDUCTION_XDESC);
+ESPALIER_SAME(operation_reduction_y, ATTR_OPERATION_REDUCTION_YDESC);
+ESPALIER_SAME(operation_reduction_mode, ATTR_OPERATION_REDUCTION_DESC);
+ESPALIER_SAME(operation_reshape_x, ATTR_OPERATION_RESHAPE_XDESC);
+ESPALIER_SAME(operation_reshape_y, ATTR_OPERATION_RESHAPE_YDESC);
+ESPALIER_SAME(device_json, ATTR_DEVICEPROP_JSON_REPRESENTATION);
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-static_assert(same(plan_handle, CUDNN_ATTR_EXECUTION_PLAN_HANDLE));
-static_assert(same(graph_handle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE));
+ESPALIER_SAME(plan_handle, ATTR_EXECUTION_PLAN_HANDLE);
+ESPALIER_SAME(graph_handle, ATTR_OPERATIONGRAPH_HANDLE);
 
-static_assert(same(Type::handle, CUDNN_TYPE_HANDLE));
-static_assert(same(Type::data, CUDNN_TYPE_DATA_TYPE));
-static_assert(same(Type::boolean, CUDNN_TYPE_BOOLEAN));
-static_assert(same(Type::int64, CUDNN_TYPE_INT64));
-static_assert(same(Type::fp32, CUDNN_TYPE_FLOAT));
-static_assert(same(Type::pointer, CUDNN_TYPE_VOID_PTR));
-static_assert(same(Type::convolution_mode, CUDNN_TYPE_CONVOLUTION_MODE));
-static_assert(same(Type::heuristics, CUDNN_TYPE_HEUR_MODE));
-static_assert(same(Type::numerical_note, CUDNN_TYPE_NUMERICAL_NOTE));
-static_assert(same(Type::pointwise, CUDNN_TYPE_POINTWISE_MODE));
-static_assert(same(Type::object, CUDNN_TYPE_BACKEND_DESCRIPTOR));
-static_assert(same(Type::reduction, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE));
-static_assert(same(Type::character, CUDNN_TYPE_CHAR));
+ESPALIER_SAME(Type::handle, TYPE_HANDLE);
+ESPALIER_SAME(Type::data, TYPE_DATA_TYPE);
+ESPALIER_SAME(Type::boolean, TYPE_BOOLEAN);
+ESPALIER_SAME(Type::int64, TYPE_INT64);
+ESPALIER_SAME(Type::fp32, TYPE_FLOAT);
+ESPALIER_SAME(Type::pointer, TYPE_VOID_PTR);
+ESPALIER_SAME(Type::convolution_mode, TYPE_CONVOLUTION_MODE);
+ESPALIER_SAME(Type::heuristics, TYPE_HEUR_MODE);
+ESPALIER_SAME(Type::numerical_note, TYPE_NUMERICAL_NOTE);
+ESPALIER_SAME(Type::pointwise, TYPE_POINTWISE_MODE);
+ESPALIER_SAME(Type::object, TYPE_BACKEND_DESCRIPTOR);
+ESPALIER_SAME(Type::reduction, TYPE_REDUCTION_OPERATOR_TYPE);
+ESPALIER_SAME(Type::character, TYPE_CHAR);
 
 static_assert(same(Data::fp32, CUDNN_DATA_FLOAT) && same(Data::bf16, CUDNN_DATA_BFLOAT16));
-static_assert(same(Data::fp16, CUDNN_DATA_HALF));
+ESPALIER_SAME(Data::fp16, DATA_HALF);
 static_assert(same(Data::int32, CUDNN_DATA_INT32) && same(Data::boolean, CUDNN_DATA_BOOLEAN));
-static_assert(same(Heuristics::likely_fastest, CUDNN_HEUR_MODE_A));
-static_assert(same(ConvolutionMode::cross_correlation, CUDNN_CROSS_CORRELATION));
-static_assert(same(Note::tensor_core, CUDNN_NUMERICAL_NOTE_TENSOR_CORE));
-static_assert(same(Note::down_convert_inputs, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
-static_assert(same(Note::reduced_precision_reduction,
-                   CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION));
-static_assert(same(Note::fft, CUDNN_NUMERICAL_NOTE_FFT));
-static_assert(same(Note::nondeterministic, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC));
-static_assert(same(Note::winograd, CUDNN_NUMERICAL_NOTE_WINOGRAD));
-static_assert(same(Note::winograd_4x4, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4));
-static_assert(same(Note::winograd_6x6, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6));
-static_assert(same(Note::winograd_13x13, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13));
+ESPALIER_SAME(Heuristics::likely_fastest, HEUR_MODE_A);
+ESPALIER_SAME(ConvolutionMode::cross_correlation, CROSS_CORRELATION);
+ESPALIER_SAME(Note::tensor_core, NUMERICAL_NOTE_TENSOR_CORE);
+ESPALIER_SAME(Note::down_convert_inputs, NUMERICAL_NOTE_DOWN_CONVERT_INPUTS);
+ESPALIER_SAME(Note::reduced_precision_reduction, NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION);
+ESPALIER_SAME(Note::fft, NUMERICAL_NOTE_FFT);
+ESPALIER_SAME(Note::nondeterministic, NUMERICAL_NOTE_NONDETERMINISTIC);
+ESPALIER_SAME(Note::winograd, NUMERICAL_NOTE_WINOGRAD);
+ESPALIER_SAME(Note::winograd_4x4, NUMERICAL_NOTE_WINOGRAD_TILE_4x4);
+ESPALIER_SAME(Note::winograd_6x6, NUMERICAL_NOTE_WINOGRAD_TILE_6x6);
+ESPALIER_SAME(Note::winograd_13x13, NUMERICAL_NOTE_WINOGRAD_TILE_13x13);
 static_assert(kNotes >= CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
-static_assert(same(Pointwise::add, CUDNN_POINTWISE_ADD));
-static_assert(same(Pointwise::multiply, CUDNN_POINTWISE_MUL));
-static_assert(same(Pointwise::divide, CUDNN_POINTWISE_DIV));
-static_assert(same(Pointwise::subtract, CUDNN_POINTWISE_SUB));
-static_assert(same(Pointwise::exp, CUDNN_POINTWISE_EXP));
-static_assert(same(Pointwise::log, CUDNN_POINTWISE_LOG));
-static_assert(same(Pointwise::identity, CUDNN_POINTWISE_IDENTITY));
-static_assert(same(Pointwise::greater_or_equal, CUDNN_POINTWISE_CMP_GE));
-static_assert(same(Pointwise::index, CUDNN_POINTWISE_GEN_INDEX));
-static_assert(same(Pointwise::select, CUDNN_POINTWISE_BINARY_SELECT));
-static_assert(same(Reduction::add, CUDNN_REDUCE_TENSOR_ADD));
-static_assert(same(Reduction::max, CUDNN_REDUCE_TENSOR_MAX));
+ESPALIER_SAME(Pointwise::add, POINTWISE_ADD);
+ESPALIER_SAME(Pointwise::multiply, POINTWISE_MUL);
+ESPALIER_SAME(Pointwise::divide, POINTWISE_DIV);
+ESPALIER_SAME(Pointwise::subtract, POINTWISE_SUB);
+ESPALIER_SAME(Pointwise::exp, POINTWISE_EXP);
+ESPALIER_SAME(Pointwise::log, POINTWISE_LOG);
+ESPALIER_SAME(Pointwise::identity, POINTWISE_IDENTITY);
+ESPALIER_SAME(Pointwise::greater_or_equal, POINTWISE_CMP_GE);
+ESPALIER_SAME(Pointwise::index, POINTWISE_GEN_INDEX);
+ESPALIER_SAME(Pointwise::select, POINTWISE_BINARY_SELECT);
+ESPALIER_SAME(Reduction::add, REDUCE_TENSOR_ADD);
+ESPALIER_SAME(Reduction::max, REDUCE_TENSOR_MAX);
 
 /// Bytes of the result and of each parameter.
 template <class Result, class... Parameters>

@@ -1,11 +1,9 @@
 // NCCL on a device with a single rank: messages to itself, and sums of one.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "parallel/transport/device/nccl_link.h"
 #include "parallel/transport/thread_communicator.h"
 #include "src/core/mirror.h"
 #include "tests/cuda/place.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::parallel::nccl_test {
 namespace {

@@ -145,7 +145,7 @@ class Group {
     } else if (operation.kind != Kind::receive) {
       Round& round = world.rounds[operation.round];
       round.parts.resize(static_cast<size_t>(world.ranks));
-      round.parts[static_cast<size_t>(member_->rank)] = copy_of(operation.in, operation.bytes);
+      round.parts[member_->rank] = copy_of(operation.in, operation.bytes);
       ++round.arrived;
     }
   }

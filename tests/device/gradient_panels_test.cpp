@@ -1,9 +1,6 @@
 // Panels of dense gradients beside a device: two, alternating, gathered by the second queue, where
 // each wait is needed. Everywhere else a single panel, in order.
-#include "sparse/weight/gradient_panels.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "sparse/store/gradient_panels.h"
 
 #include <set>
 
@@ -11,11 +8,10 @@
 #include "src/kernels/backend.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::sparse::gradient_panels_test {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr int64_t kCount = 12;
 

@@ -2,19 +2,16 @@
 // for invalid recordings.
 #include "src/train/stage/graph_cache.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "src/core/mirror.h"
 #include "src/kernels/backend.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::graph_cache_test {
 namespace {
 
 using ::testing::Each;
-using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 class Recorded : public ::testing::Test {

@@ -1,7 +1,5 @@
 #include "tests/device/late_runs.h"
 
-#include <mutex>
-
 namespace espalier::testing {
 
 train::TrainerOptions late_options(train::TrainerOptions options) {
@@ -20,14 +18,9 @@ void on_ranks(int ranks, const std::function<void(parallel::Communicator&)>& bod
 }
 
 std::string notes_of(const io::Config& config, int ranks, bool device) {
-  std::mutex mutex;
   std::string notes;
-  train::TrainerOptions options{.stop_after = 1};
-  options.on_note = [&](const std::string& note) {
-    const std::scoped_lock lock(mutex);
-    notes += note + "\n";
-  };
-  device ? run_late(config, ranks, options) : run(config, ranks, options);
+  const train::TrainerOptions options{.stop_after = 1};
+  run(config, ranks, notes, device ? late_options(options) : options);
   return notes;
 }
 
@@ -42,6 +35,19 @@ size_t expect_planned_messages(train::Trainer& trainer, bool exactly) {
   EXPECT_LT(trainer.arena().host().use(Memory::communication).peak,
             plan.pinned.at(kMessages) + kCopies);
   return used;
+}
+
+void expect_planned_exactly(const io::Config& config, const kernels::Kernels& table) {
+  on_ranks(1, [&](parallel::Communicator& comm) {
+    train::Trainer trainer(config, comm, {.resume = "none", .kernels = &table});
+    trainer.run();
+    const train::MemoryPlan& plan = trainer.fit().plan;
+    for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
+      EXPECT_EQ(trainer.arena().at_peak(static_cast<Memory>(kind)), plan.peak.at(kind))
+          << name_of(static_cast<Memory>(kind));
+    }
+    EXPECT_EQ(trainer.arena().total().peak, plan.needed());
+  });
 }
 
 }  // namespace espalier::testing

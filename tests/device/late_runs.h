@@ -73,4 +73,8 @@ std::string notes_of(const io::Config& config, int ranks = 2, bool device = true
 /// most. The host's are at most the planned ones and copies of inputs and losses of micro-batches.
 size_t expect_planned_messages(train::Trainer& trainer, bool exactly = true);
 
+/// Trains on one device; expects the plan of each kind of memory, to the byte: workspace,
+/// activations, state.
+void expect_planned_exactly(const io::Config& config, const kernels::Kernels& table);
+
 }  // namespace espalier::testing

@@ -1,19 +1,13 @@
 // A device with too little memory. A run that cannot fit is refused before it starts, and the
 // message names a size that fits by the plan. A run that still runs out of memory ends with the
 // arena's table, and its last checkpoint loads.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "tests/device/late_runs.h"
 #include "tests/support/failure.h"
 
 namespace espalier::memory_test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::LittleMemory;
-using ::testing::Not;
 using testing::run_late;
 using testing::TempDir;
 

@@ -1,8 +1,5 @@
 // NcclLink between threads with simulated devices: contents, order and waits of messages, and every
 // fault that ends a run.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -15,14 +12,12 @@
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::parallel::nccl_link_test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 /// A rank with its device.
@@ -62,7 +57,7 @@ void exchange_with_all(NcclLink& link, const Tensor& mine, std::span<const Tenso
     for (int r = 0; r < link.size(); ++r) {
       if (r != link.rank()) {
         link.send(r, Rank::bytes(mine));
-        link.receive(r, Rank::bytes(theirs[static_cast<size_t>(r)]));
+        link.receive(r, Rank::bytes(theirs[r]));
       }
     }
   });
@@ -83,8 +78,7 @@ TEST_F(Nccl, MovesMemoryInTheOrderOfItsQueue) {
       exchange_with_all(link, mine, theirs);
       for (int r = 0; r < ranks; ++r) {
         if (r != comm.rank()) {
-          me.table.cast(link.stream(),
-                        {.x = theirs[static_cast<size_t>(r)], .y = sum, .accumulate = true});
+          me.table.cast(link.stream(), {.x = theirs[r], .y = sum, .accumulate = true});
         }
       }
       link.lead_compute();

@@ -1,13 +1,11 @@
 // Sums between devices have the bits, and send the bytes, of sums between ranks on the CPU:
 // uncompressed and in every code, whole and in halves, with the CPU's delayed kernels and with
 // those of table cuda.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "parallel/reduction/device/buckets.h"
 #include "parallel/reduction/sra.h"
+#include "parallel/transport/device/nccl_link.h"
 #include "parallel/transport/thread_communicator.h"
 #include "parallel/wire/codec.h"
 #include "src/core/mirror.h"
@@ -18,6 +16,7 @@
 #include "tests/device/late_table.h"
 #include "tests/parallel/rank_gradients.h"
 #include "tests/simt/queue.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::parallel::nccl_sums_test {
 namespace {
@@ -314,7 +313,7 @@ TEST(DeviceSums, OfBuckets) {
       Stream& stream = backend.stream();
       NcclLink link(comm, stream);
       DeviceReduction reduction(link, backend.kernels(), DeviceReduction::Order::by_rank);
-      DeviceBuckets buckets(link, reduction, overlap, {.span = "bucket", .doing = "summing"});
+      DeviceBuckets buckets(link, reduction, {.overlap = overlap}, kGradientText);
       const Sum sum{.count = kCount};
       const Buffer source = filled(stream, sum, comm.rank(), 0, DType::fp32);
       const Buffer flat =

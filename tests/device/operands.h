@@ -20,260 +20,148 @@ struct NamedOperand {
 };
 using NamedOperands = std::vector<NamedOperand>;
 
+#define IN(x) \
+  { #x, Use::in, a.x }
+#define OUT(x) \
+  { #x, Use::out, a.x }
+#define BOTH(x) \
+  { #x, Use::both, a.x }
+#define SUM(x, adds) \
+  { #x, sum_of(a.adds), a.x }
+
 // In namespace espalier::kernels for argument-dependent lookup.
 inline NamedOperands operands(GemmArgs& a) {
-  return {{"a", Use::in, a.a},
-          {"b", Use::in, a.b},
-          {"c", sum_of(a.accumulate), a.c},
-          {"addend", Use::in, a.addend},
-          {"bias", Use::in, a.bias},
-          {"activated", Use::out, a.activated},
-          {"preactivation", Use::in, a.preactivation},
-          {"row_sums", sum_of(a.accumulate_sums), a.row_sums}};
+  return {IN(a),    IN(b),          SUM(c, accumulate), IN(addend),
+          IN(bias), OUT(activated), IN(preactivation),  SUM(row_sums, accumulate_sums)};
 }
-inline NamedOperands operands(ColumnSumArgs& a) {
-  return {{"x", Use::in, a.x}, {"out", sum_of(a.accumulate), a.out}};
-}
+inline NamedOperands operands(ColumnSumArgs& a) { return {IN(x), SUM(out, accumulate)}; }
 inline NamedOperands operands(NormArgs& a) {
-  return {{"x", Use::in, a.x},  {"weight", Use::in, a.weight}, {"bias", Use::in, a.bias},
-          {"y", Use::out, a.y}, {"mean", Use::out, a.mean},    {"rstd", Use::out, a.rstd}};
+  return {IN(x), IN(weight), IN(bias), OUT(y), OUT(mean), OUT(rstd)};
 }
 inline NamedOperands operands(NormBackwardArgs& a) {
-  return {{"dy", Use::in, a.dy},
-          {"x", Use::in, a.x},
-          {"weight", Use::in, a.weight},
-          {"mean", Use::in, a.mean},
-          {"rstd", Use::in, a.rstd},
-          {"dx", Use::both, a.dx},
-          {"dweight", sum_of(a.accumulate), a.dweight},
-          {"dbias", sum_of(a.accumulate), a.dbias},
-          {"rounded", Use::out, a.rounded}};
+  return {IN(dy),
+          IN(x),
+          IN(weight),
+          IN(mean),
+          IN(rstd),
+          BOTH(dx),
+          SUM(dweight, accumulate),
+          SUM(dbias, accumulate),
+          OUT(rounded)};
 }
 inline NamedOperands operands(BatchNormStatisticsArgs& a) {
-  return {{"x", Use::in, a.x}, {"mean", Use::out, a.mean}, {"variance", Use::out, a.variance}};
+  return {IN(x), OUT(mean), OUT(variance)};
 }
 inline NamedOperands operands(BatchNormArgs& a) {
-  return {
-      {"x", Use::in, a.x},           {"mean", Use::in, a.mean}, {"variance", Use::in, a.variance},
-      {"weight", Use::in, a.weight}, {"bias", Use::in, a.bias}, {"addend", Use::in, a.addend},
-      {"y", Use::out, a.y}};
+  return {IN(x), IN(mean), IN(variance), IN(weight), IN(bias), IN(addend), OUT(y)};
 }
 inline NamedOperands operands(BatchNormSumsArgs& a) {
   return {{"dy", a.y ? Use::both : Use::in, a.dy},
-          {"x", Use::in, a.x},
-          {"y", Use::in, a.y},
-          {"mean", Use::in, a.mean},
-          {"variance", Use::in, a.variance},
-          {"sums", Use::out, a.sums},
-          {"dweight", sum_of(a.accumulate), a.dweight},
-          {"dbias", sum_of(a.accumulate), a.dbias}};
+          IN(x),
+          IN(y),
+          IN(mean),
+          IN(variance),
+          OUT(sums),
+          SUM(dweight, accumulate),
+          SUM(dbias, accumulate)};
 }
 inline NamedOperands operands(BatchNormBackwardArgs& a) {
-  return {{"g", Use::in, a.g},           {"x", Use::in, a.x},
-          {"mean", Use::in, a.mean},     {"variance", Use::in, a.variance},
-          {"weight", Use::in, a.weight}, {"sums", Use::in, a.sums},
-          {"dx", Use::out, a.dx}};
+  return {IN(g), IN(x), IN(mean), IN(variance), IN(weight), IN(sums), OUT(dx)};
 }
 inline NamedOperands operands(BatchNormAverageArgs& a) {
-  return {{"mean", Use::in, a.mean},
-          {"variance", Use::in, a.variance},
-          {"average_mean", Use::in, a.average_mean},
-          {"average_variance", Use::in, a.average_variance},
-          {"dmean", sum_of(a.accumulate), a.dmean},
-          {"dvariance", sum_of(a.accumulate), a.dvariance}};
+  return {IN(mean),
+          IN(variance),
+          IN(average_mean),
+          IN(average_variance),
+          SUM(dmean, accumulate),
+          SUM(dvariance, accumulate)};
 }
-inline NamedOperands operands(ConvolutionArgs& a) {
-  return {{"x", Use::in, a.x},
-          {"weight", Use::in, a.weight},
-          {"bias", Use::in, a.bias},
-          {"y", Use::out, a.y}};
-}
-inline NamedOperands operands(ConvolutionInputArgs& a) {
-  return {{"dy", Use::in, a.dy}, {"weight", Use::in, a.weight}, {"dx", Use::out, a.dx}};
-}
-inline NamedOperands operands(ConvolutionWeightArgs& a) {
-  return {{"x", Use::in, a.x}, {"dy", Use::in, a.dy}, {"dweight", Use::out, a.dweight}};
-}
-inline NamedOperands operands(LocalNormArgs& a) {
-  return {{"x", Use::in, a.x}, {"y", Use::out, a.y}};
-}
-inline NamedOperands operands(LocalNormBackwardArgs& a) {
-  return {{"dy", Use::in, a.dy}, {"x", Use::in, a.x}, {"dx", Use::out, a.dx}};
-}
-inline NamedOperands operands(ActivationArgs& a) {
-  return {{"x", Use::in, a.x}, {"y", Use::out, a.y}};
-}
-inline NamedOperands operands(ActivationBackwardArgs& a) {
-  return {{"dy", Use::in, a.dy}, {"x", Use::in, a.x}, {"dx", Use::out, a.dx}};
-}
-inline NamedOperands operands(GatedActivationArgs& a) {
-  return {{"gate", Use::in, a.gate}, {"up", Use::in, a.up}, {"y", Use::out, a.y}};
-}
+inline NamedOperands operands(ConvolutionArgs& a) { return {IN(x), IN(weight), IN(bias), OUT(y)}; }
+inline NamedOperands operands(ConvolutionInputArgs& a) { return {IN(dy), IN(weight), OUT(dx)}; }
+inline NamedOperands operands(ConvolutionWeightArgs& a) { return {IN(x), IN(dy), OUT(dweight)}; }
+inline NamedOperands operands(LocalNormArgs& a) { return {IN(x), OUT(y)}; }
+inline NamedOperands operands(LocalNormBackwardArgs& a) { return {IN(dy), IN(x), OUT(dx)}; }
+inline NamedOperands operands(ActivationArgs& a) { return {IN(x), OUT(y)}; }
+inline NamedOperands operands(ActivationBackwardArgs& a) { return {IN(dy), IN(x), OUT(dx)}; }
+inline NamedOperands operands(GatedActivationArgs& a) { return {IN(gate), IN(up), OUT(y)}; }
 inline NamedOperands operands(GatedActivationBackwardArgs& a) {
-  return {{"dy", Use::in, a.dy},
-          {"gate", Use::in, a.gate},
-          {"up", Use::in, a.up},
-          {"dgate", Use::out, a.dgate},
-          {"dup", Use::out, a.dup}};
+  return {IN(dy), IN(gate), IN(up), OUT(dgate), OUT(dup)};
 }
 inline NamedOperands operands(RotaryArgs& a) {
-  return {{"x", Use::both, a.x},
-          {"cosines", Use::in, a.cosines},
-          {"sines", Use::in, a.sines},
-          {"positions", Use::in, a.positions}};
+  return {BOTH(x), IN(cosines), IN(sines), IN(positions)};
 }
-inline NamedOperands operands(HeadNormArgs& a) {
-  return {{"x", Use::in, a.x},
-          {"weight", Use::in, a.weight},
-          {"y", Use::out, a.y},
-          {"rstd", Use::out, a.rstd}};
-}
+inline NamedOperands operands(HeadNormArgs& a) { return {IN(x), IN(weight), OUT(y), OUT(rstd)}; }
 inline NamedOperands operands(HeadNormBackwardArgs& a) {
-  return {{"dy", Use::in, a.dy},         {"x", Use::in, a.x},
-          {"weight", Use::in, a.weight}, {"rstd", Use::in, a.rstd},
-          {"dx", Use::out, a.dx},        {"dweight", sum_of(a.accumulate), a.dweight}};
+  return {IN(dy), IN(x), IN(weight), IN(rstd), OUT(dx), SUM(dweight, accumulate)};
 }
-inline NamedOperands operands(AttentionArgs& a) {
-  return {{"qkv", Use::in, a.qkv}, {"out", Use::out, a.out}, {"lse", Use::out, a.lse}};
-}
+inline NamedOperands operands(AttentionArgs& a) { return {IN(qkv), OUT(out), OUT(lse)}; }
 inline NamedOperands operands(AttentionBackwardArgs& a) {
-  return {{"qkv", Use::in, a.qkv},
-          {"out", Use::in, a.out},
-          {"lse", Use::in, a.lse},
-          {"dout", Use::in, a.dout},
-          {"dqkv", Use::out, a.dqkv}};
+  return {IN(qkv), IN(out), IN(lse), IN(dout), OUT(dqkv)};
 }
 inline NamedOperands operands(CacheTokensArgs& a) {
-  return {{"qkv", Use::in, a.qkv},
-          {"keys", Use::both, a.keys},
-          {"values", Use::both, a.values},
-          {"first", Use::in, a.first},
-          {"counts", Use::in, a.counts}};
+  return {IN(qkv), BOTH(keys), BOTH(values), IN(first), IN(counts)};
 }
 inline NamedOperands operands(CachedAttentionArgs& a) {
-  return {{"q", Use::in, a.q},
-          {"keys", Use::in, a.keys},
-          {"values", Use::in, a.values},
-          {"lengths", Use::in, a.lengths},
-          {"out", Use::out, a.out}};
+  return {IN(q), IN(keys), IN(values), IN(lengths), OUT(out)};
 }
 inline NamedOperands operands(EmbeddingArgs& a) {
-  return {{"tokens", Use::in, a.tokens},
-          {"token", Use::in, a.token},
-          {"position", Use::in, a.position},
-          {"x", Use::out, a.x},
-          {"positions", Use::in, a.positions}};
+  return {IN(tokens), IN(token), IN(position), OUT(x), IN(positions)};
 }
 inline NamedOperands operands(EmbeddingBackwardArgs& a) {
-  return {{"tokens", Use::in, a.tokens},
-          {"dx", Use::in, a.dx},
-          {"dtoken", Use::both, a.dtoken},
-          {"dposition", Use::both, a.dposition}};
+  return {IN(tokens), IN(dx), BOTH(dtoken), BOTH(dposition)};
 }
 inline NamedOperands operands(CrossEntropyArgs& a) {
-  return {{"logits", Use::in, a.logits},
-          {"targets", Use::in, a.targets},
-          {"losses", Use::out, a.losses},
-          {"dlogits", Use::out, a.dlogits}};
+  return {IN(logits), IN(targets), OUT(losses), OUT(dlogits)};
 }
 inline NamedOperands operands(DistillationArgs& a) {
-  return {{"logits", Use::in, a.logits},
-          {"teacher", Use::in, a.teacher},
-          {"targets", Use::in, a.targets},
-          {"losses", Use::out, a.losses},
-          {"teacher_losses", Use::out, a.teacher_losses},
-          {"dlogits", Use::out, a.dlogits}};
+  return {IN(logits), IN(teacher), IN(targets), OUT(losses), OUT(teacher_losses), OUT(dlogits)};
 }
-inline NamedOperands operands(PatchesArgs& a) {
-  return {{"x", Use::in, a.x}, {"patches", Use::out, a.patches}};
-}
-inline NamedOperands operands(PatchSumArgs& a) {
-  return {{"patches", Use::in, a.patches}, {"sum", Use::both, a.sum}};
-}
-inline NamedOperands operands(PoolArgs& a) {
-  return {{"x", Use::in, a.x}, {"y", Use::out, a.y}, {"from", Use::out, a.from}};
-}
-inline NamedOperands operands(PoolBackwardArgs& a) {
-  return {{"dy", Use::in, a.dy}, {"from", Use::in, a.from}, {"dx", Use::out, a.dx}};
-}
-inline NamedOperands operands(DropoutArgs& a) {
-  return {{"x", Use::in, a.x}, {"y", Use::out, a.y}};
-}
-inline NamedOperands operands(CastArgs& a) {
-  return {{"x", Use::in, a.x}, {"y", sum_of(a.accumulate), a.y}};
-}
-inline NamedOperands operands(OrderedSumArgs& a) {
-  return {{"x", Use::in, a.x}, {"y", Use::both, a.y}};
-}
-inline NamedOperands operands(DifferenceArgs& a) {
-  return {{"a", Use::in, a.a},
-          {"b", Use::in, a.b},
-          {"y", Use::out, a.y},
-          {"factor", Use::in, a.factor}};
-}
-inline NamedOperands operands(FillArgs& a) { return {{"x", Use::out, a.x}}; }
-inline NamedOperands operands(SumSquaresArgs& a) {
-  return {{"x", Use::in, a.x}, {"counts", Use::both, a.counts}};
-}
-inline NamedOperands operands(ClipArgs& a) {
-  return {
-      {"counts", Use::in, a.counts}, {"norm", Use::out, a.norm}, {"factor", Use::out, a.factor}};
-}
-inline NamedOperands operands(GatherArgs& a) {
-  return {{"dense", Use::in, a.dense}, {"packed", sum_of(a.accumulate), a.packed}};
-}
-inline NamedOperands operands(ScatterArgs& a) {
-  return {{"packed", Use::in, a.packed}, {"dense", Use::out, a.dense}};
-}
+inline NamedOperands operands(PatchesArgs& a) { return {IN(x), OUT(patches)}; }
+inline NamedOperands operands(PatchSumArgs& a) { return {IN(patches), BOTH(sum)}; }
+inline NamedOperands operands(PoolArgs& a) { return {IN(x), OUT(y), OUT(from)}; }
+inline NamedOperands operands(PoolBackwardArgs& a) { return {IN(dy), IN(from), OUT(dx)}; }
+inline NamedOperands operands(DropoutArgs& a) { return {IN(x), OUT(y)}; }
+inline NamedOperands operands(CastArgs& a) { return {IN(x), SUM(y, accumulate)}; }
+inline NamedOperands operands(OrderedSumArgs& a) { return {IN(x), BOTH(y)}; }
+inline NamedOperands operands(DifferenceArgs& a) { return {IN(a), IN(b), OUT(y), IN(factor)}; }
+inline NamedOperands operands(FillArgs& a) { return {OUT(x)}; }
+inline NamedOperands operands(SumSquaresArgs& a) { return {IN(x), BOTH(counts)}; }
+inline NamedOperands operands(ClipArgs& a) { return {IN(counts), OUT(norm), OUT(factor)}; }
+inline NamedOperands operands(GatherArgs& a) { return {IN(dense), SUM(packed, accumulate)}; }
+inline NamedOperands operands(ScatterArgs& a) { return {IN(packed), OUT(dense)}; }
 inline NamedOperands operands(CsrArgs& a) {
-  return {{"row_begin", Use::out, a.row_begin},
-          {"column", Use::out, a.column},
-          {"column_begin", Use::out, a.column_begin},
-          {"row", Use::out, a.row},
-          {"order", Use::out, a.order}};
+  return {OUT(row_begin), OUT(column), OUT(column_begin), OUT(row), OUT(order)};
 }
-inline NamedOperands operands(QuantizeArgs& a) {
-  return {{"x", Use::in, a.x}, {"codes", Use::out, a.codes}, {"scales", Use::out, a.scales}};
-}
-inline NamedOperands operands(DequantizeArgs& a) {
-  return {{"codes", Use::in, a.codes}, {"scales", Use::in, a.scales}, {"x", Use::out, a.x}};
-}
-inline NamedOperands operands(EncodeArgs& a) { return {{"x", Use::in, a.x}}; }
-inline NamedOperands operands(DecodeArgs& a) { return {{"y", sum_of(a.accumulate), a.y}}; }
+inline NamedOperands operands(QuantizeArgs& a) { return {IN(x), OUT(codes), OUT(scales)}; }
+inline NamedOperands operands(DequantizeArgs& a) { return {IN(codes), IN(scales), OUT(x)}; }
+inline NamedOperands operands(EncodeArgs& a) { return {IN(x)}; }
+inline NamedOperands operands(DecodeArgs& a) { return {SUM(y, accumulate)}; }
 inline NamedOperands operands(UpdateArgs& a) {
-  return {{"gradient", Use::in, a.gradient}, {"value", Use::both, a.value},
-          {"low", Use::both, a.low},         {"moment1", Use::both, a.moment1},
-          {"moment2", Use::both, a.moment2}, {"scale1", Use::both, a.scale1},
-          {"scale2", Use::both, a.scale2},   {"dense", Use::out, a.dense},
-          {"factor", Use::in, a.factor}};
+  return {IN(gradient), BOTH(value),  BOTH(low),  BOTH(moment1), BOTH(moment2),
+          BOTH(scale1), BOTH(scale2), OUT(dense), IN(factor)};
 }
 inline NamedOperands operands(PredictArgs& a) {
-  return {{"value", Use::in, a.value},     {"low", Use::in, a.low},
-          {"moment1", Use::in, a.moment1}, {"moment2", Use::in, a.moment2},
-          {"scale1", Use::in, a.scale1},   {"scale2", Use::in, a.scale2},
-          {"out", Use::out, a.out},        {"exact", Use::out, a.exact}};
+  return {IN(value),  IN(low),    IN(moment1), IN(moment2),
+          IN(scale1), IN(scale2), OUT(out),    OUT(exact)};
 }
 template <class Matrix>
 NamedOperands operands(SpmmOf<Matrix>& a) {
-  return {{"weight", Use::in, a.weight.values},
-          {"x", Use::in, a.x},
-          {"y", sum_of(a.accumulate), a.y},
-          {"bias", Use::in, a.bias},
-          {"activated", Use::out, a.activated}};
+  return {
+      {"weight", Use::in, a.weight.values}, IN(x), SUM(y, accumulate), IN(bias), OUT(activated)};
 }
 template <class Matrix>
 NamedOperands operands(SpmmTransposedOf<Matrix>& a) {
-  return {{"weight", Use::in, a.weight.values},
-          {"dy", Use::in, a.dy},
-          {"dx", sum_of(a.accumulate), a.dx},
-          {"preactivation", Use::in, a.preactivation}};
+  return {{"weight", Use::in, a.weight.values}, IN(dy), SUM(dx, accumulate), IN(preactivation)};
 }
 template <class Matrix>
 NamedOperands operands(SddmmOf<Matrix>& a) {
-  return {{"weight", sum_of(a.accumulate), a.weight.values},
-          {"dy", Use::in, a.dy},
-          {"x", Use::in, a.x}};
+  return {{"weight", sum_of(a.accumulate), a.weight.values}, IN(dy), IN(x)};
 }
+
+#undef IN
+#undef OUT
+#undef BOTH
+#undef SUM
 
 template <class Fn>
 void visit_arrays(const Positions& p, Fn&& fn) {

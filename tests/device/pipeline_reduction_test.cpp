@@ -1,8 +1,5 @@
 // Sums over stages once per step, from device to device: each wait between queues is needed, and a
 // rank that is silent or fails during a sum ends all ranks with a message.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "parallel/transport/collectives.h"
@@ -19,9 +16,7 @@
 namespace espalier::pipeline_reduction_test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::AnyOf;
-using ::testing::HasSubstr;
 using testing::TempDir;
 
 /// Two stages of a network whose embeddings are tied, with NCCL between their devices.

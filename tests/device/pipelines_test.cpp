@@ -1,7 +1,5 @@
 // Pipelines whose stages have a device each: every schedule, codec and carrier of messages gives
 // the bits and the bytes of stages on the CPU; memory is as planned.
-#include <gmock/gmock.h>
-
 #include <array>
 
 #include "parallel/transport/collectives.h"
@@ -10,7 +8,6 @@
 namespace espalier::pipelines_test {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::run;
 using testing::TempDir;

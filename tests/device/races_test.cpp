@@ -1,17 +1,10 @@
 // The race detector finds planted mistakes: errors in small schedules, each beside the correct
 // schedule, and each wait between queues that is removed from a training step.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "src/kernels/backend.h"
 #include "tests/device/late_runs.h"
 
 namespace espalier::races_test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// A device with two queues and some arrays.
 class Races : public ::testing::Test {

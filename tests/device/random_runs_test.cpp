@@ -1,7 +1,5 @@
 // Runs with random settings have the CPU's bits on a device, and resume there, or from there,
 // without a change; settings that the CPU refuses are refused there, too.
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,8 +1,6 @@
 // Runs of several ranks, each with its own device: replicas, shared optimizers, codecs and
 // pipelines have the bits of ranks on the CPU, whether gradients go through the host or from device
 // to device.
-#include <gmock/gmock.h>
-
 #include "tests/device/late_runs.h"
 
 namespace espalier::ranks_test {

@@ -1,8 +1,5 @@
 // Codecs chosen by times, between devices. Sums are timed on the link until they complete, in
 // planned memory. The run then uses the chosen codec. A peer lost during the timing ends the run.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <cmath>
 #include <regex>
@@ -15,16 +12,14 @@
 #include "src/kernels/cuda/table.h"
 #include "src/train/codec_choice/codec_choice.h"
 #include "src/train/exchange/reduction_timer.h"
-#include "src/train/exchange/replica_collectives.h"
+#include "src/train/exchange/replica_route.h"
 #include "src/train/run/snapshot.h"
 #include "tests/device/late_runs.h"
 
 namespace espalier::reduction_timer_test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::Each;
-using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::TempDir;
 using ::testing::ThrowsMessage;
@@ -305,20 +300,20 @@ std::vector<float> numbers(Stream& stream, const Tensor& tensor) {
   return all;
 }
 
-/// Separate collectives beside those of a run that has not begun.
+/// A route of its own beside that of a run that has not begun.
 struct Beside {
   Beside(const io::Config& config, parallel::Communicator& with)
       : comm(with),
         trainer(config, with, {.resume = "none", .kernels = &testing::late_table()}),
-        collectives(train::device_collectives(config, with, trainer.stage())),
-        timer(with, *collectives, trainer.stage().store().gradient().dtype) {}
+        route(config, with, trainer.stage(), train::ReplicaRoute::Kind::device),
+        timer(with, route, trainer.stage().store().gradient().dtype) {}
 
   Stream& stream() { return trainer.stage().stream(); }
   std::vector<float> gradient() { return numbers(stream(), trainer.stage().store().gradient()); }
 
   parallel::Communicator& comm;
   train::Trainer trainer;
-  std::unique_ptr<train::ReplicaCollectives> collectives;
+  train::ReplicaRoute route;
   train::ReductionTimer timer;
 };
 
@@ -336,11 +331,11 @@ TEST_F(ReductionTimer, AreTimedToTheirEndAndLeaveNothingBehind) {
     const std::vector<parallel::WireSegment> segments{{.first = 0, .count = 7, .format = code}};
     const Buffer lost = me.stream().arena().allocate(Memory::communication, "what codecs lost",
                                                      DType::fp32, Shape{count});
-    me.collectives->gradient_wire().set_segments(segments);
-    me.collectives->gradient_wire().set_feedback(lost.tensor());
-    me.collectives->gradient_wire().set_key(9);
+    me.route.gradient_wire().set_segments(segments);
+    me.route.gradient_wire().set_feedback(lost.tensor());
+    me.route.gradient_wire().set_key(9);
     for (const kernels::WireFormat& format : {plain, code}) {
-      const auto reduction = me.collectives->timed_reduction(format, count / 4);
+      const auto reduction = me.route.timed_reduction(format, count / 4);
       EXPECT_TRUE(idle());
       const std::vector<float> before = me.gradient();
       parallel::barrier(comm);
@@ -357,10 +352,10 @@ TEST_F(ReductionTimer, AreTimedToTheirEndAndLeaveNothingBehind) {
       reduction->end();
       const std::vector<float> left = me.gradient();
       EXPECT_THAT(std::vector<float>(left.begin(), left.begin() + count / 4), Each(0.0F));
-      EXPECT_EQ(me.collectives->gradient_wire().segments().front().count, 7);
-      EXPECT_EQ(me.collectives->gradient_wire().feedback().data, lost.tensor().data);
+      EXPECT_EQ(me.route.gradient_wire().segments().front().count, 7);
+      EXPECT_EQ(me.route.gradient_wire().feedback().data, lost.tensor().data);
       EXPECT_THAT(numbers(me.stream(), lost.tensor()), Each(0.0F));
-      EXPECT_EQ(me.collectives->gradient_wire().key(), 9U);
+      EXPECT_EQ(me.route.gradient_wire().key(), 9U);
       me.trainer.stage().kernels().fill(me.stream(),
                                         {.x = me.trainer.stage().store().gradient(), .value = 0});
       me.stream().synchronize();

@@ -2,9 +2,6 @@
 // memory, or through the host. Checks contents, waits, counts, and every fault.
 #include "parallel/pipeline/runner.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <thread>
 
@@ -19,14 +16,13 @@
 #include "tests/device/fake_nccl.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::parallel::runner_test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::EndsWith;
-using ::testing::HasSubstr;
 
 constexpr int64_t kNumbers = 100;
 constexpr size_t kBytes = kNumbers * sizeof(float);

@@ -1,7 +1,5 @@
 // The whole trainer on the kernels of table "cuda" in the harness: losses and weights are close to
 // the CPU's, two runs have the same bits, and each resumes the other's checkpoint.
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <utility>
 
@@ -164,22 +162,6 @@ TEST(SimtRuns, LaunchNoKernelsInReplays) {
   });
 }
 
-/// The plan equals the arena's peak, to the byte: workspace, activations, state.
-void expect_planned(const io::Config& config) {
-  testing::on_ranks(1, [&](parallel::Communicator& comm) {
-    train::Trainer trainer(config, comm,
-                           {.resume = "none", .kernels = &kernels::cuda_simt::table()});
-    trainer.run();
-    const train::MemoryPlan& plan = trainer.fit().plan;
-    const Arena& arena = trainer.arena();
-    for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
-      EXPECT_EQ(arena.at_peak(static_cast<Memory>(kind)), plan.peak.at(kind))
-          << name_of(static_cast<Memory>(kind));
-    }
-    EXPECT_EQ(arena.total().peak, plan.needed());
-  });
-}
-
 /// For masks known in advance; types in turn.
 TEST(SimtRuns, HoldWhatWasPlanned) {
   const std::string dtypes[] = {"fp32", "bf16", "fp16"};
@@ -204,7 +186,7 @@ TEST(SimtRuns, HoldWhatWasPlanned) {
         config.sparse.storage.fallback = name;
         config.sparse.index.fallback = "bitmap";
       }
-      expect_planned(config);
+      testing::expect_planned_exactly(config, kernels::cuda_simt::table());
     }
   }
 }
@@ -218,7 +200,7 @@ TEST(SimtRunsByCudnn, HoldWhatWasPlanned) {
     config.model.context = 64;
     config.train.steps = 1;
     config.run.deterministic = deterministic;
-    expect_planned(config);
+    testing::expect_planned_exactly(config, kernels::cuda_simt::table());
   }
 }
 

@@ -1,12 +1,8 @@
 // Trainings of networks for images on the kernels of table "cuda" in the harness: near the CPU's,
 // with the same bits again, within the planned memory; convolutions by cuDNN's replacement and by
 // products with patches.
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <fstream>
 
-#include "src/core/rng.h"
 #include "src/kernels/cuda/table.h"
 #include "tests/device/late_runs.h"
 #include "tests/kernels/cudnn_way.h"
@@ -39,22 +35,10 @@ const std::vector<Network>& networks() {
   return all;
 }
 
-/// Images of three classes, which differ in the brightness of their rows.
 io::Config config_of(const TempDir& dir, const Network& network, const std::string& dtype) {
-  std::string pixels;
-  std::string labels;
-  for (uint32_t i = 0; i < kImages; ++i) {
-    labels += static_cast<char>(i % 3);
-    for (uint32_t p = 0; p < kEdge * kEdge; ++p) {
-      pixels += static_cast<char>(philox(2, i, p)[0] % 100 + 70 * (p / kEdge % 3 == i % 3 ? 1 : 0));
-    }
-  }
-  std::ofstream(dir / "images", std::ios::binary)
-      << testing::idx_file({kImages, kEdge, kEdge}, pixels);
-  std::ofstream(dir / "labels", std::ios::binary) << testing::idx_file({kImages}, labels);
   io::Config config = testing::tiny_config(dir);
   testing::take_type(config, dtype);
-  config.data = {.kind = "images", .train = {dir / "images", dir / "labels"}};
+  config.data = testing::write_images(dir, kImages, kEdge);
   config.model.kind = "vision";
   config.model.image = {kEdge, kEdge, 1};
   config.model.network = network.layers;
@@ -98,17 +82,7 @@ TEST_P(SimtVision, IsNearTheCpu) {
 }
 
 TEST_P(SimtVision, HoldsWhatWasPlanned) {
-  testing::on_ranks(1, [&](parallel::Communicator& comm) {
-    train::Trainer trainer(config_, comm,
-                           {.resume = "none", .kernels = &kernels::cuda_simt::table()});
-    trainer.run();
-    const train::MemoryPlan& plan = trainer.fit().plan;
-    for (size_t kind = 0; kind < kMemoryKinds; ++kind) {
-      EXPECT_EQ(trainer.arena().at_peak(static_cast<Memory>(kind)), plan.peak.at(kind))
-          << name_of(static_cast<Memory>(kind));
-    }
-    EXPECT_EQ(trainer.arena().total().peak, plan.needed());
-  });
+  testing::expect_planned_exactly(config_, kernels::cuda_simt::table());
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, SimtVision,

@@ -1,14 +1,12 @@
 // The simulated device finds the errors it is for: a host that touches its memory, foreign
 // addresses, results read without a wait, memory used after it was freed.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "src/core/exact_sum.h"
 #include "src/core/mirror.h"
 #include "src/core/staging.h"
 #include "src/kernels/backend.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/device.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::simulated_device_test {
 namespace {

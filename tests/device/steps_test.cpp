@@ -1,9 +1,6 @@
 // Steps enqueued while the one before runs. The host does not wait for work that it has enqueued in
 // the same step, on one device and on several linked by NCCL. A failed step leaves the state, the
 // message and the files of a run that never enqueued the next one.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <cmath>
 
@@ -13,10 +10,7 @@ namespace espalier::steps_test {
 namespace {
 
 using ::testing::_;
-using ::testing::AllOf;
 using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::RanksWay;
 using ::testing::SizeIs;

@@ -1,8 +1,6 @@
 // ZeRO-1's coded new values, from device to device: values of ranks, and the bytes that they send,
 // equal those of ranks on the CPU and of the same run through the host. Master copies are in the
 // device's memory. Checkpoints can be exchanged in both directions.
-#include <gmock/gmock.h>
-
 #include "src/kernels/wire_codec.h"
 #include "tests/device/late_runs.h"
 

@@ -38,11 +38,9 @@ const Registration kTarget({"index", [](Input input) {
                               const Mask mask = mask_from_file(encoding, size, kept, bytes);
                               require(mask.size() == size && mask.kept() == kept,
                                       "a mask of that size and count", mask.size(), mask.kept());
-                              if (encoding.coding != nullptr) {
-                                Arena arena;
-                                check_index(Index::from_bytes(arena, encoding, size, kept, bytes),
-                                            mask, bytes);
-                              }
+                              Arena arena;
+                              check_index(Index::from_bytes(arena, encoding, size, kept, bytes),
+                                          mask, bytes);
                             }});
 
 }  // namespace

@@ -65,8 +65,7 @@ void write_indices() {
     for (int64_t i = 0; i < mask.size() && *encoding == sparse::Encoding::nm; ++i) {
       mask.set(i, i % 4 < 2);
     }
-    const bool in_memory = encoding->coding != nullptr;
-    const sparse::Index index(arena, mask, in_memory ? *encoding : sparse::Encoding::bitmap, shape);
+    const sparse::Index index(arena, mask, *encoding, shape);
     Bytes bytes{static_cast<uint8_t>(sparse::number_of(*encoding))};
     add(bytes, static_cast<uint64_t>(mask.size()), 2);
     add(bytes, static_cast<uint64_t>(mask.kept()), 2);

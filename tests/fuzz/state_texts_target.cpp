@@ -7,12 +7,21 @@
 #include "src/config/parse.h"
 #include "src/core/error.h"
 #include "src/train/codec_choice/codec_choice.h"
-#include "src/train/exchange/replica_collectives.h"
+#include "src/train/exchange/replica_route.h"
 #include "src/train/run/loss_scale.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace espalier::fuzz {
 namespace {
+
+io::Config config_with(const std::string& codec) {
+  io::Config config = config::parse(
+      "[model]\nwidth = 16\nlayers = 1\nheads = 2\ncontext = 8\n[parallel]\ncodec = \"" + codec +
+          "\"\n",
+      "fuzz.toml");
+  config.parallel.codec_min_size = 1;
+  return config;
+}
 
 /// The choice of a run that chooses codecs for a small network.
 struct Choice {
@@ -21,17 +30,14 @@ struct Choice {
   Stream stream{arena, 1};
   std::unique_ptr<parallel::Communicator> alone = parallel::self_communicator();
   train::Stage stage;
-  std::unique_ptr<train::ReplicaCollectives> collectives;
+  train::ReplicaRoute route;
   train::CodecChoice choice;
 
   explicit Choice(const std::string& codec)
-      : config(config::parse(
-            "[model]\nwidth = 16\nlayers = 1\nheads = 2\ncontext = 8\n[parallel]\ncodec = \"" +
-                codec + "\"\ncodec_min_size = 1\n",
-            "fuzz.toml")),
+      : config(config_with(codec)),
         stage(config, {.features = 8, .rows = 8}, stream, kernels::by_name("cpu"), {}),
-        collectives(train::host_collectives(config, *alone, stage)),
-        choice(config, stage, *alone, *collectives) {}
+        route(config, *alone, stage, train::ReplicaRoute::Kind::host),
+        choice(config, stage, *alone, route) {}
 };
 
 /// A restored choice is restored again from its own state, and its segments are valid.

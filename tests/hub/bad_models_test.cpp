@@ -1,8 +1,5 @@
 // Directories that cannot be imported, and exports that cannot be written: the error names cause
 // and fix, and nothing is written.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <fstream>
 
 #include "io/checkpoint/checkpoint.h"
@@ -18,8 +15,6 @@
 namespace espalier::hub::bad_models_test {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using testing::TempDir;
 using Type = io::SafetensorsType;
 namespace fs = std::filesystem;
@@ -423,7 +418,7 @@ TEST(BadModels, TokensThatEndATextAreChecked) {
     EXPECT_THAT(imported("3", ignored), HasSubstr("none of the 40 tokens of the network"));
   }
   for (const std::string good : {"3", "[3, 39]", "null", "[]"}) {
-    EXPECT_EQ(imported(good, good).find("eos_token_id"), std::string::npos) << good;
+    EXPECT_THAT(imported(good, good), Not(HasSubstr("eos_token_id"))) << good;
   }
 }
 
@@ -470,18 +465,13 @@ TEST(BadModels, FilesThatAreMissingOrBroken) {
 
 TEST(BadModels, Tokenizers) {
   const TempDir dir;
-  const std::string config = example_model(kGpt2).config;
-  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  write_gpt2(dir / "hub");
   EXPECT_THAT(import_model({.from = dir / "hub", .to = dir / "x.h5"}).notes.front(),
               HasSubstr("has no tokenizer.json"));
   std::ofstream(dir / "hub/tokenizer.json") << R"({"model": {"type": "WordPiece"}})";
   expect_refused(dir, "--no-tokenizer imports the model without it");
   std::ofstream(dir / "hub/tokenizer.json")
-      << R"({"version":"1.0","added_tokens":[{"id":40,"content":"<x>","single_word":false,)"
-         R"("lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,)"
-         R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,)"
-         R"("use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel"},)"
-         R"("model":{"type":"BPE","vocab":{"a":0},"merges":[]}})";
+      << byte_level_tokenizer(R"({"a":0})", "[]", special_token(40));
   expect_refused(dir, "has tokens up to 40, but the embedding of the model has 40 rows");
   import_model({.from = dir / "hub", .to = dir / "y.h5", .tokenizer = false});
 }
@@ -489,17 +479,11 @@ TEST(BadModels, Tokenizers) {
 /// transformers reads the files beside a tokenizer.json, too.
 TEST(TokenizerFiles, ThatRequestMoreAreNoted) {
   const TempDir dir;
-  const std::string config = example_model(kGpt2).config;
-  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  write_gpt2(dir / "hub");
   const auto write = [&](const std::string& file, const std::string& text) {
     std::ofstream(dir / ("hub/" + file)) << text;
   };
-  write("tokenizer.json",
-        R"({"version":"1.0","added_tokens":[{"id":1,"content":"<x>","single_word":false,)"
-        R"("lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,)"
-        R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,)"
-        R"("use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel"},)"
-        R"("model":{"type":"BPE","vocab":{"a":0},"merges":[]}})");
+  write("tokenizer.json", byte_level_tokenizer(R"({"a":0})", "[]", special_token(1)));
   const auto notes = [&] {
     const auto all = import_model({.from = dir / "hub", .to = dir / "x.h5"}).notes;
     return fmt::format("{}", fmt::join(all, "\n"));
@@ -534,8 +518,7 @@ TEST(TokenizerFiles, ThatRequestMoreAreNoted) {
 
 TEST(BadModels, ContextsThatTheModelHasNot) {
   const TempDir dir;
-  const std::string config = example_model(kGpt2).config;
-  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  write_gpt2(dir / "hub");
   expect_refused(dir, "--context 17 is more than the 16 positions", {.context = 17});
 }
 
@@ -583,8 +566,7 @@ TEST(BadModels, DamagedSparseForms) {
 
 TEST(BadModels, ExportsThatCannotBeWritten) {
   const TempDir dir;
-  const std::string config = example_model(kGpt2).config;
-  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  write_gpt2(dir / "hub");
   import_model({.from = dir / "hub", .to = dir / "x.h5"});
   const auto refused = [&](const fs::path& to, const std::string& words) {
     EXPECT_THAT(failure_of([&] { export_model({.from = dir / "x.h5", .to = to}); }),
@@ -652,8 +634,7 @@ TEST(BadModels, ValuesBeyondTheRangeOfBf16AndFp32) {
 
 TEST(BadModels, DamagedCheckpointsLeaveNoFolder) {
   const TempDir dir;
-  const std::string config = example_model(kGpt2).config;
-  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  write_gpt2(dir / "hub");
   import_model({.from = dir / "hub", .to = dir / "x.h5"});
   {  // a byte of the embedding, whose values are read in pieces
     std::fstream file(dir / "x.h5", std::ios::in | std::ios::out | std::ios::binary);

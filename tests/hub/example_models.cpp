@@ -1,7 +1,8 @@
 #include "tests/hub/example_models.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -25,6 +26,24 @@ std::vector<float> drawn(size_t count, uint64_t seed, double zeros) {
     out[i] = uniform < zeros ? std::copysign(0.0F, value) : value;
   }
   return out;
+}
+
+const char* const kNeox = R"({"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox",
+        "hidden_act": "gelu", "hidden_size": 24, "intermediate_size": 96, "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 64, "num_attention_heads": 3, "num_hidden_layers": 2,
+        "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": false,
+        "torch_dtype": "float32", "use_parallel_residual": true, "vocab_size": 40})";
+const char* const kOpt = R"({"architectures": ["OPTForCausalLM"], "model_type": "opt",
+        "activation_function": "relu", "do_layer_norm_before": true, "ffn_dim": 96,
+        "hidden_size": 24, "max_position_embeddings": 16, "num_attention_heads": 3,
+        "num_hidden_layers": 2, "torch_dtype": "float32", "vocab_size": 40,
+        "word_embed_proj_dim": 24})";
+
+/// The config.json with these members.
+std::string with(const char* config, const char* members) {
+  auto json = nlohmann::ordered_json::parse(config);
+  json.update(nlohmann::ordered_json::parse(members));
+  return json.dump();
 }
 
 }  // namespace
@@ -78,36 +97,13 @@ const std::vector<ExampleModel>& example_models() {
         "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "rope_theta": 1000000.0,
         "sliding_window": 7, "torch_dtype": "float32", "use_bidirectional_attention": false,
         "vocab_size": 40})"},
-      {"GPTNeoXForCausalLM", R"({"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox",
-        "hidden_act": "gelu", "hidden_size": 24, "intermediate_size": 96, "layer_norm_eps": 1e-05,
-        "max_position_embeddings": 64, "num_attention_heads": 3, "num_hidden_layers": 2,
-        "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": false,
-        "torch_dtype": "float32", "use_parallel_residual": true, "vocab_size": 40})"},
-      {"OPTForCausalLM", R"({"architectures": ["OPTForCausalLM"], "model_type": "opt",
-        "activation_function": "relu", "do_layer_norm_before": true, "ffn_dim": 96,
-        "hidden_size": 24, "max_position_embeddings": 16, "num_attention_heads": 3,
-        "num_hidden_layers": 2, "torch_dtype": "float32", "vocab_size": 40,
-        "word_embed_proj_dim": 24})"},
-      {"GPTNeoXForCausalLM", R"({"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox",
-        "attention_bias": true, "hidden_act": "gelu", "hidden_size": 24, "intermediate_size": 96,
-        "layer_norm_eps": 1e-05, "max_position_embeddings": 64, "num_attention_heads": 3,
-        "num_hidden_layers": 2, "rotary_emb_base": 10000, "rotary_pct": 1.0,
-        "tie_word_embeddings": false, "torch_dtype": "float32", "use_parallel_residual": false,
-        "vocab_size": 40})",
+      {"GPTNeoXForCausalLM", kNeox},
+      {"OPTForCausalLM", kOpt},
+      {"GPTNeoXForCausalLM", with(kNeox, R"({"attention_bias": true, "rotary_pct": 1.0,
+        "use_parallel_residual": false})"),
        "Sequential"},
-      {"GPTNeoXForCausalLM", R"({"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox",
-        "attention_bias": false, "hidden_act": "gelu", "hidden_size": 24, "intermediate_size": 96,
-        "layer_norm_eps": 1e-05, "max_position_embeddings": 64, "num_attention_heads": 3,
-        "num_hidden_layers": 2, "rotary_emb_base": 10000, "rotary_pct": 0.25,
-        "tie_word_embeddings": false, "torch_dtype": "float32", "use_parallel_residual": true,
-        "vocab_size": 40})",
-       "WithoutAttentionBiases"},
-      {"OPTForCausalLM", R"({"architectures": ["OPTForCausalLM"], "model_type": "opt",
-        "activation_function": "relu", "do_layer_norm_before": true, "enable_bias": false,
-        "ffn_dim": 96, "hidden_size": 24, "max_position_embeddings": 16, "num_attention_heads": 3,
-        "num_hidden_layers": 2, "torch_dtype": "float32", "vocab_size": 40,
-        "word_embed_proj_dim": 24})",
-       "WithoutBiases"}};
+      {"GPTNeoXForCausalLM", with(kNeox, R"({"attention_bias": false})"), "WithoutAttentionBiases"},
+      {"OPTForCausalLM", with(kOpt, R"({"enable_bias": false})"), "WithoutBiases"}};
   return all;
 }
 
@@ -129,6 +125,21 @@ std::string config_with(const std::string& architecture, const std::string& key,
     json[key] = nlohmann::ordered_json::parse(value);
   }
   return json.dump();
+}
+
+std::string byte_level_tokenizer(const std::string& vocabulary, const std::string& merges,
+                                 const std::string& added) {
+  return R"({"version":"1.0","added_tokens":)" + added +
+         R"(,"normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,)"
+         R"("trim_offsets":true,"use_regex":true},"post_processor":null,)"
+         R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":)" +
+         vocabulary + R"(,"merges":)" + merges + "}}";
+}
+
+std::string special_token(int id) {
+  return fmt::format(R"([{{"id":{},"content":"<x>","single_word":false,"lstrip":false,)"
+                     R"("rstrip":false,"normalized":false,"special":true}}])",
+                     id);
 }
 
 MadeTensors make_tensors(const std::string& config, io::SafetensorsType type, uint64_t seed,
@@ -164,6 +175,13 @@ void write_model(const fs::path& folder, const std::string& config, const MadeTe
     writer.write_bytes(name, tensor.bytes);
   }
   writer.commit();
+}
+
+MadeTensors write_gpt2(const fs::path& folder) {
+  const std::string& config = example_model("GPT2LMHeadModel").config;
+  MadeTensors made = make_tensors(config, io::SafetensorsType::f32);
+  write_model(folder, config, made);
+  return made;
 }
 
 MadeTensors read_model(const fs::path& folder) {

@@ -22,6 +22,12 @@ const ExampleModel& example_model(const std::string& architecture);
 std::string config_with(const std::string& architecture, const std::string& key,
                         const std::string& value);
 
+/// A tokenizer.json of byte-level BPE, from the JSON of its parts.
+std::string byte_level_tokenizer(const std::string& vocabulary, const std::string& merges = "[]",
+                                 const std::string& added = "[]");
+/// A special token "<x>" for the last of them.
+std::string special_token(int id);
+
 /// A tensor to write.
 struct MadeTensor {
   io::SafetensorsType type = io::SafetensorsType::f32;
@@ -36,6 +42,8 @@ MadeTensors make_tensors(const std::string& config, io::SafetensorsType type, ui
 /// Writes config.json and model.safetensors, or shards.
 void write_model(const std::filesystem::path& folder, const std::string& config,
                  const MadeTensors& tensors, uint64_t shard_bytes = uint64_t{1} << 40);
+/// Writes the example of GPT-2 in fp32, and returns its tensors.
+MadeTensors write_gpt2(const std::filesystem::path& folder);
 /// The tensors of a folder.
 MadeTensors read_model(const std::filesystem::path& folder);
 /// The first difference in words; empty: equal.

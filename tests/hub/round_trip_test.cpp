@@ -1,8 +1,5 @@
 // Directories of Hugging Face models become checkpoints and directories again: equal bytes, and
 // values at the places that each family's formula needs.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <fstream>
 
@@ -17,13 +14,11 @@
 #include "src/hub/network_settings.h"
 #include "src/train/masks/mask_files.h"
 #include "tests/hub/example_models.h"
-#include "tests/support/failure.h"
 #include "tests/support/support.h"
 
 namespace espalier::hub::round_trip_test {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::TempDir;
 using Type = io::SafetensorsType;
 namespace fs = std::filesystem;
@@ -175,9 +170,7 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyTest, ::testing::ValuesIn(example_models()),
 
 TEST(HubRoundTrip, GptTwoIsTransposed) {
   const TempDir dir;
-  const std::string config = example_model("GPT2LMHeadModel").config;
-  const MadeTensors made = make_tensors(config, Type::f32);
-  write_model(dir / "hub", config, made);
+  const MadeTensors made = write_gpt2(dir / "hub");
   import_model({.from = dir / "hub", .to = dir / "dense.h5"});
   const io::CheckpointReader reader(dir / "dense.h5");
   const auto stored = values_of(reader, "blocks.1.attention.qkv.weight");
@@ -194,9 +187,7 @@ TEST(HubRoundTrip, GptTwoIsTransposed) {
 
 TEST(HubRoundTrip, ASmallerContextCutsPositions) {
   const TempDir dir;
-  const std::string config = example_model("GPT2LMHeadModel").config;
-  const MadeTensors made = make_tensors(config, Type::f32);
-  write_model(dir / "hub", config, made);
+  const MadeTensors made = write_gpt2(dir / "hub");
   const ImportReport report =
       import_model({.from = dir / "hub", .to = dir / "dense.h5", .context = 8});
   EXPECT_EQ(report.config.model.context, 8);
@@ -238,18 +229,13 @@ TEST(HubRoundTrip, TokensThatEndAText) {
 
 TEST(HubRoundTrip, TextsTravel) {
   const TempDir dir;
-  const std::string config = example_model("GPT2LMHeadModel").config;
-  write_model(dir / "hub", config, make_tensors(config, Type::f32));
+  write_gpt2(dir / "hub");
   const std::map<std::string, std::string> files{
       {"generation_config.json", "{\"eos_token_id\": 3}\n"},
       {"tokenizer_config.json", "{\"model_max_length\": 16}"},
       {"special_tokens_map.json", "{}"},
       {"chat_template.jinja", "{{ messages }}\n"},
-      {"tokenizer.json",
-       R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"ByteLevel",)"
-       R"("add_prefix_space":false,"trim_offsets":true,"use_regex":true},"post_processor":null,)"
-       R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},)"
-       R"("merges":["a b"]}})"}};
+      {"tokenizer.json", byte_level_tokenizer(R"({"a":0,"b":1,"ab":2})", R"(["a b"])")}};
   for (const auto& [name, text] : files) {
     std::ofstream(dir / "hub" / name) << text;
   }

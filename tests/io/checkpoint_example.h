@@ -1,21 +1,20 @@
 #pragma once
 // A small checkpoint in its own folder, for tests that write, damage and read checkpoints.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "io/checkpoint/checkpoint.h"
 #include "src/core/error.h"
 #include "tests/support/failure.h"
+#include "tests/support/support.h"
 
 namespace espalier::io {
 
 inline void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {
-    EXPECT_NE(message.find(part), std::string::npos) << "\"" << part << "\" in: " << message;
+    EXPECT_THAT(message, HasSubstr(part)) << "\"" << part << "\" in: " << message;
   }
 }
 
@@ -28,14 +27,6 @@ inline Tensor tensor(std::vector<bf16>& data) {
 
 class CheckpointTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ =
-        std::filesystem::temp_directory_path() / fmt::format("espalier-checkpoint-{}", ::getpid());
-    std::filesystem::create_directories(folder_);
-    path_ = folder_ / "step-000007.h5";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   /// "bits" [3, 5] bitmap bf16, "list" [10] int32 fp32, "norm.weight" [4] full, with optimizer
   /// state.
   void write(const std::filesystem::path& path) {
@@ -76,8 +67,8 @@ class CheckpointTest : public ::testing::Test {
     return static_cast<int>(std::distance(std::filesystem::directory_iterator(folder_), {}));
   }
 
-  std::filesystem::path folder_;
-  std::filesystem::path path_;
+  const testing::TempDir folder_;
+  const std::filesystem::path path_ = folder_ / "step-000007.h5";
   std::vector<bf16> bits_{to_bf16(1.5F), to_bf16(-2.0F), to_bf16(1e30F), to_bf16(1e-30F)};
   std::vector<uint8_t> bits_index_{0b00010001, 0b01000001, 0, 0, 0, 0, 0, 0};  // 0, 4, 8, 14
   std::vector<float> list_{0.25F, -0.5F, 3.0F};

@@ -7,7 +7,6 @@
 // ESPALIER_CRASH_STATES=N visits up to N states an operation (default: a sample of some seconds),
 // ESPALIER_RANDOM=SEED samples others.
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <xxhash.h>
 
 #include <array>
@@ -20,6 +19,7 @@
 #include "io/files/raw_file.h"
 #include "src/train/run/run_directory.h"
 #include "tests/support/event_files.h"
+#include "tests/support/failing_files.h"
 #include "tests/support/failure.h"
 #include "tests/support/recorded_files.h"
 #include "tests/support/support.h"
@@ -178,11 +178,6 @@ Allowed allowed_after(size_t issued, const Recording& recording) {
   return out;
 }
 
-/// The system's calls without waiting for the disk.
-class FastFiles : public io::FileSystem {
-  int sync(int) override { return 0; }
-};
-
 class CrashConsistency : public ::testing::Test {
  protected:
   void build(const FileTree& tree) {
@@ -250,7 +245,7 @@ class CrashConsistency : public ::testing::Test {
       while (owner > 0 && at <= recording.branch(owner).base) {
         --owner;
       }
-      const auto& line = lines[static_cast<size_t>(at - 1)];
+      const auto& line = lines[at - 1];
       const double loss = recording.branch(owner).loss.at(at);
       if (line["step"] != at || line["loss"] != loss) {
         return "other metrics: " + line.dump();
@@ -307,7 +302,7 @@ class CrashConsistency : public ::testing::Test {
   /// flushes that `is_lost` names.
   Result visit(const Recording& recording, size_t most,
                const std::function<bool(const FileOperation&)>& is_lost = {}) {
-    FastFiles fast;
+    FailingFiles fast;  // none does
     const io::FileSystemScope scope(fast);
     std::vector<FileOperation> operations = recording.files().operations();
     size_t first = is_lost ? operations.size() : 0;
@@ -406,7 +401,7 @@ TEST_F(CrashConsistency, ALockIsTakenInEveryState) {
     files.close(file);
     { const io::RunLock lock(root / "run"); }
   }
-  FastFiles fast;
+  FailingFiles fast;
   const io::FileSystemScope scope(fast);
   for (const bool flushes : {true, false}) {
     std::vector<FileOperation> operations = files.operations();

@@ -1,8 +1,6 @@
 // Event files: records, messages and histograms, read back by tests/support/event_files.h.
 #include "io/run/event_file.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <bit>
@@ -20,10 +18,8 @@ namespace espalier::io::event_file_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::ElementsAre;
 using testing::Event;
 using testing::EventHistogram;
-using ::testing::HasSubstr;
 using ::testing::Pair;
 
 /// RFC 3720, B.4, and the check value of the catalogue of CRCs.

@@ -3,9 +3,6 @@
 // command then completes the run with the bits of an undisturbed one.
 //
 // ESPALIER_FAULTS=N tries up to N places of each call (default: a sample of some seconds).
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <new>
@@ -13,9 +10,9 @@
 #include <utility>
 
 #include "io/checkpoint/checkpoint.h"
-#include "io/files/file_system.h"
 #include "io/files/raw_file.h"
 #include "src/train/run/run_directory.h"
+#include "tests/support/failing_files.h"
 #include "tests/support/failure.h"
 #include "tests/support/support.h"
 
@@ -47,73 +44,6 @@ namespace espalier::testing::failing_files_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
-
-enum Call {
-  kOpen,
-  kRead,
-  kWrite,
-  kResize,
-  kSync,
-  kClose,
-  kLock,
-  kRename,
-  kUnlink,
-  kMakeFolder,
-  kCalls
-};
-
-/// The system's calls without waiting for the disk. The `number`-th of one kind fails, once.
-class FailingFiles : public io::FileSystem {
- public:
-  FailingFiles() = default;
-  FailingFiles(Call call, int64_t number, int error)
-      : call_(call), number_(number), error_(error) {}
-
-  int open(const fs::path& path, int flags) override {
-    return fails(kOpen) ? -1 : FileSystem::open(path, flags);
-  }
-  ssize_t read(int file, void* out, size_t bytes, uint64_t offset) override {
-    return fails(kRead) ? -1 : FileSystem::read(file, out, bytes, offset);
-  }
-  ssize_t write(int file, const void* data, size_t bytes, uint64_t offset) override {
-    return fails(kWrite) ? -1 : FileSystem::write(file, data, bytes, offset);
-  }
-  int resize(int file, uint64_t size) override {
-    return fails(kResize) ? -1 : FileSystem::resize(file, size);
-  }
-  int sync(int) override { return fails(kSync) ? -1 : 0; }
-  int close(int file) override {  // closed whatever is reported
-    const int result = FileSystem::close(file);
-    return fails(kClose) ? -1 : result;
-  }
-  int lock(int file) override { return fails(kLock) ? -1 : FileSystem::lock(file); }
-  int rename(const fs::path& from, const fs::path& to) override {
-    return fails(kRename) ? -1 : FileSystem::rename(from, to);
-  }
-  int unlink(const fs::path& path) override {
-    return fails(kUnlink) ? -1 : FileSystem::unlink(path);
-  }
-  int make_folder(const fs::path& path) override {
-    return fails(kMakeFolder) ? -1 : FileSystem::make_folder(path);
-  }
-
-  int64_t calls(Call call) const { return calls_.at(call); }
-
- private:
-  bool fails(Call call) {
-    if (++calls_.at(call) != number_ || call != call_) {
-      return false;
-    }
-    errno = error_;
-    return true;
-  }
-
-  Call call_ = kCalls;
-  int64_t number_ = -1;
-  int error_ = 0;
-  std::array<int64_t, kCalls> calls_{};
-};
 
 /// A run of 4 steps with a checkpoint of each. In `folder` / "begun" it has done 3.
 class FailingRun : public ::testing::Test {

@@ -1,17 +1,15 @@
 // Fingerprints of files: every byte of small ones counts, large ones take no time.
 #include "io/data/fingerprint.h"
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <vector>
 
 #include "src/core/error.h"
 #include "tests/support/failure.h"
+#include "tests/support/support.h"
 
 namespace espalier::io::fingerprint_test {
 namespace {
@@ -20,19 +18,13 @@ namespace fs = std::filesystem;
 
 class Fingerprint : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / fmt::format("espalier-fingerprint-{}", ::getpid());
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::string file(const std::string& name, const std::string& bytes) const {
     std::ofstream(folder_ / name, std::ios::binary) << bytes;
     return (folder_ / name).string();
   }
   static std::string of(const std::vector<std::string>& files) { return fingerprint(files); }
 
-  fs::path folder_;
+  const testing::TempDir folder_;
 };
 
 TEST_F(Fingerprint, StampsTellWhichFileWasWrittenInPlace) {
@@ -52,8 +44,8 @@ TEST_F(Fingerprint, IsThatOfTheContent) {
   EXPECT_EQ(of({file("a", "Espalier")}), of({file("b", "Espalier")}));
   EXPECT_EQ(of({file("a", "a")}), "1 bytes, xxHash64 d24ec4f1a98c6e5b");
   EXPECT_EQ(of({}), "");
-  EXPECT_NE(failure_of([&] { of({(folder_ / "none").string()}); }).find("none cannot be opened"),
-            std::string::npos);
+  EXPECT_THAT(failure_of([&] { of({(folder_ / "none").string()}); }),
+              HasSubstr("none cannot be opened"));
 }
 
 TEST_F(Fingerprint, ChangesWithEveryByteAndWithTheCut) {

@@ -10,14 +10,13 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/run/event_file.h"
 #include "io/run/metrics.h"
 #include "src/core/error.h"
+#include "tests/support/support.h"
 
 namespace espalier::io::full_disk_test {
 namespace {
@@ -82,16 +81,10 @@ int exit_code_of(const std::function<int()>& body) {
 
 class FullDiskTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / fmt::format("espalier-full-{}", ::getpid());
-    fs::create_directories(folder_);
-    path_ = folder_ / "step-000007.h5";
-  }
-  void TearDown() override { fs::remove_all(folder_); }
   int files() const { return static_cast<int>(std::distance(fs::directory_iterator(folder_), {})); }
 
-  fs::path folder_;
-  fs::path path_;
+  const testing::TempDir folder_;
+  const fs::path path_ = folder_ / "step-000007.h5";
 };
 
 TEST_F(FullDiskTest, AtEveryPlaceInSmallAndLargeCheckpoints) {
@@ -111,9 +104,9 @@ TEST_F(FullDiskTest, AtEveryPlaceInSmallAndLargeCheckpoints) {
       ASSERT_EQ(CheckpointReader(path_).meta().step, message.empty() ? 8 : 7);
       if (!message.empty()) {
         ++failed;
-        ASSERT_NE(message.find(path_.string()), std::string::npos) << message;
-        ASSERT_NE(message.find("File too large"), std::string::npos) << message;
-        ASSERT_NE(message.find("no earlier checkpoint was touched"), std::string::npos) << message;
+        ASSERT_THAT(message, HasSubstr(path_.string()));
+        ASSERT_THAT(message, HasSubstr("File too large"));
+        ASSERT_THAT(message, HasSubstr("no earlier checkpoint was touched"));
       }
     }
     EXPECT_GE(failed, 140);

@@ -1,11 +1,8 @@
-// The reader of HDF5 files (io/hdf5/reader.h): structures that only large files have, and damage
-// that checksums find.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+// The reader of HDF5 files (io/hdf5/reader.h): structures that only large files have. Damage:
+// checkpoint_damage_test.cpp.
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "io/hdf5/bounded_file.h"
 #include "io/hdf5/reader.h"
@@ -15,7 +12,6 @@ namespace espalier::io::hdf5::hdf5_reader_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 class Hdf5Reader : public ::testing::Test {
  protected:
@@ -73,52 +69,6 @@ TEST_F(Hdf5Reader, ManyAttributesAreRead) {
   EXPECT_THAT(failure_of([&] { reader.text("/g", "number000"); }), HasSubstr("single string"));
   EXPECT_THAT(failure_of([&] { reader.integers("/g", "text000"); }), HasSubstr("integers"));
   EXPECT_THAT(failure_of([&] { reader.text("/g", "other"); }), HasSubstr("no such attribute"));
-}
-
-/// Every byte of the metadata of a small file counts: none changes what is read unnoticed.
-TEST_F(Hdf5Reader, AFlippedBitOfTheMetadataIsFound) {
-  const std::vector<float> values{1, 2, 3};
-  {
-    File file = File::create(path_, "test");
-    for (int i = 0; i < 12; ++i) {  // more than a header holds
-      file.make_group(fmt::format("/group{}", i));
-    }
-    const int64_t count = 3;
-    file.write("/values", Type::fp32, {&count, 1}, values.data());
-    file.set_integer("/values", "step", 7);
-    file.finish();
-  }
-  const auto contents = [&] {
-    const Reader reader(path_);
-    std::vector<float> read(3);
-    std::string all;
-    for (const std::string& name : reader.children("/")) {
-      all += name + ";";
-    }
-    reader.read("/values", Type::fp32, std::as_writable_bytes(std::span(read)));
-    return all + fmt::format("{} {} {} {}", read[0], read[1], read[2],
-                             reader.integers("/values", "step").at(0));
-  };
-  const std::string expected = contents();
-  std::string whole;
-  {
-    std::ifstream file(path_, std::ios::binary);
-    whole.assign(std::istreambuf_iterator<char>(file), {});
-  }
-  int found = 0;
-  int other = 0;
-  for (size_t at = 0; at < whole.size(); ++at) {
-    std::string damaged = whole;
-    damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 8));
-    std::ofstream(path_, std::ios::binary | std::ios::trunc) << damaged;
-    try {
-      other += contents() == expected ? 0 : 1;
-    } catch (const Failure&) {
-      ++found;
-    }
-  }
-  EXPECT_LE(other, 12) << "the 12 bytes of the values: those have no checksum of HDF5";
-  EXPECT_GT(found, 500);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // HDF5 files from anywhere (tests/data/make_hostile_hdf5.py wrote them): refused by name, at once,
 // without reading another file and without memory for more than they hold.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -13,9 +11,6 @@
 
 namespace espalier::io::hostile_hdf5_test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 std::filesystem::path example(const std::string& name) {
   return std::filesystem::path(ESPALIER_SOURCE_DIR) / "tests/data" / ("hostile_" + name + ".h5");

@@ -1,17 +1,14 @@
 // Safetensors files from anywhere: each fault is refused with the names of file and tensor, at once
 // and without memory for more than the file holds.
-#include <gmock/gmock.h>
-
 #include "io/safetensors/sharded.h"
 #include "tests/io/safetensors_example.h"
+#include "tests/support/matchers.h"
 #include "tests/support/memory_limit.h"
 
 namespace espalier::io::hostile_safetensors_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class HostileSafetensors : public SafetensorsTest {
  protected:

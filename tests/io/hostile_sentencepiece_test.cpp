@@ -1,10 +1,6 @@
-// SentencePiece models that are cut off, damaged, or made to leave the library's arrays: errors
-// name the file and the fix; what loads, encodes and decodes.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
+// SentencePiece models that are made to leave the library's arrays: errors name the file and the
+// fix; what loads, encodes and decodes. tests/fuzz cuts models off and flips their bits.
 #include <cstring>
-#include <random>
 
 #include "io/tokenizer/sentencepiece_file.h"
 #include "io/tokenizer/tokenizer.h"
@@ -13,8 +9,6 @@
 
 namespace espalier::io::hostile_sentencepiece_test {
 namespace {
-
-using ::testing::HasSubstr;
 
 std::string varint(uint64_t value) {
   std::string out;
@@ -92,40 +86,13 @@ bool try_model(const std::string& text) {
   return loaded;
 }
 
-TEST(HostileSentencePiece, CutOffFiles) {
+TEST(HostileSentencePiece, PiecesThatTheLibraryDoesNotBear) {
+  EXPECT_TRUE(try_model(model(piece("a", normal) + piece("▁", normal))));
   for (const std::string& whole : {llama_like_sentencepiece(), t5_like_sentencepiece()}) {
-    size_t loaded = 0;
-    size_t tried = 0;
-    const size_t step = std::max<size_t>(whole.size() / 200, 1);
-    for (size_t size = 0; size < whole.size(); size += step, ++tried) {
-      loaded += try_model(whole.substr(0, size));
-    }
-    EXPECT_LT(loaded, tried / 20);
     EXPECT_THAT(
         refusal(whole.substr(0, whole.size() / 2)),
         HasSubstr("some.model: the SentencePiece model is cut off or damaged; download it"));
   }
-}
-
-TEST(HostileSentencePiece, FlippedBits) {
-  std::mt19937 random(1);
-  for (const std::string& whole : {llama_like_sentencepiece(), t5_like_sentencepiece()}) {
-    for (int round = 0; round < 300; ++round) {
-      std::string damaged = whole;
-      for (unsigned flips = 1 + random() % 8; flips > 0; --flips) {
-        // Half of them in the last 300 bytes, which hold the flags.
-        const size_t range =
-            random() % 2 == 0 ? std::min<size_t>(damaged.size(), 300) : damaged.size();
-        char& byte = damaged[damaged.size() - 1 - random() % range];
-        byte = static_cast<char>(byte ^ 1 << random() % 8);
-      }
-      try_model(damaged);
-    }
-  }
-}
-
-TEST(HostileSentencePiece, PiecesThatTheLibraryDoesNotBear) {
-  EXPECT_TRUE(try_model(model(piece("a", normal) + piece("▁", normal))));
   EXPECT_THAT(refusal(model(piece("a", normal), number(3, 3))),
               HasSubstr("some.model: model_type WORD is not supported; supported: UNIGRAM, BPE"));
   EXPECT_THAT(refusal(model(piece("a", normal), number(3, 7))), HasSubstr("unknown model_type 7"));

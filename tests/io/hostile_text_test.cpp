@@ -1,7 +1,5 @@
 // JSON and TOML from anywhere, before the libraries that read them by recursion: levels, keys,
 // sizes.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -16,7 +14,6 @@ namespace espalier::io::hostile_text_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 TEST(HostileText, LevelsOfJsonAreCounted) {
   EXPECT_EQ(json_levels("1"), 0);

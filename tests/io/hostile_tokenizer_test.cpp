@@ -1,7 +1,5 @@
 // Files that are no tokenizer.json, or one with parts that are not supported: errors name the
 // place and the fix.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,7 +12,6 @@
 namespace espalier::io::hostile_tokenizer_test {
 namespace {
 
-using ::testing::HasSubstr;
 using Json = TokenizerJson;
 
 std::string refusal(const Json& json) {

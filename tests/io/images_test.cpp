@@ -1,9 +1,6 @@
 // Image datasets: formats and their errors, normalisation, random views and epochs.
 #include "io/data/images.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <map>
 #include <set>
@@ -16,8 +13,6 @@
 namespace espalier::io::images_test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using namespace espalier::testing;
 
 class Images : public ::testing::Test {
@@ -76,7 +71,7 @@ TEST_F(Images, OfCifar10AreChannelsLast) {
     labels.push_back(split.label(place));
     const std::vector<float> found = numbers_of(split, place);
     for (int i = 0; i < 3072; ++i) {
-      ASSERT_EQ(found[static_cast<size_t>(i)],
+      ASSERT_EQ(found[i],
                 static_cast<float>(cifar_byte(image, i % 3, i / 96, i / 3 % 32)) / 255.0F);
     }
   }
@@ -233,7 +228,7 @@ std::vector<float> slow_view(const std::vector<uint8_t>& bytes, const Shape& ext
   for (int64_t i = 0; i < std::ssize(bytes); ++i) {
     const int64_t pixel = i / channels;
     const int64_t at = (pixel / width + pad) * wide + pixel % width + pad;
-    padded[static_cast<size_t>(at * channels + i % channels)] = bytes[static_cast<size_t>(i)];
+    padded[at * channels + i % channels] = bytes[i];
   }
   std::vector<float> out;
   for (int64_t y = 0; y < height; ++y) {
@@ -242,9 +237,8 @@ std::vector<float> slow_view(const std::vector<uint8_t>& bytes, const Shape& ext
         const int64_t column = view.mirrored ? width - 1 - x : x;
         const int64_t at = (y + pad + view.down) * wide + column + pad + view.right;
         const auto k = static_cast<size_t>(c);
-        out.push_back(static_cast<float>(
-            (padded[static_cast<size_t>(at * channels + c)] / 255.0 - data.mean[k]) /
-            data.deviation[k]));
+        out.push_back(static_cast<float>((padded[at * channels + c] / 255.0 - data.mean[k]) /
+                                         data.deviation[k]));
       }
     }
   }

@@ -1,15 +1,13 @@
 // The files of a run directory: metrics lines through crash and resume, atomic JSON, trace, lock.
 #include "io/run/metrics.h"
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 
 #include "src/core/error.h"
 #include "tests/support/failure.h"
+#include "tests/support/support.h"
 
 namespace espalier::io::metrics_test {
 namespace {
@@ -19,13 +17,6 @@ using nlohmann::ordered_json;
 
 class MetricsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / fmt::format("espalier-metrics-{}", ::getpid());
-    fs::create_directories(folder_);
-    path_ = folder_ / "metrics.jsonl";
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   static ordered_json line(int64_t step, double loss) { return {{"step", step}, {"loss", loss}}; }
   std::vector<int64_t> steps() const {
     std::vector<int64_t> out;
@@ -35,8 +26,8 @@ class MetricsTest : public ::testing::Test {
     return out;
   }
 
-  fs::path folder_;
-  fs::path path_;
+  const testing::TempDir folder_;
+  const fs::path path_ = folder_ / "metrics.jsonl";
 };
 
 TEST_F(MetricsTest, EachLineIsThereAsSoonAsItIsWritten) {
@@ -101,9 +92,8 @@ TEST_F(MetricsTest, ALockFileThatACrashHasLeftIncompleteIsOne) {
 
 TEST_F(MetricsTest, ABadLineInTheMiddleIsNamed) {
   std::ofstream(path_) << "{\"step\":1}\nnonsense\n{\"step\":2}\n";
-  EXPECT_NE(failure_of([&] { read_metrics(path_); }).find(":2:"), std::string::npos);
-  EXPECT_NE(failure_of([&] { read_metrics(folder_ / "none"); }).find("No such file"),
-            std::string::npos);
+  EXPECT_THAT(failure_of([&] { read_metrics(path_); }), HasSubstr(":2:"));
+  EXPECT_THAT(failure_of([&] { read_metrics(folder_ / "none"); }), HasSubstr("No such file"));
 }
 
 TEST_F(MetricsTest, JsonIsReplacedAsAWhole) {
@@ -160,9 +150,9 @@ TEST_F(MetricsTest, ARunDirectoryHasOneUser) {
   {
     const RunLock lock(run);
     const std::string message = failure_of([&] { const RunLock second(run); });
-    EXPECT_NE(message.find(run.string()), std::string::npos) << message;
-    EXPECT_NE(message.find(std::to_string(::getpid())), std::string::npos) << message;
-    EXPECT_NE(message.find("--out"), std::string::npos) << message;
+    EXPECT_THAT(message, HasSubstr(run.string()));
+    EXPECT_THAT(message, HasSubstr(std::to_string(::getpid())));
+    EXPECT_THAT(message, HasSubstr("--out"));
   }
   EXPECT_NO_THROW(RunLock{run}) << "the lock goes with its holder";
 }

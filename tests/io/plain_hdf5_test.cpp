@@ -2,7 +2,6 @@
 // and writes files that it can read back.
 #include "io/checkpoint/plain_hdf5.h"
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -32,9 +31,8 @@ TEST(PlainHdf5, FilesOfH5pyComeIn) {
   EXPECT_EQ(reader.read("big_endian"), (std::vector<float>{1, 2}));
   EXPECT_EQ(reader.shape("scalar").rank(), 0);
   EXPECT_EQ(reader.read("scalar"), std::vector<float>{7});
-  EXPECT_NE(failure_of([&] { reader.shape("five"); }).find("5 dimensions"), std::string::npos);
-  EXPECT_NE(failure_of([&] { reader.read("step"); }).find("no floating-point dataset"),
-            std::string::npos);
+  EXPECT_THAT(failure_of([&] { reader.shape("five"); }), HasSubstr("5 dimensions"));
+  EXPECT_THAT(failure_of([&] { reader.read("step"); }), HasSubstr("no floating-point dataset"));
 }
 
 TEST(PlainHdf5, WhatGoesOutComesBack) {

@@ -1,11 +1,6 @@
 #pragma once
 // Safetensors files in a folder of a test: texts of headers, and a small model of all types.
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +8,7 @@
 #include "io/safetensors/writer.h"
 #include "src/core/error.h"
 #include "tests/support/failure.h"
+#include "tests/support/support.h"
 
 namespace espalier::io {
 
@@ -75,24 +71,10 @@ inline void write_all_types(const std::filesystem::path& path,
 
 class SafetensorsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "espalier-safetensors-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-    path_ = folder_ / "model.safetensors";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::vector<std::string> files() const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-      names.push_back(entry.path().filename().string());
-    }
-    std::ranges::sort(names);
-    return names;
-  }
+  std::vector<std::string> files() const { return testing::names_in(folder_); }
 
-  std::filesystem::path folder_;
-  std::filesystem::path path_;
+  const testing::TempDir folder_;
+  const std::filesystem::path path_ = folder_ / "model.safetensors";
 };
 
 }  // namespace espalier::io

@@ -1,25 +1,19 @@
 // Safetensors files: written and read again bit for bit, in one file and in shards; golden bytes of
 // the reference implementation; rounding; folders; disks that fail.
-#include <gmock/gmock.h>
-#include <sys/resource.h>
-
 #include <bit>
 #include <cmath>
-#include <csignal>
 #include <limits>
 #include <set>
 
-#include "io/files/file_system.h"
 #include "io/safetensors/sharded.h"
 #include "tests/io/safetensors_example.h"
+#include "tests/support/failing_files.h"
 
 namespace espalier::io::safetensors_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
+using testing::FailingFiles;
 
 class Safetensors : public SafetensorsTest {};
 class SafetensorsFolder : public SafetensorsTest {};
@@ -327,43 +321,6 @@ TEST_F(SafetensorsFolder, PartsOfAModelThatAreMissingAreNamed) {
   EXPECT_THAT(failure_of([&] { model.read("i8"); }), HasSubstr("has no tensor \"i8\""));
 }
 
-/// Calls that fail, by number; all others are the system's, without waiting for the disk.
-class FailingCalls : public FileSystem {
- public:
-  FailingCalls(int64_t number, int error) : number_(number), error_(error) {}
-  int open(const fs::path& path, int flags) override {
-    return fails() ? -1 : FileSystem::open(path, flags);
-  }
-  ssize_t read(int file, void* out, size_t bytes, uint64_t offset) override {
-    return fails() ? -1 : FileSystem::read(file, out, bytes, offset);
-  }
-  ssize_t write(int file, const void* data, size_t bytes, uint64_t offset) override {
-    return fails() ? -1 : FileSystem::write(file, data, bytes, offset);
-  }
-  int sync(int) override { return fails() ? -1 : 0; }
-  int close(int file) override {
-    const int result = FileSystem::close(file);
-    return fails() ? -1 : result;
-  }
-  int rename(const fs::path& from, const fs::path& to) override {
-    return fails() ? -1 : FileSystem::rename(from, to);
-  }
-  int unlink(const fs::path& path) override { return fails() ? -1 : FileSystem::unlink(path); }
-  int64_t calls() const { return calls_; }
-
- private:
-  bool fails() {
-    if (++calls_ != number_) {
-      return false;
-    }
-    errno = error_;
-    return true;
-  }
-  int64_t number_;
-  int error_;
-  int64_t calls_ = 0;
-};
-
 /// The old model, files without an index, or the new model.
 TEST_F(SafetensorsDisk, EachCallOfAWriterMayFail) {
   for (const uint64_t most : {uint64_t{1000}, uint64_t{100}}) {
@@ -373,19 +330,20 @@ TEST_F(SafetensorsDisk, EachCallOfAWriterMayFail) {
       write_all_types(path, {.max_shard_bytes = most, .metadata = {{"round", round}}});
     };
     write("old");
-    FailingCalls counted(-1, 0);
+    FailingFiles counted;
     {
       const FileSystemScope scope(counted);
       write("old");
     }
-    ASSERT_GT(counted.calls(), 8);
+    const int64_t calls = counted.calls(testing::kCalls);
+    ASSERT_GT(calls, 8);
     int failed = 0;
-    for (int64_t number = 1; number <= counted.calls(); ++number) {
-      SCOPED_TRACE(fmt::format("call {} of {}", number, counted.calls()));
+    for (int64_t number = 1; number <= calls; ++number) {
+      SCOPED_TRACE(fmt::format("call {} of {}", number, calls));
       const int error = number % 2 == 0 ? ENOSPC : EIO;
       std::string message;
       {
-        FailingCalls failing(number, error);
+        FailingFiles failing(testing::kCalls, number, error);
         const FileSystemScope scope(failing);
         message = failure_of([&] { write("new"); });
       }
@@ -412,35 +370,17 @@ TEST_F(SafetensorsDisk, EachCallOfAWriterMayFail) {
   }
 }
 
-TEST_F(SafetensorsDisk, AFullDiskIsNamedAndLeavesNoFile) {
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  ::getrlimit(RLIMIT_FSIZE, &before);
-  const rlimit now{500'000, before.rlim_max};
-  ::setrlimit(RLIMIT_FSIZE, &now);
-  const std::string message = failure_of([&] {
-    SafetensorsWriter writer(path_, {{.name = "a", .shape = {1000, 1000}}});
-    writer.write("a", std::vector<float>(1'000'000));
-    writer.commit();
-  });
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
-  EXPECT_THAT(message, AllOf(HasSubstr(path_.string()), HasSubstr("File too large"),
-                             HasSubstr("repeat the command")));
-  EXPECT_TRUE(files().empty());
-}
-
 TEST_F(SafetensorsDisk, ReadsThatFailNameTensorAndCause) {
   write_all_types(path_);
   const SafetensorsReader file(path_);
   {
-    FailingCalls failing(1, EIO);
+    FailingFiles failing(testing::kCalls, 1, EIO);
     const FileSystemScope scope(failing);
     EXPECT_THAT(failure_of([&] { file.read("w.f32"); }),
                 AllOf(HasSubstr(path_.string()), HasSubstr("tensor \"w.f32\" cannot be read"),
                       HasSubstr("Input/output error")));
     for (const int64_t number : {1, 2, 3}) {
-      FailingCalls opening(number, EIO);
+      FailingFiles opening(testing::kCalls, number, EIO);
       const FileSystemScope inner(opening);
       EXPECT_THAT(failure_of([&] { SafetensorsReader again(path_); }),
                   AllOf(HasSubstr(path_.string()), HasSubstr("Input/output error")));

@@ -1,16 +1,12 @@
 // SentencePiece models: tokens are those of its library for the whole text, also in streams; texts
 // around it; checkpoints. Models are trained here.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 
 #include <fstream>
 #include <random>
-#include <thread>
 
 #include "io/checkpoint/stored_tokenizer.h"
 #include "io/tokenizer/sentencepiece_file.h"
-#include "io/tokenizer/sentencepiece_merger.h"
 #include "io/tokenizer/tokenizer.h"
 #include "tests/io/tokenizer_streams.h"
 #include "tests/support/failure.h"
@@ -21,8 +17,6 @@ namespace espalier::io::sentencepiece_test {
 namespace {
 
 using espalier::testing::TempDir;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 
 std::string random_text(std::mt19937& random, size_t pieces) {
@@ -118,77 +112,19 @@ TEST(SentencePiece, TokensAreThoseOfTheLibrary) {
   }
 }
 
-/// TokensAreThoseOfTheLibrary would pass, too, if SentencePieceMerger encoded no word.
-TEST(SentencePiece, MostWordsNeedNoLibrary) {
-  const auto encodes = [](const SentencePieceFile& file, const std::string& word) {
-    SentencePieceMerger::Scratch scratch;
-    Ids ids;
-    const bool found = SentencePieceMerger(file).encode(word, scratch, ids);
-    EXPECT_EQ(found, !ids.empty()) << word;
-    return found;
-  };
-  const auto variant = [](const std::string& name) {
-    const auto found = std::ranges::find(variants(), name, &Variant::name);
-    return read_sentencepiece_file(found->model, name);
-  };
-  for (const char* name : {"llama", "gemma", "bpe", "bpe identity", "bpe nfkc_cf"}) {
-    const SentencePieceFile file = variant(name);
-    EXPECT_TRUE(encodes(file, " fox")) << name;
-    EXPECT_TRUE(encodes(file, " brown")) << name;
-    EXPECT_FALSE(encodes(file, " ▁")) << name;
-    EXPECT_FALSE(encodes(file, " \xc3")) << name;  // parts of a character
-    EXPECT_FALSE(encodes(file, std::string("\xbc") + "fox")) << name;
-    EXPECT_EQ(encodes(file, " 🙂"), file.byte_fallback) << name;
-    EXPECT_EQ(encodes(file, "fox"), !file.removes_spaces) << name;
-  }
-  EXPECT_TRUE(encodes(variant("gemma"), "  fox"));  // "▁▁" is user-defined
-  EXPECT_TRUE(encodes(variant("gemma"), " new"));   // "ew", too
-  EXPECT_TRUE(encodes(variant("bpe with pieces of lines"), " fox\n\nnew"));
-  EXPECT_TRUE(encodes(variant("bpe with first spaces"), " new"));
-  EXPECT_TRUE(encodes(variant("bpe with strange pieces"), " quick"));
-  EXPECT_FALSE(encodes(variant("bpe with strange pieces"), " low")) << "\"o \" is a piece";
-  EXPECT_FALSE(encodes(variant("suffix"), " fox"));
-  EXPECT_FALSE(encodes(variant("unigram"), " fox"));
-
-  SentencePieceFile changed = variant("llama");
-  const auto longer = [](const SentencePieceFile::Piece& piece) {
-    return piece.kind == SentencePieceFile::Kind::normal && piece.text.size() > 3;
-  };
-  const auto first = std::ranges::find_if(changed.pieces, longer);
-  const auto second = std::find_if(first + 1, changed.pieces.end(), longer);
-  ASSERT_NE(second, changed.pieces.end());
-  const float score = second->score;
-  second->score = first->score;
-  EXPECT_FALSE(encodes(changed, " the"));
-  second->score = score;
-  EXPECT_TRUE(encodes(changed, " the"));
-  changed.pieces.push_back({.text = first->text, .kind = SentencePieceFile::Kind::control});
-  EXPECT_FALSE(encodes(changed, " the"));
-  changed.pieces.back() = {.text = "x y", .kind = SentencePieceFile::Kind::unused};
-  EXPECT_FALSE(encodes(changed, " the"));
-}
-
 TEST(SentencePiece, StreamsGiveTheTokensOfTheWholeText) {
   std::mt19937 random(2);
+  const auto text_of = [&](size_t pieces) {
+    std::string text = random_text(random, pieces);
+    if (random() % 4 == 0) {
+      text.insert(random() % text.size(), "\xff");
+    }
+    return text;
+  };
   for (const Variant& variant : variants()) {
-    const Tokenizer tokenizer = Tokenizer::from_text(variant.model);
-    for (int round = 0; round < 200; ++round) {
-      std::string text = random_text(random, 1 + random() % 60);
-      if (round % 4 == 0) {
-        text.insert(random() % text.size(), "\xff");
-      }
-      ASSERT_EQ(streamed(tokenizer, text, 1 + random() % 40, 1 + random() % 40),
-                tokenizer.encode(text, false))
-          << variant.name << ": " << text;
-    }
-    const std::string text = random_text(random, 90000);
-    const Ids whole = tokenizer.encode(text, false);
-    for (const size_t part : {777U, 40009U, 300007U}) {
-      size_t before_end = 0;
-      EXPECT_TRUE(streamed(tokenizer, text, 1000, part, &before_end) == whole)
-          << variant.name << ", parts of " << part;
-      EXPECT_GE(before_end, variant.cuts ? whole.size() / 2 : 0) << variant.name;
-    }
+    SCOPED_TRACE(variant.name);
+    expect_streams(Tokenizer::from_text(variant.model), random, text_of, 90000,
+                   {777, 40009, 300007}, variant.cuts ? 0.5 : 0);
   }
 }
 
@@ -254,24 +190,8 @@ TEST(SentencePiece, TheConfigTellsTokensAroundTheText) {
 
 TEST(SentencePiece, ThreadsShareOne) {
   std::mt19937 random(4);
-  const std::string text = random_text(random, 3000);
   for (const std::string& model : {llama_like_sentencepiece(), t5_like_sentencepiece()}) {
-    const Tokenizer tokenizer = Tokenizer::from_text(model);
-    const Ids expected = tokenizer.encode(text);
-    std::vector<Ids> found(4);
-    std::vector<std::thread> threads;
-    for (Ids& ids : found) {
-      threads.emplace_back([&] {
-        for (int i = 0; i < 5; ++i) {
-          ids = tokenizer.encode(text);
-          tokenizer.decode(ids);
-        }
-      });
-    }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
-    EXPECT_THAT(found, ::testing::Each(expected));
+    expect_shared(Tokenizer::from_text(model), random_text(random, 3000));
   }
 }
 

@@ -2,9 +2,6 @@
 // uint32 is.
 #include "io/data/token_format.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <fstream>
 
@@ -16,8 +13,6 @@
 namespace espalier::io::token_format_test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using namespace espalier::testing;
 
 using Tokens = std::vector<uint64_t>;

@@ -2,11 +2,7 @@
 // tests/scripts/tokenizers_test.py.
 #include "io/tokenizer/tokenizer.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <random>
-#include <thread>
 
 #include "tests/io/tokenizer_examples.h"
 #include "tests/io/tokenizer_streams.h"
@@ -15,8 +11,6 @@
 namespace espalier::io::tokenizer_test {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 
 Tokenizer made(const TokenizerJson& json) { return Tokenizer::from_text(json.dump()); }
@@ -169,18 +163,10 @@ std::vector<std::pair<std::string, TokenizerJson>> variants() {
 TEST(TokenizerStream, GivesTheTokensOfTheWholeText) {
   std::mt19937 random(1);
   for (const auto& [name, json] : variants()) {
-    const Tokenizer tokenizer = made(json);
-    for (int round = 0; round < 200; ++round) {
-      const std::string text = random_text(random, 1 + random() % 60);
-      ASSERT_EQ(streamed(tokenizer, text, 1 + random() % 40, 1 + random() % 40),
-                tokenizer.encode(text, false))
-          << name << ": " << text;
-    }
-    const std::string text = random_text(random, 30000);
-    size_t before_end = 0;
-    const Ids whole = tokenizer.encode(text, false);
-    EXPECT_TRUE(streamed(tokenizer, text, 1000, 777, &before_end) == whole) << name;
-    EXPECT_GT(before_end, whole.size() - 1000) << name << ": tokens are given out early";
+    SCOPED_TRACE(name);
+    expect_streams(
+        made(json), random, [&](size_t pieces) { return random_text(random, pieces); }, 30000,
+        {777}, 0.95);
   }
 }
 
@@ -213,24 +199,8 @@ TEST(TokenizerStream, BeginsAnotherTextAfterTheEnd) {
 }
 
 TEST(Tokenizer, ThreadsShareOne) {
-  const Tokenizer tokenizer = made(byte_level_tokenizer());
   std::mt19937 random(3);
-  const std::string text = random_text(random, 3000);
-  const Ids expected = tokenizer.encode(text);
-  std::vector<Ids> found(4);
-  {
-    std::vector<std::jthread> threads;
-    for (Ids& ids : found) {
-      threads.emplace_back([&] {
-        for (int round = 0; round < 5; ++round) {
-          ids = tokenizer.encode(text);
-        }
-      });
-    }
-  }
-  for (const Ids& ids : found) {
-    EXPECT_EQ(ids, expected);
-  }
+  expect_shared(made(byte_level_tokenizer()), random_text(random, 3000));
 }
 
 }  // namespace

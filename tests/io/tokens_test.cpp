@@ -1,13 +1,8 @@
 // Token and image files: reading, splits, and the order in which training draws samples.
 #include "io/data/tokens.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <array>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -16,6 +11,8 @@
 #include "src/core/error.h"
 #include "tests/io/tokenizer_examples.h"
 #include "tests/support/failure.h"
+#include "tests/support/image_files.h"
+#include "tests/support/support.h"
 
 namespace espalier::io::tokens_test {
 namespace {
@@ -24,12 +21,6 @@ namespace fs = std::filesystem;
 
 class TokensTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / fmt::format("espalier-tokens-{}", ::getpid());
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::string file(const std::string& name, const std::string& bytes) const {
     std::ofstream(folder_ / name, std::ios::binary) << bytes;
     return (folder_ / name).string();
@@ -45,7 +36,7 @@ class TokensTest : public ::testing::Test {
     return out;
   }
 
-  fs::path folder_;
+  const testing::TempDir folder_;
 };
 
 TEST_F(TokensTest, TheTailOfFilesThatValidatesIsNotInThemTwice) {
@@ -53,7 +44,7 @@ TEST_F(TokensTest, TheTailOfFilesThatValidatesIsNotInThemTwice) {
   fs::create_symlink(data.train[0], folder_ / "link");
   data.train.push_back((folder_ / "link").string());
   const auto open = [&data] { TokenDataset::open(data, Split::train, {.context = 2}); };
-  EXPECT_NE(failure_of(open).find("link is in data.train twice"), std::string::npos);
+  EXPECT_THAT(failure_of(open), HasSubstr("link is in data.train twice"));
   data.validation = {file("c", "01234")};
   EXPECT_EQ(failure_of(open), "") << "repeated data count twice";
   data.validation = {};
@@ -101,9 +92,9 @@ TEST_F(TokensTest, AnImposedVocabularyRefusesUnknownCharacters) {
                         .validation_fraction = 0.4};
   const auto train = TokenDataset::open(data, Split::train, {.characters = &known});
   const std::string message = failure_of([&] { all(train); });
-  EXPECT_NE(message.find("0x21"), std::string::npos) << message;
-  EXPECT_NE(message.find("token 6"), std::string::npos) << message;
-  EXPECT_NE(failure_of([&] { known.encode("bad"); }).find("'d'"), std::string::npos);
+  EXPECT_THAT(message, HasSubstr("0x21"));
+  EXPECT_THAT(message, HasSubstr("token 6"));
+  EXPECT_THAT(failure_of([&] { known.encode("bad"); }), HasSubstr("'d'"));
 }
 
 TEST_F(TokensTest, NumbersOfTwoAndFourBytes) {
@@ -135,11 +126,10 @@ TEST_F(TokensTest, NumbersOfTwoAndFourBytes) {
   wide.read(0, out);
   EXPECT_EQ(out, (std::vector<int32_t>{1, 128'000, 3}));
   const std::string message = failure_of([&] { all(wide); });
-  EXPECT_NE(message.find("4000000000"), std::string::npos) << message;
-  EXPECT_NE(message.find("130000"), std::string::npos) << message;
+  EXPECT_THAT(message, HasSubstr("4000000000"));
+  EXPECT_THAT(message, HasSubstr("130000"));
   const std::string absurd = failure_of([&] { TokenDataset::open(data, Split::train, {}); });
-  EXPECT_NE(absurd.find("is 4000000000, and a vocabulary has at most"), std::string::npos)
-      << absurd;
+  EXPECT_THAT(absurd, HasSubstr("is 4000000000, and a vocabulary has at most"));
 }
 
 TEST_F(TokensTest, HeadersOfLlmC) {
@@ -155,7 +145,7 @@ TEST_F(TokensTest, HeadersOfLlmC) {
   EXPECT_EQ(all(TokenDataset::open(data, Split::train, {})), (std::vector<int32_t>{1, 2, 3, 260}));
   data.train = {file("b.bin", bytes + tokens.substr(2))};
   const auto open = [&] { TokenDataset::open(data, Split::train, {}); };
-  EXPECT_NE(failure_of(open).find("its header"), std::string::npos) << failure_of(open);
+  EXPECT_THAT(failure_of(open), HasSubstr("its header"));
 }
 
 /// A token file is named *.bin or has its note; other files are texts, for data of kind "tokens".
@@ -172,13 +162,9 @@ TEST_F(TokensTest, TextsNeedATokenizer) {
     data.train = validation ? std::vector{noted} : data.train;
     const std::string message = failure_of(
         [&] { TokenDataset::open(data, validation ? Split::validation : Split::train, {}); });
-    EXPECT_NE(message.find(text + " is a text (a token file is named *.bin or has a note"),
-              std::string::npos)
-        << message;
-    EXPECT_NE(message.find("data tokenize " + text + " --tokenizer TOKENIZER -o " +
-                           (folder_ / "text.bin").string()),
-              std::string::npos)
-        << message;
+    EXPECT_THAT(message, HasSubstr(text + " is a text (a token file is named *.bin or has a note"));
+    EXPECT_THAT(message, HasSubstr("data tokenize " + text + " --tokenizer TOKENIZER -o " +
+                                   (folder_ / "text.bin").string()));
   }
   data.train = {text, noted};
   data.validation.clear();
@@ -190,21 +176,22 @@ TEST_F(TokensTest, TextsNeedATokenizer) {
 TEST_F(TokensTest, BadFilesAreNamed) {
   DataConfig data{.train = {(folder_ / "none").string()}, .validation = {}};
   const auto open = [&] { TokenDataset::open(data, Split::train, {.context = 64}); };
-  EXPECT_NE(failure_of(open).find("No such file"), std::string::npos) << failure_of(open);
+  EXPECT_THAT(failure_of(open), HasSubstr("No such file"));
   data.train = {file("empty", "")};
-  EXPECT_NE(failure_of(open).find("is empty"), std::string::npos) << failure_of(open);
-  data.train = {folder_.string()};
-  EXPECT_NE(failure_of(open).find("not an ordinary file"), std::string::npos) << failure_of(open);
+  EXPECT_THAT(failure_of(open), HasSubstr("is empty"));
+  const fs::path folder = folder_;
+  data.train = {folder.string()};
+  EXPECT_THAT(failure_of(open), HasSubstr("not an ordinary file"));
   data.train = {};
-  EXPECT_NE(failure_of(open).find("data.train is empty"), std::string::npos) << failure_of(open);
+  EXPECT_THAT(failure_of(open), HasSubstr("data.train is empty"));
   data.train = {file("short", std::string(70, 'x'))};
-  EXPECT_NE(failure_of(open).find("63 tokens"), std::string::npos) << failure_of(open);
-  EXPECT_NE(failure_of(open).find("model.context + 1 = 65"), std::string::npos);
+  EXPECT_THAT(failure_of(open), HasSubstr("63 tokens"));
+  EXPECT_THAT(failure_of(open), HasSubstr("model.context + 1 = 65"));
   data.train = {file("long", std::string(700, 'x'))};
-  data.validation = {folder_.string() + "/../" + folder_.filename().string() + "/long"};
-  EXPECT_NE(failure_of(open).find("data.train and in data.validation"), std::string::npos);
+  data.validation = {folder.string() + "/../" + folder.filename().string() + "/long"};
+  EXPECT_THAT(failure_of(open), HasSubstr("data.train and in data.validation"));
   data = {.kind = "tokens", .train = {file("odd.bin", "123")}, .validation = {}};
-  EXPECT_NE(failure_of(open).find("3 bytes"), std::string::npos) << failure_of(open);
+  EXPECT_THAT(failure_of(open), HasSubstr("3 bytes"));
 }
 
 TEST_F(TokensTest, TheOrderIsAPureFunctionThatCoversTheData) {
@@ -231,24 +218,10 @@ TEST_F(TokensTest, TheOrderIsAPureFunctionThatCoversTheData) {
   EXPECT_EQ(train.evaluation_windows(40), 0);
 }
 
-std::string idx(uint32_t magic, const std::vector<uint32_t>& sizes, const std::string& items) {
-  std::string out;
-  const auto word = [&](uint32_t w) {
-    for (int shift = 24; shift >= 0; shift -= 8) {
-      out += static_cast<char>(w >> shift);
-    }
-  };
-  word(magic);
-  for (const uint32_t size : sizes) {
-    word(size);
-  }
-  return out + items;
-}
-
 TEST_F(TokensTest, ImagesAndLabels) {
   const std::string images =
-      file("images", idx(0x803, {3, 1, 2}, std::string("\0\xff\x33\0\0\x66", 6)));
-  const std::string labels = file("labels", idx(0x801, {3}, "\x04\x09\x01"));
+      file("images", testing::idx_file({3, 1, 2}, std::string("\0\xff\x33\0\0\x66", 6)));
+  const std::string labels = file("labels", testing::idx_file({3}, "\x04\x09\x01"));
   DataConfig data{
       .kind = "images", .train = {labels, images}, .validation = {}, .validation_fraction = 0.34};
   const auto train = ImageDataset::open(data, Split::train);
@@ -265,32 +238,32 @@ TEST_F(TokensTest, ImagesAndLabels) {
 
   const auto open = [&] { ImageDataset::open(data, Split::train); };
   data.train = {images, labels, images, labels};
-  EXPECT_NE(failure_of(open).find("images is in data.train twice"), std::string::npos);
+  EXPECT_THAT(failure_of(open), HasSubstr("images is in data.train twice"));
   data.validation = {images, labels};
-  EXPECT_NE(failure_of(open).find("images is in data.train and in data.val"), std::string::npos);
+  EXPECT_THAT(failure_of(open), HasSubstr("images is in data.train and in data.val"));
   data.validation = {};
-  data.train = {images, labels, file("others", idx(0x803, {3, 1, 2}, "123456")), labels};
+  data.train = {images, labels, file("others", testing::idx_file({3, 1, 2}, "123456")), labels};
   EXPECT_EQ(failure_of(open), "") << "labels may be shared";
   data.train = {images};
-  EXPECT_NE(failure_of(open).find("in pairs"), std::string::npos) << failure_of(open);
-  data.train = {images, file("two", idx(0x801, {2}, "\x04\x09"))};
-  EXPECT_NE(failure_of(open).find("3 images"), std::string::npos) << failure_of(open);
-  data.train = {file("cut", idx(0x803, {3, 1, 2}, "12345")), labels};
-  EXPECT_NE(failure_of(open).find("its header"), std::string::npos) << failure_of(open);
+  EXPECT_THAT(failure_of(open), HasSubstr("in pairs"));
+  data.train = {images, file("two", testing::idx_file({2}, "\x04\x09"))};
+  EXPECT_THAT(failure_of(open), HasSubstr("3 images"));
+  data.train = {file("cut", testing::idx_file({3, 1, 2}, "12345")), labels};
+  EXPECT_THAT(failure_of(open), HasSubstr("its header"));
   data.train = {file("packed", std::string("\x1f\x8b\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 17)),
                 labels};
-  EXPECT_NE(failure_of(open).find("gunzip"), std::string::npos) << failure_of(open);
+  EXPECT_THAT(failure_of(open), HasSubstr("gunzip"));
 }
 
 TEST_F(TokensTest, ImagesOfImpossibleSize) {
   constexpr uint32_t kHuge = 0xffffffff;  // its square does not fit 63 bits
   const DataConfig data{.kind = "images",
-                        .train = {file("huge", idx(0x803, {1, kHuge, kHuge}, "1")),
-                                  file("labels", idx(0x801, {1}, "\x04"))},
+                        .train = {file("huge", testing::idx_file({1, kHuge, kHuge}, "1")),
+                                  file("labels", testing::idx_file({1}, "\x04"))},
                         .validation = {},
                         .validation_fraction = 0};
   const auto open = [&] { ImageDataset::open(data, Split::train); };
-  EXPECT_NE(failure_of(open).find("its header"), std::string::npos) << failure_of(open);
+  EXPECT_THAT(failure_of(open), HasSubstr("its header"));
 }
 
 }  // namespace

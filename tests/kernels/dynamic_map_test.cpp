@@ -87,20 +87,6 @@ TEST(DynamicMap, has_the_values_of_bitsandbytes) {
   EXPECT_FLOAT_EQ(without_sign[254], 0.996484375F);
 }
 
-TEST(DynamicMap, kernels_decode_it) {
-  for_all([](const Kernels& table, DynamicMap map) {
-    Coded all{Codes(256), {3}};
-    for (size_t code = 0; code < 256; ++code) {
-      all.codes[code] = static_cast<uint8_t>(code);
-    }
-    const Floats x = decode(table, map, all);
-    for (size_t code = 0; code < 256; ++code) {
-      const double want = 3.0 * dynamic_map(map)[code];
-      EXPECT_NEAR(x[code], want, 1e-6 * std::fabs(want));
-    }
-  });
-}
-
 /// Several decades, both signs, a short last block.
 Floats numbers(DynamicMap map, unsigned seed, float size) {
   std::mt19937 random(seed);
@@ -112,21 +98,6 @@ Floats numbers(DynamicMap map, unsigned seed, float size) {
     value = random() % 50 == 0 ? 0 : value;
   }
   return x;
-}
-
-TEST(Quantize, scale_is_the_largest_element_with_its_sign) {
-  for_all([](const Kernels& table, DynamicMap map) {
-    Floats x = numbers(map, 3, 1);
-    const Coded coded = encode(table, map, x);
-    for (size_t first = 0; first < x.size(); first += kBlockSize) {
-      const auto end = x.begin() + static_cast<int64_t>(std::min(x.size(), first + kBlockSize));
-      const auto largest =
-          std::max_element(x.begin() + static_cast<int64_t>(first), end,
-                           [](float a, float b) { return std::fabs(a) < std::fabs(b); });
-      EXPECT_EQ(coded.scales[first / kBlockSize], *largest);
-      EXPECT_EQ(coded.codes[static_cast<size_t>(largest - x.begin())], 255);
-    }
-  });
 }
 
 TEST(Quantize, takes_the_nearest_value) {

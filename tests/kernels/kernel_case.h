@@ -82,7 +82,7 @@ inline Values draw(uint64_t seed, int64_t count, double low, double high) {
   Values values(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     const Philox bits = philox(seed, 7, static_cast<uint64_t>(i));
-    values[static_cast<size_t>(i)] = low + (high - low) * uniform(bits[0]);
+    values[i] = low + (high - low) * uniform(bits[0]);
   }
   return values;
 }
@@ -171,7 +171,7 @@ struct Kept {
     for (int64_t i = 0; i < elements; ++i) {
       if (which == Form::all || uniform(philox(3, 9, static_cast<uint64_t>(i))[0]) < density) {
         list.push_back(static_cast<int32_t>(i));
-        bitmap[static_cast<size_t>(i / 64)] |= uint64_t{1} << (i % 64);
+        bitmap[i / 64] |= uint64_t{1} << (i % 64);
       }
     }
     uint32_t before = 0;
@@ -252,7 +252,7 @@ inline double read(const Tensor& t, int64_t i) {
 
 inline void write_all(const Operand& operand, const Tensor& t) {
   for (int64_t i = 0; i < t.count(); ++i) {
-    write(t, i, operand.values[static_cast<size_t>(i)]);
+    write(t, i, operand.values[i]);
   }
 }
 
@@ -262,7 +262,7 @@ inline std::string mismatch(const Operand& operand, const Tensor& got, const Val
   const double least = operand.dtype == DType::fp16 ? 0x1p-25 : 0;  // of subnormal numbers
   for (int64_t i = 0; i < got.count(); ++i) {
     const double value = read(got, i);
-    const double right = want[static_cast<size_t>(i)];
+    const double right = want[i];
     const double allowed = operand.tolerance.absolute + least +
                            (operand.tolerance.relative + rounding) * std::fabs(right);
     const bool same = value == right || (std::isnan(value) && std::isnan(right));

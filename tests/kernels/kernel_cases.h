@@ -216,6 +216,22 @@ inline Case attention_case(const reference::Attention& s, DType dtype) {
   return made;
 }
 
+/// Operands: qkv, out, lse, dout, dqkv.
+inline auto attention_backward_run(const reference::Attention& s) {
+  return [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
+    kernels.attention_backward(stream, {.qkv = t[0],
+                                        .out = t[1],
+                                        .lse = t[2],
+                                        .dout = t[3],
+                                        .dqkv = t[4],
+                                        .heads = static_cast<int>(s.heads),
+                                        .kv_heads = static_cast<int>(s.kv_heads),
+                                        .causal = s.causal,
+                                        .window = s.window,
+                                        .scale = s.scale});
+  };
+}
+
 /// out and lse of the forward pass are inputs: the reference's, rounded to their types.
 inline Case attention_backward_case(const reference::Attention& s, DType dtype) {
   Case made = attention_case(s, dtype);
@@ -241,18 +257,7 @@ inline Case attention_backward_case(const reference::Attention& s, DType dtype) 
                        std::max(1.0, s.factor() * std::sqrt(static_cast<double>(s.width)));
   const double rounding = dtype == kBf16 ? 3e-2 : dtype == kFp16 ? 4e-3 : 5e-5;
   made.operands.push_back(output(dtype, qkv, {rounding * terms, 1e-4}));
-  made.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.attention_backward(stream, {.qkv = t[0],
-                                        .out = t[1],
-                                        .lse = t[2],
-                                        .dout = t[3],
-                                        .dqkv = t[4],
-                                        .heads = static_cast<int>(s.heads),
-                                        .kv_heads = static_cast<int>(s.kv_heads),
-                                        .causal = s.causal,
-                                        .window = s.window,
-                                        .scale = s.scale});
-  };
+  made.run = attention_backward_run(s);
   made.reference = [s](std::vector<Values>& v) {
     reference::attention_backward(s, v[0], v[3], v[4]);
   };

@@ -42,18 +42,17 @@ inline Case few_rows_case(const FewRows& s, Operand values,
     const Values dense = weight(v[0]);
     for (int64_t r = 0; r < s.rows; ++r) {
       for (int64_t n = 0; n < s.out; ++n) {
-        double& y = v[2][static_cast<size_t>(r * (s.out + s.gap) + n)];
+        double& y = v[2][r * (s.out + s.gap) + n];
         double sum = s.accumulate ? y : 0;
         for (int64_t c = 0; c < s.cols; ++c) {
-          const double w = dense[static_cast<size_t>(n * s.cols + c)];
+          const double w = dense[n * s.cols + c];
           if (w != 0) {  // pruned elements do not read x
-            sum += w * v[1][static_cast<size_t>(r * (s.cols + s.gap) + c)];
+            sum += w * v[1][r * (s.cols + s.gap) + c];
           }
         }
-        y = sum + (s.bias ? v[3][static_cast<size_t>(n)] : 0);
+        y = sum + (s.bias ? v[3][n] : 0);
         if (activates) {
-          v[4][static_cast<size_t>(r * s.out + n)] =
-              reference::activation(s.activation, rounded(s.result, y));
+          v[4][r * s.out + n] = reference::activation(s.activation, rounded(s.result, y));
         }
       }
     }
@@ -93,7 +92,7 @@ inline Case sparse_few_rows_case(const FewRows& s, Form form, double density) {
   const auto spread = [kept](const Values& v) {
     Values dense(static_cast<size_t>(kept->size), 0.0);
     for (size_t i = 0; i < kept->list.size(); ++i) {
-      dense[static_cast<size_t>(kept->list[i])] = v[i];
+      dense[kept->list[i]] = v[i];
     }
     return dense;
   };
@@ -140,14 +139,14 @@ inline Case cache_tokens_case(const CacheCase& s, DType dtype) {
   made.reference = [s](std::vector<Values>& v) {
     const int64_t of_token = s.kv_heads * s.width;
     for (int64_t b = 0; b < s.sequences; ++b) {
-      for (int64_t t = 0; t < static_cast<int64_t>(v[4][static_cast<size_t>(b)]); ++t) {
-        const int64_t slot = (static_cast<int64_t>(v[3][static_cast<size_t>(b)]) + t) % s.capacity;
+      for (int64_t t = 0; t < static_cast<int64_t>(v[4][b]); ++t) {
+        const int64_t slot = (static_cast<int64_t>(v[3][b]) + t) % s.capacity;
         for (int64_t i = 0; i < of_token; ++i) {
           const int64_t from = (b * s.tokens + t) * s.row() + s.heads * s.width + i;
           const auto to = static_cast<size_t>(
               ((b * s.kv_heads + i / s.width) * s.capacity + slot) * s.width + i % s.width);
-          v[1][to] = v[0][static_cast<size_t>(from)];
-          v[2][to] = v[0][static_cast<size_t>(from + of_token)];
+          v[1][to] = v[0][from];
+          v[2][to] = v[0][from + of_token];
         }
       }
     }
@@ -177,7 +176,7 @@ inline Case cached_attention_case(const CacheCase& s, DType dtype, float scale) 
   made.reference = [s, cols, scale](std::vector<Values>& v) {
     const double factor = scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(s.width));
     for (int64_t b = 0; b < s.sequences; ++b) {
-      const auto length = std::min(s.capacity, static_cast<int64_t>(v[3][static_cast<size_t>(b)]));
+      const auto length = std::min(s.capacity, static_cast<int64_t>(v[3][b]));
       for (int64_t h = 0; h < s.heads; ++h) {
         const int64_t head = b * s.kv_heads + h / (s.heads / s.kv_heads);
         const auto at = [&](int64_t slot, int64_t d) {
@@ -187,7 +186,7 @@ inline Case cached_attention_case(const CacheCase& s, DType dtype, float scale) 
         for (int64_t j = 0; j < length; ++j) {
           double sum = 0;
           for (int64_t d = 0; d < s.width; ++d) {
-            sum += v[0][static_cast<size_t>(b * s.row() + h * s.width + d)] * v[1][at(j, d)];
+            sum += v[0][b * s.row() + h * s.width + d] * v[1][at(j, d)];
           }
           scores.push_back(factor * sum);
         }
@@ -200,9 +199,9 @@ inline Case cached_attention_case(const CacheCase& s, DType dtype, float scale) 
         for (int64_t d = 0; d < s.width; ++d) {
           double sum = 0;
           for (int64_t j = 0; j < length; ++j) {
-            sum += scores[static_cast<size_t>(j)] * v[2][at(j, d)];
+            sum += scores[j] * v[2][at(j, d)];
           }
-          v[4][static_cast<size_t>(b * cols + h * s.width + d)] = sum / total;
+          v[4][b * cols + h * s.width + d] = sum / total;
         }
       }
     }

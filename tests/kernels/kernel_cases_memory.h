@@ -159,8 +159,8 @@ inline Case impossible_target_case(int64_t rows, int64_t cols, DType dtype, Grad
   Case made = cross_entropy_case(rows, cols, dtype, gradient);
   made.name += "_impossible_target";
   const int64_t row = rows / 2;
-  const auto target = static_cast<int64_t>(made.operands[1].values[static_cast<size_t>(row)]);
-  made.operands[0].values[static_cast<size_t>(row * cols + target)] = -HUGE_VAL;
+  const auto target = static_cast<int64_t>(made.operands[1].values[row]);
+  made.operands[0].values[row * cols + target] = -HUGE_VAL;
   made.reference = [=, all = made.reference](std::vector<Values>& v) {
     all(v);
     Values& dlogits = v[gradient == Gradient::in_place ? 0 : 3];

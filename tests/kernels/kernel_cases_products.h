@@ -104,7 +104,7 @@ inline Case gemm_addend_case(const GemmShape& s, bool bias, int64_t gap = 0) {
     }
     reference::gemm({s.m, s.n, s.k, false, true, true}, v[0], v[1], bias ? v[4] : Values{}, sum);
     for (int64_t i = 0; i < s.m * s.n; ++i) {
-      v[3][static_cast<size_t>(i / s.n * (s.n + gap) + i % s.n)] = sum[static_cast<size_t>(i)];
+      v[3][i / s.n * (s.n + gap) + i % s.n] = sum[i];
     }
   };
   made.any_thread_count = false;

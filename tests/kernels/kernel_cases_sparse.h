@@ -45,10 +45,10 @@ struct KeptLists {
     }
     row_begin = begins(rows, row);
     column_begin = begins(cols, column);
-    std::ranges::stable_sort(order, {}, [&](int32_t k) { return column[static_cast<size_t>(k)]; });
+    std::ranges::stable_sort(order, {}, [&](int32_t k) { return column[k]; });
     std::vector<int32_t> by_columns;
     for (const int32_t k : order) {
-      by_columns.push_back(row[static_cast<size_t>(k)]);
+      by_columns.push_back(row[k]);
     }
     row = by_columns;
   }

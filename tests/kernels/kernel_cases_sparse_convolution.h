@@ -49,7 +49,7 @@ inline Case sparse_convolution_case(const SparseConvolutionCase& s, Convolved wh
   // Elements of x, W and y of each product.
   std::vector<int64_t> kept(static_cast<size_t>(w->rows * w->cols), -1);
   for (int64_t k = 0; k < w->kept(); ++k) {
-    kept[static_cast<size_t>(w->positions[static_cast<size_t>(k)])] = k;
+    kept[w->positions[k]] = k;
   }
   std::vector<std::array<int64_t, 3>> products;
   reference::for_windows(
@@ -57,7 +57,7 @@ inline Case sparse_convolution_case(const SparseConvolutionCase& s, Convolved wh
         for (int64_t o = 0; pixel >= 0 && o < s.out; ++o) {
           for (int64_t c = 0; c < images.channels; ++c) {
             const int64_t position = o * w->cols + place * images.channels + c;
-            const int64_t k = kept[static_cast<size_t>(position)];
+            const int64_t k = kept[position];
             if (k >= 0) {
               products.push_back(
                   {pixel * (images.channels + others) + c, k, y * (s.out + others) + o});
@@ -100,14 +100,13 @@ inline Case sparse_convolution_case(const SparseConvolutionCase& s, Convolved wh
     for (size_t i = 0; i < v[computed].size(); ++i) {
       const int64_t column = static_cast<int64_t>(i) % (columns + others);
       if (computed == 1 ? !s.extra : column < columns) {
-        v[computed][i] = computed == 2 && s.extra ? v[3][static_cast<size_t>(column)] : 0;
+        v[computed][i] = computed == 2 && s.extra ? v[3][column] : 0;
       }
     }
     for (const auto& product : products) {
       const size_t a = computed == 0 ? 1 : 0;
       const size_t b = computed == 2 ? 1 : 2;
-      v[computed][static_cast<size_t>(product[computed])] +=
-          v[a][static_cast<size_t>(product[a])] * v[b][static_cast<size_t>(product[b])];
+      v[computed][product[computed]] += v[a][product[a]] * v[b][product[b]];
     }
   };
   return made;
@@ -126,63 +125,30 @@ inline void add_sparse_convolutions(Cases& cases, SparseConvolutionCase s) {
 
 inline void add_sparse_convolution_cases(Cases& cases) {
   // Outputs and channels of one tile and of several; blocks of strips that are full or not.
+  // Windows: height, width, extent, stride, padding.
   const SparseConvolutionCase all[] = {
       {.images = {.window = {}}, .density = 1, .form = Form::all},
-      {.images = {.window = {.height = 3, .width = 5, .extent = 3, .padding = 1},
-                  .images = 2,
-                  .channels = 3},
-       .out = 5},
-      {.images = {.window = {.height = 7, .width = 6, .extent = 2, .stride = 2},
-                  .images = 3,
-                  .channels = 33},
-       .out = 9,
-       .density = 0.1},
-      {.images = {.window = {.height = 9, .width = 9, .extent = 3, .stride = 2, .padding = 1},
-                  .images = 3,
-                  .channels = 64},
+      {.images = {.window = {3, 5, 3, 1, 1}, .images = 2, .channels = 3}, .out = 5},
+      {.images = {.window = {7, 6, 2, 2}, .images = 3, .channels = 33}, .out = 9, .density = 0.1},
+      {.images = {.window = {9, 9, 3, 2, 1}, .images = 3, .channels = 64},
        .out = 70,
        .density = 0.1},
-      {.images = {.window = {.height = 11, .width = 8, .extent = 7, .stride = 3, .padding = 3},
-                  .images = 2,
-                  .channels = 4},
-       .out = 6},
-      {.images = {.window = {.height = 12, .width = 5, .extent = 5, .padding = 4},
-                  .images = 1,
-                  .channels = 7},
-       .out = 17},
+      {.images = {.window = {11, 8, 7, 3, 3}, .images = 2, .channels = 4}, .out = 6},
+      {.images = {.window = {12, 5, 5, 1, 4}, .images = 1, .channels = 7}, .out = 17},
       // Pixels that no window covers.
-      {.images = {.window = {.height = 5, .width = 5, .extent = 1, .stride = 2},
-                  .images = 70,
-                  .channels = 5},
-       .out = 4},
-      {.images = {.window = {.height = 4, .width = 4, .extent = 2, .stride = 3},
-                  .images = 2,
-                  .channels = 6},
-       .out = 3},
-      {.images = {.window = {.height = 4, .width = 4, .extent = 4}, .images = 5, .channels = 140},
-       .out = 2,
-       .density = 0.02},
-      {.images = {.window = {.height = 2, .width = 2, .extent = 3, .padding = 1},
-                  .images = 2,
-                  .channels = 130},
+      {.images = {.window = {5, 5, 1, 2}, .images = 70, .channels = 5}, .out = 4},
+      {.images = {.window = {4, 4, 2, 3}, .images = 2, .channels = 6}, .out = 3},
+      {.images = {.window = {4, 4, 4}, .images = 5, .channels = 140}, .out = 2, .density = 0.02},
+      {.images = {.window = {2, 2, 3, 1, 1}, .images = 2, .channels = 130},
        .out = 530,
        .density = 0.05},
-      {.images = {.window = {.height = 16, .width = 16, .extent = 3, .padding = 1},
-                  .images = 9,
-                  .channels = 8},
+      {.images = {.window = {16, 16, 3, 1, 1}, .images = 9, .channels = 8},
        .out = 12,
        .density = 0.2},
-      {.images = {.window = {.height = 6, .width = 7, .extent = 3, .padding = 1},
-                  .images = 3,
-                  .channels = 8,
-                  .others = 4},
-       .out = 8},
+      {.images = {.window = {6, 7, 3, 1, 1}, .images = 3, .channels = 8, .others = 4}, .out = 8},
       // No kept element, no image.
-      {.images = {.window = {.height = 3, .width = 3, .extent = 2}, .images = 2, .channels = 3},
-       .out = 4,
-       .density = 0},
-      {.images = {.window = {.height = 3, .width = 3, .extent = 2}, .images = 0, .channels = 3},
-       .out = 4},
+      {.images = {.window = {3, 3, 2}, .images = 2, .channels = 3}, .out = 4, .density = 0},
+      {.images = {.window = {3, 3, 2}, .images = 0, .channels = 3}, .out = 4},
   };
   for (SparseConvolutionCase one : all) {
     one.images.n = one.images.out_rows();

@@ -58,8 +58,7 @@ inline Case rotary_case(const RotaryCase& s, DType dtype) {
   made.reference = [s](std::vector<Values>& v) {
     const int64_t half = s.width / 2;
     for (int64_t row = 0; row < s.sequences * s.tokens; ++row) {
-      const auto position =
-          s.positions ? static_cast<int64_t>(v[3][static_cast<size_t>(row)]) : row % s.tokens;
+      const auto position = s.positions ? static_cast<int64_t>(v[3][row]) : row % s.tokens;
       for (int64_t i = 0; i < s.heads * half; ++i) {
         const auto low =
             static_cast<size_t>(row * s.columns() + s.before + i / half * s.head_width + i % half);
@@ -101,8 +100,7 @@ inline Case gated_case(const GateCase& s, DType dtype) {
   };
   made.reference = [s](std::vector<Values>& v) {
     for (int64_t i = 0; i < s.rows * s.cols; ++i) {
-      v[1][static_cast<size_t>(i)] =
-          reference::activation(s.kind, v[0][s.gate_at(i)]) * v[0][s.up_at(i)];
+      v[1][i] = reference::activation(s.kind, v[0][s.gate_at(i)]) * v[0][s.up_at(i)];
     }
   };
   return made;
@@ -129,7 +127,7 @@ inline Case gated_backward_case(const GateCase& s, DType dtype, bool in_place) {
   };
   made.reference = [s](std::vector<Values>& v) {
     for (int64_t i = 0; i < s.rows * s.cols; ++i) {
-      const double dy = v[0][static_cast<size_t>(i)];
+      const double dy = v[0][i];
       const double gate = v[1][s.gate_at(i)], up = v[1][s.up_at(i)];
       v.back()[s.gate_at(i)] = dy * up * reference::activation_slope(s.kind, gate);
       v.back()[s.up_at(i)] = dy * reference::activation(s.kind, gate);
@@ -182,9 +180,9 @@ inline Case head_norm_case(const HeadNormCase& s, DType dtype, DType weight, boo
         squares += std::pow(v[0][s.at(piece, c)], 2);
       }
       const double rstd = 1 / std::sqrt(squares / static_cast<double>(s.width) + s.epsilon);
-      v[2][static_cast<size_t>(piece)] = rstd;
+      v[2][piece] = rstd;
       for (int64_t c = 0; c < s.width; ++c) {
-        y[s.at(piece, c)] = v[0][s.at(piece, c)] * rstd * v[1][static_cast<size_t>(c)];
+        y[s.at(piece, c)] = v[0][s.at(piece, c)] * rstd * v[1][c];
       }
     }
   };
@@ -225,16 +223,16 @@ inline Case head_norm_backward_case(const HeadNormCase& s, DType dtype, DType we
     const Values dy = v[0];
     Values& dx = over_dy ? v[0] : v[5];
     for (int64_t piece = 0; piece < s.rows * s.heads; ++piece) {
-      const double rstd = v[3][static_cast<size_t>(piece)];
+      const double rstd = v[3][piece];
       double projection = 0;
       for (int64_t c = 0; c < s.width; ++c) {
         const double normalised = v[1][s.at(piece, c)] * rstd;
-        projection += dy[s.at(piece, c)] * v[2][static_cast<size_t>(c)] * normalised;
-        v[4][static_cast<size_t>(c)] += dy[s.at(piece, c)] * normalised;
+        projection += dy[s.at(piece, c)] * v[2][c] * normalised;
+        v[4][c] += dy[s.at(piece, c)] * normalised;
       }
       for (int64_t c = 0; c < s.width; ++c) {
         const double normalised = v[1][s.at(piece, c)] * rstd;
-        dx[s.at(piece, c)] = rstd * (dy[s.at(piece, c)] * v[2][static_cast<size_t>(c)] -
+        dx[s.at(piece, c)] = rstd * (dy[s.at(piece, c)] * v[2][c] -
                                      normalised * projection / static_cast<double>(s.width));
       }
     }

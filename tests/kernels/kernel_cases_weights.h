@@ -132,7 +132,7 @@ Case spmm_case_of(const PatternPointer<Matrix>& w, const WeightCall& call) {
     for (int64_t r = 0; r < call.tokens; ++r) {
       for (int64_t n = 0; n < w->rows; ++n) {
         double& to = t[2][y.at(r, n)];
-        to = (call.accumulate ? to : 0) + (call.bias ? t[3][static_cast<size_t>(n)] : 0);
+        to = (call.accumulate ? to : 0) + (call.bias ? t[3][n] : 0);
       }
       for (size_t k = 0; k < places.size(); ++k) {
         t[2][y.at(r, places[k].row)] += t[0][k] * t[1][x.at(r, places[k].column)];
@@ -180,13 +180,13 @@ Case spmm_transposed_case_of(const PatternPointer<Matrix>& w, const WeightCall& 
     for (int64_t r = 0; r < call.tokens; ++r) {
       Values product(static_cast<size_t>(w->cols), 0);
       for (size_t k = 0; k < places.size(); ++k) {
-        product[static_cast<size_t>(places[k].column)] += t[0][k] * t[1][dy.at(r, places[k].row)];
+        product[places[k].column] += t[0][k] * t[1][dy.at(r, places[k].row)];
       }
       for (int64_t c = 0; c < w->cols; ++c) {
         const size_t at = dx.at(r, c);
         const double slope =
             call.extra ? reference::activation_slope(call.activation, t[3][at]) : 1;
-        t[2][at] = (call.accumulate ? t[2][at] : 0) + product[static_cast<size_t>(c)] * slope;
+        t[2][at] = (call.accumulate ? t[2][at] : 0) + product[c] * slope;
       }
     }
   };

@@ -269,30 +269,20 @@ inline void add_window_cases(std::vector<Case>& cases, WindowCase s, DType dtype
   }
 }
 
+/// Windows: height, width, extent, stride, padding.
 inline std::vector<WindowCase> window_shapes() {
   return {
       {.window = {}},
-      {.window = {.height = 3, .width = 5, .extent = 3, .padding = 1}, .images = 2, .channels = 3},
-      {.window = {.height = 7, .width = 6, .extent = 2, .stride = 2}, .images = 2, .channels = 33},
-      {.window = {.height = 9, .width = 9, .extent = 3, .stride = 2, .padding = 1},
-       .images = 3,
-       .channels = 64},
-      {.window = {.height = 11, .width = 8, .extent = 7, .stride = 3, .padding = 3},
-       .images = 2,
-       .channels = 4},
-      {.window = {.height = 5, .width = 5, .extent = 1, .stride = 2}, .images = 2, .channels = 5},
-      {.window = {.height = 4, .width = 4, .extent = 2, .stride = 3}, .images = 2, .channels = 6},
-      {.window = {.height = 4, .width = 4, .extent = 4}, .images = 5, .channels = 260},
-      {.window = {.height = 32, .width = 32, .extent = 3, .padding = 1},
-       .images = 3,
-       .channels = 16},
+      {.window = {3, 5, 3, 1, 1}, .images = 2, .channels = 3},
+      {.window = {7, 6, 2, 2}, .images = 2, .channels = 33},
+      {.window = {9, 9, 3, 2, 1}, .images = 3, .channels = 64},
+      {.window = {11, 8, 7, 3, 3}, .images = 2, .channels = 4},
+      {.window = {5, 5, 1, 2}, .images = 2, .channels = 5},
+      {.window = {4, 4, 2, 3}, .images = 2, .channels = 6},
+      {.window = {4, 4, 4}, .images = 5, .channels = 260},
+      {.window = {32, 32, 3, 1, 1}, .images = 3, .channels = 16},
       // Some patches, of one group of channels.
-      {.window = {.height = 6, .width = 7, .extent = 3, .padding = 1},
-       .images = 3,
-       .channels = 8,
-       .first = 40,
-       .n = 50,
-       .others = 4},
+      {.window = {6, 7, 3, 1, 1}, .images = 3, .channels = 8, .first = 40, .n = 50, .others = 4},
   };
 }
 

@@ -1,7 +1,4 @@
 // The kernel tables: existing rows, selection, refused arguments, edge cases of softmax.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,12 +9,11 @@
 #include "src/kernels/cpu/tables.h"
 #include "src/kernels/cuda/tables.h"
 #include "tests/kernels/kernel_memory.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::kernels::kernel_tables_test {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 std::vector<std::string> null_rows(const Kernels& k) {

@@ -109,7 +109,7 @@ TEST_P(KernelCases, large_inputs_make_no_nan) {
     for (size_t i = 0; i < want.size(); ++i) {
       const bool made = one.operands[i].output && is_number(one.operands[i].dtype);
       for (int64_t j = 0; made && j < memories.tensors()[i].count(); ++j) {
-        const bool finite = std::isfinite(want[i][static_cast<size_t>(j)]);
+        const bool finite = std::isfinite(want[i][j]);
         broken += finite && std::isnan(read(memories.tensors()[i], j)) ? 1 : 0;
       }
     }
@@ -126,18 +126,7 @@ std::string attention_bytes(const TestedTable& table, const reference::Attention
   Case backward = forward;
   backward.operands.push_back(input(dtype, forward.operands[1].shape));
   backward.operands.push_back(output(dtype, forward.operands[0].shape, {}));
-  backward.run = [s](const Kernels& kernels, Stream& stream, const Tensors& t) {
-    kernels.attention_backward(stream, {.qkv = t[0],
-                                        .out = t[1],
-                                        .lse = t[2],
-                                        .dout = t[3],
-                                        .dqkv = t[4],
-                                        .heads = static_cast<int>(s.heads),
-                                        .kv_heads = static_cast<int>(s.kv_heads),
-                                        .causal = s.causal,
-                                        .window = s.window,
-                                        .scale = s.scale});
-  };
+  backward.run = attention_backward_run(s);
   std::string all;
   for (Case one : {forward, backward}) {
     for (size_t i = 0; i < one.operands.size(); ++i) {

@@ -17,7 +17,7 @@ inline DType draw_number(testing::Draw& draw) { return draw.of<DType>({kFp32, kB
 /// A type that may be mixed with `dtype` in one call.
 inline DType draw_beside(testing::Draw& draw, DType dtype) {
   const std::vector<DType> all = types_beside(dtype);
-  return all[static_cast<size_t>(draw.between(0, static_cast<int64_t>(all.size()) - 1))];
+  return all[draw.between(0, static_cast<int64_t>(all.size()) - 1)];
 }
 
 inline Activation draw_activation(testing::Draw& draw) {
@@ -26,8 +26,7 @@ inline Activation draw_activation(testing::Draw& draw) {
 }
 
 inline void add_random_products(Cases& cases, testing::Draw& draw) {
-  const auto [in, out] =
-      kProductTypes[static_cast<size_t>(draw.between(0, std::ssize(kProductTypes) - 1))];
+  const auto [in, out] = kProductTypes[draw.between(0, std::ssize(kProductTypes) - 1)];
   const int64_t m = draw_extent(draw, 150), n = draw_extent(draw, 150), k = draw_extent(draw, 150);
   const GemmArgs flags{.transpose_a = draw.once_in(2),
                        .transpose_b = draw.once_in(2),

@@ -1,5 +1,5 @@
-// Messages byte by byte: sizes, the order of bits, refused formats. Reference values: PyTorch's
-// casts, bitsandbytes' codes, Dettmers' examples and his table of relative errors.
+// Refused formats of messages. Reference values: PyTorch's casts, bitsandbytes' codes, Dettmers'
+// examples and his table of relative errors. Messages byte by byte: wire_test.cpp.
 #include <gtest/gtest.h>
 
 #include "io/checkpoint/plain_hdf5.h"
@@ -10,57 +10,13 @@ namespace {
 
 const Kernels& fastest() { return *computing_tables().front(); }
 
-std::vector<int> numbers_of(const Bytes& bytes) {
-  std::vector<int> numbers;
-  for (const std::byte byte : bytes) {
-    numbers.push_back(std::to_integer<int>(byte));
-  }
-  return numbers;
-}
-
 /// Without the first `skipped` bytes.
-std::vector<int> codes_of(const Bytes& bytes, int64_t skipped) {
-  return numbers_of({bytes.begin() + skipped, bytes.end()});
-}
-
-TEST(WireFormat, sizes_are_the_formula) {
-  using enum WireCode;
-  EXPECT_EQ(wire_bytes({fp32, 32}, 1001), 4004U);
-  EXPECT_EQ(wire_bytes({bf16, 16}, 1001), 2002U);
-  EXPECT_EQ(wire_bytes({dynamic8, 8}, 1001), 1005U);
-  EXPECT_EQ(wire_bytes({dynamic8, 8, 100}, 1001), 1001U + 44U);
-  EXPECT_EQ(wire_bytes({maxmin, 4, 512}, 512 * 512), 512U * 512U * 4125U / 8000U);  // 4.125 bits
-  EXPECT_EQ(wire_bytes({maxmin, 3, 100}, 1001), 376U + 88U);
-  EXPECT_EQ(wire_bytes({.code = maxmin, .bits = 3, .bucket = 100, .half_meta = true}, 1001),
-            376U + 44U);
-  EXPECT_EQ(wire_bytes({table, 5, 0}, 1001), 626U + 64U);
-  EXPECT_EQ(wire_bytes({table, 1, 500}, 1001), 126U + 12U);
-  EXPECT_EQ(wire_bytes({sign, 1, 0}, 1001), 126U + 4U);
-  EXPECT_EQ(wire_bytes({topk, 0, 100, 10}, 1001), 4U * (100U + 1U));
-  for (const WireFormat& format : all_formats({0, 100})) {
-    EXPECT_EQ(wire_bytes(format, 0), 0U) << text(format);
+std::vector<int> codes_of(const Bytes& bytes, size_t skipped) {
+  std::vector<int> codes;
+  for (size_t i = skipped; i < bytes.size(); ++i) {
+    codes.push_back(std::to_integer<int>(bytes[i]));
   }
-}
-
-TEST(WireFormat, codes_are_packed_from_the_lowest_bit_up) {
-  const WireFormat three = wire_format(WireCode::maxmin, 0, 3);
-  for (const Kernels* table : computing_tables()) {
-    // 1 + 2 · 8 + 3 · 8² + … = 0x1f58d1, then 5 + 7 · 8 = 0x3d
-    const Bytes wire = encode(*table, three, {1, 2, 3, 4, 5, 6, 7, 0, 5, 7});
-    EXPECT_EQ(codes_of(wire, 8), (std::vector{0xd1, 0x58, 0x1f, 0x3d}));
-    EXPECT_EQ(reference::take<float>(wire.data()), 1);      // unit
-    EXPECT_EQ(reference::take<float>(wire.data() + 4), 0);  // least
-    const Bytes signs =
-        encode(*table, wire_format(WireCode::sign), {-1, 1, 1, -1, 1, 1, 1, 1, -2, 3});
-    EXPECT_EQ(codes_of(signs, 4), (std::vector{0x09, 0x01}));
-    const Bytes linear = encode(*table, wire_format(WireCode::linear8), {127, -127, 1, -1, 0});
-    EXPECT_EQ(codes_of(linear, 4), (std::vector{127, 129, 1, 255, 0}));
-    const WireFormat two{.code = WireCode::topk, .bits = 0, .bucket = 300, .kept = 2};
-    Floats x(300, 0.5F);
-    x[7] = -2;
-    x[258] = 1;
-    EXPECT_EQ(numbers_of(encode(*table, two, x)), (std::vector{7, 0, 0, 0xc0, 2, 1, 0x80, 0x3f}));
-  }
+  return codes;
 }
 
 TEST(WireFormat, what_cannot_be_is_a_bug_in_every_table) {
@@ -213,7 +169,7 @@ TEST(WireFormat, codes_are_those_of_bitsandbytes) {
   for (size_t block = 0; block < scales.size(); ++block) {
     EXPECT_EQ(reference::take<float>(wire.data() + 4 * block), scales[block]);
   }
-  const std::vector<int> codes = codes_of(wire, static_cast<int64_t>(4 * scales.size()));
+  const std::vector<int> codes = codes_of(wire, 4 * scales.size());
   const auto& map = dynamic_map(DynamicMap::with_sign);
   size_t others = 0;
   for (size_t i = 0; i < x.size(); ++i) {

@@ -204,7 +204,7 @@ void expect_rotated(const WireFormat& f, const Floats& x, const std::byte* wire,
                                       {0.245094179, 0.756005281, 1.34390928, 2.1519457},
                                       {0.12839503, 0.388048299, 0.656759119, 0.942340456, 1.2562312,
                                        1.61804639, 2.06901673, 2.73258957}};
-  const Values& magnitudes = centroids[static_cast<size_t>(f.bits - 1)];
+  const Values& magnitudes = centroids[f.bits - 1];
   const auto seed = reference::take<uint32_t>(wire + 4);
   Values rotated(std::bit_ceil(x.size()));
   double squares = 0;

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <map>
 
-#include "sparse/weight/registry.h"
+#include "sparse/store/registry.h"
 #include "src/core/rng.h"
 
 namespace espalier::convolution_test {
@@ -181,7 +181,7 @@ class Problem {
     std::vector<double> values(static_cast<size_t>(mask.size()));
     size_t next = 0;
     for (const int32_t position : mask.positions()) {
-      values[static_cast<size_t>(position)] = static_cast<double>(kept[next++]);
+      values[position] = static_cast<double>(kept[next++]);
     }
     return values;
   }
@@ -195,7 +195,7 @@ class Problem {
     for (const int32_t position : mask.positions()) {
       both.first.push_back(
           static_cast<double>(flat[parameter.offset + static_cast<int64_t>(both.first.size())]));
-      both.second.push_back(want[static_cast<size_t>(position)]);
+      both.second.push_back(want[position]);
     }
     return both;
   }

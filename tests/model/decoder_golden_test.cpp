@@ -1,41 +1,19 @@
 // Logits, loss, gradients and twenty AdamW steps of a small network of each family against
 // transformers. tests/golden/make_decoder_golden.py writes and describes the golden files.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-
-#include "io/checkpoint/plain_hdf5.h"
-#include "io/hdf5/reader.h"
-#include "src/model/network.h"
 #include "src/model/networks/families.h"
-#include "src/model/networks/registry.h"
-#include "src/optim/optimizer.h"
+#include "tests/model/golden_model.h"
 
 namespace espalier::decoder_golden_test {
 namespace {
 
 constexpr int64_t kBatch = 2, kContext = 16, kVocabulary = 40;
 
-struct Case {
-  std::string family;
-  const kernels::Kernels* kernels;
-  DType dtype;
-};
-
-std::vector<Case> cases() {
-  std::vector<Case> all;
-  for (const kernels::Kernels* table : kernels::available()) {
-    if (!table->name.starts_with("cpu")) {  // the host's memory
-      continue;
-    }
-    for (const std::string& family : names(model::families())) {
-      for (const DType dtype : {DType::fp32, DType::bf16}) {
-        all.push_back({family, table, dtype});
-      }
-    }
+std::vector<golden::Case> cases() {
+  std::vector<std::string> models;
+  for (const std::string& family : names(model::families())) {
+    models.push_back("decoder_" + family);
   }
-  return all;
+  return golden::cases_of(models, {DType::fp32, DType::bf16});
 }
 
 /// The config of the golden model of a family, as in make_decoder_golden.py.
@@ -102,91 +80,21 @@ std::vector<float> draw(const sparse::ParameterSpec& spec) {
   return values;
 }
 
-class Golden {
- public:
-  explicit Golden(const Case& the_case)
-      : path_(fmt::format("{}/tests/golden/decoder_{}.h5", ESPALIER_SOURCE_DIR, the_case.family)),
-        plain_(path_),
-        kernels_(*the_case.kernels),
-        dtype_(the_case.dtype),
-        network_(model::make_layers(config_of(the_case.family), {.classes = kVocabulary})),
-        store_(stream_, kernels_, model::parameters_of(network_.layers()),
-               {.dtype = dtype_, .encoding = {}}) {
-    network_.bind(store_, kernels_);
-    for (sparse::Parameter& parameter : store_.parameters()) {
-      store_.set_values(parameter, draw(parameter.spec));
-    }
-    const Shape rows{kBatch * kContext};
-    tokens_ = arena_.allocate(Memory::activation, "tokens", DType::int32, Shape{kBatch, kContext});
-    targets_ = arena_.allocate(Memory::activation, "targets", DType::int32, rows);
-    losses_ = arena_.allocate(Memory::activation, "losses", DType::fp32, rows);
-    const io::hdf5::Reader file(path_);
-    file.read("/tokens", io::hdf5::Type::int32,
-              std::as_writable_bytes(tokens_.tensor().span<int32_t>()));
-    file.read("/targets", io::hdf5::Type::int32,
-              std::as_writable_bytes(targets_.tensor().span<int32_t>()));
-  }
-
-  double forward_backward() {
-    model::Tape tape(arena_, size_t{4} << 20U);
-    model::Pass pass = pass_on(tape);
-    pass.training = true;
-    network_.forward(pass);
-    network_.backward(pass);
-    double sum = 0;
-    for (const float loss : losses_.tensor().span<float>()) {
-      sum += static_cast<double>(loss);
-    }
-    return sum / static_cast<double>(kBatch * kContext);
-  }
-
-  std::vector<float> logits() {
-    model::Tape tape(arena_, size_t{4} << 20U);
-    model::Pass pass = pass_on(tape);
-    const Tensor found = network_.logits(pass, 0, kBatch * kContext);
-    const auto numbers = found.span<float>();
-    return {numbers.begin(), numbers.end()};
-  }
-
-  const io::PlainReader& file() const { return plain_; }
-  sparse::Store& store() { return store_; }
-  Stream& stream() { return stream_; }
-
- private:
-  model::Pass pass_on(model::Tape& tape) {
-    return {.stream = stream_,
-            .kernels = kernels_,
-            .tape = tape,
-            .dtype = dtype_,
-            .samples = kBatch,
-            .inputs = tokens_.tensor(),
-            .targets = targets_.tensor(),
-            .losses = losses_.tensor(),
-            .loss_scale = 1.0F / static_cast<float>(kBatch * kContext)};
-  }
-
-  std::string path_;
-  io::PlainReader plain_;
-  const kernels::Kernels& kernels_;
-  DType dtype_;
-  Arena arena_;
-  Stream stream_{arena_, 2};
-  model::Network network_;
-  sparse::Store store_;
-  Buffer tokens_, targets_, losses_;
-};
-
-class DecoderGolden : public ::testing::TestWithParam<Case> {
+class DecoderGolden : public ::testing::TestWithParam<golden::Case> {
  protected:
-  static double tolerance(double fp32, double bf16) {
-    return GetParam().dtype == DType::fp32 ? fp32 : bf16;
-  }
+  DecoderGolden() { golden_.set_weights(draw); }
+  static double tolerance(double fp32, double bf16) { return GetParam().tolerance(fp32, bf16, 0); }
+
+  golden::Model golden_{GetParam(),
+                        config_of(GetParam().model.substr(8)),
+                        {.classes = kVocabulary},
+                        {kBatch, kContext},
+                        {}};
 };
 
 TEST_P(DecoderGolden, LogitsMatchTransformers) {
-  Golden golden(GetParam());
-  const std::vector<float> expected = golden.file().read("logits");
-  const std::vector<float> got = golden.logits();
+  const std::vector<float> expected = golden_.read("logits");
+  const std::vector<float> got = golden_.logits();
   ASSERT_EQ(got.size(), expected.size());
   double largest = 0;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -196,56 +104,37 @@ TEST_P(DecoderGolden, LogitsMatchTransformers) {
 }
 
 TEST_P(DecoderGolden, LossAndGradientsMatchTransformers) {
-  Golden golden(GetParam());
-  const double expected_loss = static_cast<double>(golden.file().read("losses").front());
-  EXPECT_NEAR(golden.forward_backward(), expected_loss, tolerance(5e-6, 3e-2));
-  const std::vector<float> all = golden.file().read("gradients");
+  const double expected_loss = static_cast<double>(golden_.read("losses").front());
+  EXPECT_NEAR(golden_.loss(), expected_loss, tolerance(5e-6, 3e-2));
+  const std::vector<float> all = golden_.read("gradients");
   size_t first = 0;
-  for (const sparse::Parameter& parameter : golden.store().parameters()) {
-    const auto got = golden.store().part(golden.store().gradient(), parameter).span<float>();
+  for (const sparse::Parameter& parameter : golden_.store().parameters()) {
+    const std::vector<float> got = golden_.gradient(parameter);
     ASSERT_LE(first + got.size(), all.size());
-    double difference = 0;
-    double norm = 0;
-    for (size_t i = 0; i < got.size(); ++i) {
-      const auto expected = static_cast<double>(all[first + i]);
-      difference += std::pow(static_cast<double>(got[i]) - expected, 2);
-      norm += expected * expected;
-    }
+    const auto [distance, norm] =
+        golden::difference(got, std::span(all).subspan(first, got.size()));
     first += got.size();
     // The absolute term is for gradients that are zero in exact arithmetic (biases of keys).
-    EXPECT_LE(std::sqrt(difference), tolerance(2e-5, 0.1) * std::sqrt(norm) + tolerance(1e-6, 5e-3))
-        << parameter.spec.name;
+    EXPECT_LE(distance, tolerance(2e-5, 0.1) * norm + tolerance(1e-6, 5e-3)) << parameter.spec.name;
   }
   EXPECT_EQ(first, all.size());
 }
 
 TEST_P(DecoderGolden, TwentyStepsMatchTransformers) {
-  Golden golden(GetParam());
-  io::OptimizerConfig config;
-  config.lr = 3e-3;
-  config.beta1 = 0.9;
-  config.beta2 = 0.95;
-  config.epsilon = 1e-8;
-  config.weight_decay = 0.1;
-  config.clip = 0;
-  optim::Optimizer optimizer(golden.store(), *GetParam().kernels, config);
-  const auto losses = golden.file().read("losses");
+  const io::OptimizerConfig config{
+      .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .clip = 0};
+  optim::Optimizer optimizer(golden_.store(), *GetParam().kernels, config);
+  const auto losses = golden_.read("losses");
   ASSERT_EQ(losses.size(), 20U);
   for (size_t step = 0; step < losses.size(); ++step) {
-    EXPECT_NEAR(golden.forward_backward(), static_cast<double>(losses[step]), tolerance(2e-4, 0.1))
+    EXPECT_NEAR(golden_.loss(), static_cast<double>(losses[step]), tolerance(2e-4, 0.1))
         << "step " << step;
-    optimizer.step(golden.stream(), static_cast<int64_t>(step), config.lr);
+    optimizer.step(golden_.stream(), static_cast<int64_t>(step), config.lr);
   }
 }
 
-std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
-  std::string name = fmt::format("{}_{}_{}", info.param.family, name_of(info.param.dtype),
-                                 info.param.kernels->name);
-  std::ranges::replace(name, '-', '_');
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Families, DecoderGolden, ::testing::ValuesIn(cases()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Families, DecoderGolden, ::testing::ValuesIn(cases()),
+                         golden::name_of_case);
 
 }  // namespace
 }  // namespace espalier::decoder_golden_test

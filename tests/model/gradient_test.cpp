@@ -15,13 +15,22 @@ namespace {
 
 constexpr int64_t kBatch = 4;
 
+struct Variant {
+  std::string name;
+  bool tied = false;
+  bool pruned = false;
+  float dropout = 0;
+  bool taught = false;
+  float smoothing = 0;
+};
+
 /// A network, its data, and one micro-batch's pass.
 class Problem {
  public:
-  Problem(std::vector<std::unique_ptr<model::Layer>> layers, bool tokens, float dropout)
+  Problem(std::vector<std::unique_ptr<model::Layer>> layers, bool tokens, const Variant& variant)
       : network_(std::move(layers)),
         store_(stream_, kernels_, model::parameters_of(network_.layers()), {.encoding = {}}),
-        dropout_(dropout) {
+        variant_(variant) {
     network_.bind(store_, kernels_);
     store_.initialise(5);
     // Biases start at zero and norms at one: change them, so that their gradients are generic.
@@ -75,19 +84,19 @@ class Problem {
     model::Pass pass{.stream = stream_, .kernels = kernels_, .tape = tape};
     pass.samples = inputs_.tensor().shape[0];
     pass.inputs = inputs_.tensor();
-    pass.targets = targets_.tensor();
-    pass.losses = losses_.tensor();
+    pass.losses = {.targets = targets_.tensor(),
+                   .values = losses_.tensor(),
+                   .scale = static_cast<float>(1 / rows),
+                   .smoothing = variant_.smoothing,
+                   .distillation = teacher_.tensor() ? &distillation_ : nullptr};
     pass.training = true;
-    pass.loss_scale = static_cast<float>(1 / rows);
-    pass.dropout = dropout_;
-    pass.dropout_key = 77;
-    pass.distillation = teacher_.tensor() ? &distillation_ : nullptr;
+    pass.dropout = {.rate = variant_.dropout, .key = 77};
     network_.forward(pass);
     if (backward) {
       network_.backward(pass);
     }
     const double sum = sum_of(losses_);
-    if (pass.distillation == nullptr) {
+    if (pass.losses.distillation == nullptr) {
       return sum / rows;
     }
     const auto share = static_cast<double>(distillation_.weight);
@@ -110,7 +119,7 @@ class Problem {
   const kernels::Kernels& kernels_ = kernels::by_name("cpu");
   model::Network network_;
   sparse::Store store_;
-  float dropout_;
+  const Variant& variant_;
   Buffer inputs_, targets_, losses_, teacher_losses_, teacher_;
   model::DistillationTarget distillation_;
 };
@@ -165,15 +174,24 @@ void check_all_parameters(Problem& problem, double scale) {
   }
 }
 
-struct Variant {
-  std::string name;
-  bool tied = false;
-  bool pruned = false;
-  float dropout = 0;
-  bool taught = false;
+class Gradients : public ::testing::TestWithParam<Variant> {
+ protected:
+  /// `scale`: see check_all_parameters.
+  static void check(const io::ModelConfig& config, double scale) {
+    const bool tokens = config.kind == "gpt" || config.kind == "decoder";
+    const model::ProblemShape data =
+        tokens ? model::ProblemShape{.classes = 11}
+               : model::ProblemShape{.classes = 7, .features = 12, .input_dtype = DType::fp32};
+    Problem problem(model::make_layers(config, data), tokens, GetParam());
+    if (GetParam().pruned) {
+      prune_half(problem.store());
+    }
+    if (GetParam().taught) {
+      problem.teach(data.classes);
+    }
+    check_all_parameters(problem, scale);
+  }
 };
-
-class Gradients : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(Gradients, OfGptWithEveryNorm) {
   for (const std::string& norm : names(model::norms())) {
@@ -184,14 +202,7 @@ TEST_P(Gradients, OfGptWithEveryNorm) {
                                  .context = 10,
                                  .tie_embeddings = GetParam().tied,
                                  .norm = norm};
-    Problem problem(model::make_layers(config, {.classes = 11}), true, GetParam().dropout);
-    if (GetParam().pruned) {
-      prune_half(problem.store());
-    }
-    if (GetParam().taught) {
-      problem.teach(11);
-    }
-    check_all_parameters(problem, 1e-2);
+    check(config, 1e-2);
   }
 }
 
@@ -209,14 +220,7 @@ TEST_P(Gradients, OfEveryFamilyOfDecoders) {
                                  .head_width = 8,
                                  .mlp_width = 20,
                                  .window = family == "mistral" ? 4 : 0};
-    Problem problem(model::make_layers(config, {.classes = 11}), true, GetParam().dropout);
-    if (GetParam().pruned) {
-      prune_half(problem.store());
-    }
-    if (GetParam().taught) {
-      problem.teach(11);
-    }
-    check_all_parameters(problem, family == "opt" ? 1e-3 : 5e-3);
+    check(config, family == "opt" ? 1e-3 : 5e-3);
   }
 }
 
@@ -240,14 +244,7 @@ TEST_P(Gradients, OfSequentialBranchesAndFewerBiases) {
                                  .activation = "gelu",  // without kinks
                                  .residual = residual,
                                  .biases = biases};
-    Problem problem(model::make_layers(config, {.classes = 11}), true, GetParam().dropout);
-    if (GetParam().pruned) {
-      prune_half(problem.store());
-    }
-    if (GetParam().taught) {
-      problem.teach(11);
-    }
-    check_all_parameters(problem, 5e-3);
+    check(config, 5e-3);
   }
 }
 
@@ -278,18 +275,7 @@ TEST_P(Gradients, OfNetworksForImages) {
                                   {"vision", hybrid, 1e-3, {2, 2, 3}}};
   for (const auto& [kind, network, step, image] : networks) {
     SCOPED_TRACE(fmt::format("{} of {} layers", kind, network.size()));
-    const io::ModelConfig config{
-        .kind = kind, .hidden = {20, 9}, .network = network, .image = image};
-    Problem problem(
-        model::make_layers(config, {.classes = 7, .features = 12, .input_dtype = DType::fp32}),
-        false, GetParam().dropout);
-    if (GetParam().pruned) {
-      prune_half(problem.store());
-    }
-    if (GetParam().taught) {
-      problem.teach(7);
-    }
-    check_all_parameters(problem, step);
+    check({.kind = kind, .hidden = {20, 9}, .network = network, .image = image}, step);
   }
 }
 
@@ -298,7 +284,8 @@ INSTANTIATE_TEST_SUITE_P(Variants, Gradients,
                                            Variant{.name = "tied", .tied = true},
                                            Variant{.name = "pruned", .pruned = true},
                                            Variant{.name = "dropout", .dropout = 0.3F},
-                                           Variant{.name = "taught", .taught = true}),
+                                           Variant{.name = "taught", .taught = true},
+                                           Variant{.name = "smoothed", .smoothing = 0.1F}),
                          [](const auto& variant) { return variant.param.name; });
 
 }  // namespace

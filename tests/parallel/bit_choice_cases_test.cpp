@@ -1,16 +1,14 @@
 // Bits of each layer on examples computed by hand, and when compression pays.
-#include <gmock/gmock.h>
-
 #include "parallel/choice/bit_choice.h"
 #include "parallel/choice/break_even.h"
 #include "src/core/error.h"
 #include "tests/parallel/choice_tables.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::parallel::bit_choice_cases_test {
 namespace {
 
 using ::testing::Each;
-using ::testing::ElementsAre;
 
 TEST(BitChoiceCases, OneLayerAndNone) {
   const ChoiceTable one{.layers = 1, .choices = 3, .error = {9, 4, 1}, .bytes = {1, 2, 4}};

@@ -1,21 +1,18 @@
 // Gradient buckets: boundaries, start times, and results with unchanged bits.
-#include <gmock/gmock.h>
-
 #include <chrono>
 #include <limits>
 #include <thread>
 
+#include "parallel/flat.h"
 #include "parallel/reduction/buckets.h"
-#include "parallel/reduction/flat.h"
-#include "parallel/reduction/sum.h"
 #include "src/core/trace.h"
+#include "src/kernels/backend.h"
 #include "tests/parallel/rank_gradients.h"
+#include "tests/support/matchers.h"
 #include "tests/support/ranks.h"
 
 namespace espalier::parallel::bucketer_mpi_test {
 namespace {
-
-using ::testing::ElementsAre;
 
 // Boundaries of parameters of very different sizes.
 const std::vector<int64_t> kBoundaries{3, 5'000, 5'000, 5'001, 30'000, 30'100, 45'000, 61'234};
@@ -65,7 +62,6 @@ TEST(Buckets, SumTheSameWheneverTheyAreReady) {
             if ((end + step) % 2 == 0) {
               buckets.ready(end);
             }
-            buckets.progress();
           }
           buckets.finish();
           EXPECT_TRUE(same_bits(flat, expected_sum(comm.size(), step, 61'234)));
@@ -122,37 +118,19 @@ TEST(Buckets, TraceOneSpanEachThatDoNotOverlap) {
   });
 }
 
-/// Another reduction: every rank sends everything to all.
-class Naive final : public Reduction {
- public:
-  explicit Naive(Communicator& comm) : comm_(comm) {}
-  void start(const SliceJob& job) override {
-    const size_t bytes = job.data.bytes();
-    std::vector<std::byte> all(bytes * static_cast<size_t>(comm_.size()));
-    all_gather(comm_, flat_bytes(job.data), all);
-    std::vector<Tensor> versions;
-    for (size_t at = 0; at < all.size(); at += bytes) {
-      versions.emplace_back(all.data() + at, job.data.dtype, job.data.shape);
-    }
-    sum_in_order(versions, job.data);
-  }
-  Progress advance() override { return Progress::done; }
-  std::vector<int> missing() const override { return {}; }
-
- private:
-  Communicator& comm_;
-};
-
 TEST(Buckets, RunAnyReduction) {
   on_ranks([](Communicator& comm) {
     Arena arena;
-    HostBuckets buckets(comm, arena, {.in_flight = 1}, kGradientText,
-                        [](Communicator& c, Arena&) { return std::make_unique<Naive>(c); });
+    Stream stream(arena, 1);
+    Wire wire(kernels::by_name("cpu"), stream, {{.first = 0, .count = 61'234}});
+    HostBuckets buckets(comm, arena, {.in_flight = 1, .reduction = "all-to-all"});
     std::vector<float> flat = values(comm.rank(), 0, 61'234);
-    buckets.begin(all_reduce_step(flat_of(flat), kBoundaries, 4));
+    const int64_t before = comm.sent().bytes;
+    buckets.begin(all_reduce_step(flat_of(flat), kBoundaries, 4, {.wire = &wire}));
     buckets.ready(40'000);
     buckets.finish();
     EXPECT_TRUE(same_bits(flat, expected_sum(comm.size(), 0, 61'234)));
+    EXPECT_EQ(comm.sent().bytes - before, 61'234 * 4 * (comm.size() - 1));
   });
 }
 

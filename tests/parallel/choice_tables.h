@@ -104,9 +104,8 @@ class Exhaustive {
   double error(const std::vector<int>& choice) const {
     double sum = 0;
     for (int64_t l = 0; l < table_.layers; ++l) {
-      const double one = table_.error[table_.at(l, choice[static_cast<size_t>(l)])];
-      const bool allowed = std::isfinite(one) ||
-                           (!any_finite(l) && choice[static_cast<size_t>(l)] == budget_.uniform);
+      const double one = table_.error[table_.at(l, choice[l])];
+      const bool allowed = std::isfinite(one) || (!any_finite(l) && choice[l] == budget_.uniform);
       sum += allowed ? measure(one) : kInfinite;
     }
     return sum;
@@ -146,7 +145,7 @@ class Exhaustive {
       return;
     }
     for (int c = 0; c < table_.choices; ++c) {
-      choice[static_cast<size_t>(layer)] = c;
+      choice[layer] = c;
       visit(choice, layer + 1, leaf);
     }
   }
@@ -159,7 +158,7 @@ class Exhaustive {
 inline double bytes_of(const ChoiceTable& table, const std::vector<int>& choice) {
   double bytes = 0;
   for (int64_t l = 0; l < table.layers; ++l) {
-    bytes += static_cast<double>(table.bytes[table.at(l, choice[static_cast<size_t>(l)])]);
+    bytes += static_cast<double>(table.bytes[table.at(l, choice[l])]);
   }
   return bytes;
 }

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "parallel/choice/bit_choice.h"
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "src/core/error.h"
 #include "src/core/rng.h"
 #include "src/kernels/rules/wire/codecs.h"
@@ -44,7 +44,7 @@ struct Gradient {
     for (const Range& layer : layers) {
       for (int64_t i = layer.first; i < layer.end(); ++i) {
         const Philox words = philox(3, 0, static_cast<uint64_t>(i));
-        values[static_cast<size_t>(i)] = size * normal_pair(words[0], words[1])[0];
+        values[i] = size * normal_pair(words[0], words[1])[0];
       }
       size *= 30;
     }
@@ -104,9 +104,9 @@ TEST_P(CpuKernels, BlocksGiveTheErrorsOfWholeLayers) {
     ASSERT_EQ(table.layers, std::ssize(gradient.layers));
     ASSERT_EQ(table.choices, std::ssize(formats()));
     for (int64_t l = 0; l < table.layers; ++l) {
-      const Range& layer = gradient.layers[static_cast<size_t>(l)];
+      const Range& layer = gradient.layers[l];
       for (int c = 0; c < table.choices; ++c) {
-        const WireFormat format = formats()[static_cast<size_t>(c)];
+        const WireFormat format = formats()[c];
         SCOPED_TRACE(::testing::Message() << "layer " << l << ", choice " << c);
         EXPECT_EQ(table.bytes[table.at(l, c)],
                   static_cast<int64_t>(wire_bytes(format, layer.count)));
@@ -133,11 +133,11 @@ TEST_P(CpuKernels, RelativeErrorsAreThoseOfRuns) {
       .layers = gradient.layers, .choices = choices, .scale = ErrorScale::relative};
   const ChoiceTable once = measure_errors(*GetParam(), stream, options, gradient.tensor());
   for (int64_t l = 0; l < once.layers; ++l) {
-    const Range& layer = gradient.layers[static_cast<size_t>(l)];
+    const Range& layer = gradient.layers[l];
     for (int c = 0; c < once.choices && layer.count > 0; ++c) {
-      const double want = whole_layer(
-          *GetParam(), stream, flat_part(gradient.tensor(), layer.first, layer.count),
-          {.format = choices[static_cast<size_t>(c)], .first = layer.first}, ErrorScale::relative);
+      const double want =
+          whole_layer(*GetParam(), stream, flat_part(gradient.tensor(), layer.first, layer.count),
+                      {.format = choices[c], .first = layer.first}, ErrorScale::relative);
       const double error = once.error[once.at(l, c)];
       EXPECT_NEAR(error, want, 1e-10 * want) << l << " " << c;
       EXPECT_LE(error, static_cast<double>(layer.count));
@@ -194,27 +194,6 @@ TEST_P(CpuKernels, SampledBlocksEstimateTheErrorOfAll) {
   }
 }
 
-TEST_P(CpuKernels, MoreBitsLoseLess) {
-  std::vector<WireFormat> choices;
-  for (int bits = 1; bits <= 8; ++bits) {
-    choices.push_back({.code = WireCode::maxmin, .bits = bits, .bucket = 512});
-  }
-  choices.push_back({.code = WireCode::fp32, .bits = 32});
-  const std::vector<double> error =
-      measure_errors(*GetParam(), stream, {.layers = {{16, 200'001}}, .choices = choices},
-                     gradient.tensor())
-          .error;
-  for (size_t c = 1; c < error.size(); ++c) {
-    EXPECT_LT(error[c], error[c - 1]) << c;
-  }
-  // Relative L2 error of 4 bits on normal values in buckets of 512: 0.117.
-  double norm = 0;
-  for (int64_t i = 16; i < 16 + 200'001; ++i) {
-    norm += std::pow(gradient.values[static_cast<size_t>(i)], 2);
-  }
-  EXPECT_NEAR(std::sqrt(error[3] / norm), 0.117, 0.003);
-}
-
 TEST_P(CpuKernels, ScratchIsBounded) {
   const WireFormat four{.code = WireCode::maxmin, .bits = 4, .bucket = 1000};
   std::vector<float> values(1'000'000);
@@ -257,25 +236,6 @@ TEST_P(CpuKernels, ChoicesWithNonFiniteErrorsAreNotTaken) {
   const BitChoice result = least_bytes(table, {.uniform = 1});
   EXPECT_NE(result.choice[1], 1);
   EXPECT_EQ(result.choice[4], 1) << "a broken layer keeps the uniform choice";
-}
-
-TEST_P(CpuKernels, ADynamicProgrammeOnARealTable) {
-  std::vector<WireFormat> choices;
-  for (int bits = 2; bits <= 8; ++bits) {
-    choices.push_back({.code = WireCode::maxmin, .bits = bits, .bucket = 512});
-  }
-  choices.push_back({.code = WireCode::fp32, .bits = 32});
-  const ChoiceTable table = measure_errors(
-      *GetParam(), stream, {.layers = gradient.layers, .choices = choices}, gradient.tensor());
-  const BitChoice uniform = uniform_choice(table, 2);
-  const BitChoice result = least_bytes(table, {.uniform = 2});
-  EXPECT_LT(result.bytes, uniform.bytes);
-  EXPECT_LE(result.error, uniform.error);
-  // One more bit for the layer that dominates the error saves two bits of a larger one, whose
-  // gradient is 27,000 times as small; with a slightly larger budget that bit is not needed either.
-  EXPECT_EQ(result.choice[1], 0);
-  EXPECT_EQ(result.choice[4], 3);
-  EXPECT_EQ(least_bytes(table, {.uniform = 2, .alpha = 1.001}).choice[4], 2);
 }
 
 std::vector<const kernels::Kernels*> cpu_kernels() {

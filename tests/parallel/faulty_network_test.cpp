@@ -1,26 +1,16 @@
 // Faults of a network are found by the receiver and named: changed bits, and messages that are
-// lost, duplicated or reordered; for plain messages, sums and pipelines.
-#include <gmock/gmock.h>
-
+// lost, duplicated or reordered. Sums and pipelines send no other kinds of messages.
 #include <array>
 #include <mutex>
 #include <optional>
 #include <utility>
 
-#include "parallel/pipeline/schedule/check.h"
-#include "parallel/pipeline/schedule/registry.h"
-#include "parallel/reduction/registry.h"
-#include "parallel/wire/codec.h"
-#include "tests/parallel/pipeline_ledger.h"
-#include "tests/parallel/rank_gradients.h"
 #include "tests/parallel/rank_messages.h"
+#include "tests/support/matchers.h"
 #include "tests/support/ranks.h"
 
 namespace espalier::parallel::faulty_network_test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 enum class Fault : uint8_t { none, flip_first, flip_last, flip_trailer, drop, duplicate, swap };
 constexpr std::array kFaults{Fault::flip_first, Fault::flip_last, Fault::flip_trailer,
@@ -162,50 +152,6 @@ TEST(FaultyNetwork, SmallCollectives) {
       EXPECT_EQ(values[1], 2 * i);
     }
   });
-}
-
-TEST(FaultyNetwork, SumsOfEveryReduction) {
-  constexpr int64_t kCount = 60'000;
-  for (const ReductionEntry* entry : reductions()) {
-    if (!entry->takes_codecs) {
-      continue;  // transports' own
-    }
-    for (const char* codec : {"none", "table:4"}) {
-      SCOPED_TRACE(fmt::format("{} {}", entry->name, codec));
-      const kernels::WireFormat format = std::string_view(codec) == "none"
-                                             ? plain_format(DType::fp32)
-                                             : format_of(parse_codec(codec));
-      expect_all_found(Traffic::allreduce, 1, "(sums, tag ", [&](Communicator& comm) {
-        Arena arena;
-        Stream stream(arena, 1);
-        Wire wire(kernels::by_name("cpu"), stream,
-                  {{.first = 0, .count = kCount, .format = format}});
-        const auto reduction = make_reduction(entry->name, comm, arena, {.piece_bytes = 4096});
-        for (int step = 0; step < 2; ++step) {
-          std::vector<float> x = gradient(comm.rank(), step, kCount);
-          reduction->start({.data = flat_of(x), .wire = &wire});
-          reduction->wait(comm);
-        }
-      });
-    }
-  }
-}
-
-TEST(FaultyNetwork, Pipelines) {
-  const Schedule schedule = make_schedule("1f1b", {.ranks = 2, .micro_batches = 6});
-  expect_all_found(Traffic::point_to_point, 1, "(messages between stages, tag ",
-                   [&](Communicator& comm) {
-                     Arena arena;
-                     Stream stream(arena, 1);
-                     PipelineRunner runner(comm, stream,
-                                           {.placement = schedule.placement,
-                                            .chunks = schedule.chunks,
-                                            .buffers = needed_buffers(schedule),
-                                            .local_buffers = needed_local_buffers(schedule),
-                                            .message_bytes = ledger_bytes(schedule.stages())});
-                     LedgerWork work(schedule.stages(), ledger_bytes(schedule.stages()), 1);
-                     runner.run(schedule, work);
-                   });
 }
 
 TEST(FaultyNetwork, AnEmptyMessageHasATrailer) {

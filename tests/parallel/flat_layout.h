@@ -3,7 +3,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "parallel/reduction/partition.h"
+#include "parallel/partition.h"
 
 namespace espalier::parallel {
 

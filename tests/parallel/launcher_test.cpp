@@ -2,8 +2,6 @@
 // MPICH 4.0, and Slurm 22.05.
 #include "parallel/transport/launcher.h"
 
-#include <gmock/gmock.h>
-
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -12,9 +10,6 @@
 
 namespace espalier::parallel::launcher_test {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 using Environment = std::map<std::string, std::string>;
 

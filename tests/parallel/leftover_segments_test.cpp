@@ -2,8 +2,6 @@
 #include "parallel/transport/leftover_segments.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

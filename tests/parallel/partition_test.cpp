@@ -1,19 +1,17 @@
 // ZeRO-1's partition of the flat array: complete, balanced, with whole blocks, for all sizes.
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "parallel/reduction/partition.h"
+#include "parallel/partition.h"
 #include "src/core/error.h"
 #include "src/core/rng.h"
 #include "tests/parallel/flat_layout.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::parallel::partition_test {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
 std::vector<Range> owned_by(const Partition& cut, const Layout& layout, int rank) {

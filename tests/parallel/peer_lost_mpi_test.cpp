@@ -1,19 +1,15 @@
 // Ranks that are silent, fail or leave early: the others get an error with the rank and the cause,
 // and no rank hangs.
-#include <gmock/gmock.h>
-
 #include <array>
 #include <atomic>
 
 #include "src/core/trace.h"
 #include "tests/parallel/rank_messages.h"
+#include "tests/support/matchers.h"
 #include "tests/support/ranks.h"
 
 namespace espalier::parallel::peer_lost_mpi_test {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// The message of the PeerLost that `call` throws; empty when it throws none.
 std::string lost(const std::function<void()>& call, std::vector<int>& ranks) {

@@ -83,7 +83,7 @@ class LedgerWork final : public PipelineWork {
   /// Values between stages `boundary` and `boundary` + 1.
   size_t count_of(int boundary) const {
     const bool inside = boundary >= 0 && boundary + 1 < stages_;
-    return inside ? bytes_[static_cast<size_t>(boundary)] / sizeof(uint64_t) : 1;
+    return inside ? bytes_[boundary] / sizeof(uint64_t) : 1;
   }
 
   int stages_;
@@ -108,7 +108,7 @@ inline std::map<int, Ledger> serial_ledgers(int stages, int micro_batches, uint6
   std::vector<std::byte> message, next;
   auto resized = [&](int boundary) {
     const bool inside = boundary >= 0 && boundary + 1 < stages;
-    next.assign(inside ? bytes[static_cast<size_t>(boundary)] : 0, {});
+    next.assign(inside ? bytes[boundary] : 0, {});
   };
   for (int i = 0; i < micro_batches; ++i) {
     message.clear();

@@ -2,7 +2,6 @@
 // code, and the surviving ranks name the failed one. docs/collectives.md describes the behaviour of
 // Open MPI and MPICH in each case. This test's program starts itself under mpirun, with the fault
 // as argument.
-#include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,12 +16,10 @@
 #include "parallel/transport/mpi_communicator.h"
 #include "src/core/trace.h"
 #include "tests/support/child.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::parallel::rank_death_test {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 struct Outcome {
   int code = 0;

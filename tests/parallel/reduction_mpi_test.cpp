@@ -1,7 +1,5 @@
 // Codecs x reductions x ranks x sizes: the exact sum within a bound, the same bits on all ranks,
 // the bytes of the formula, and the state of error feedback.
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <map>
 #include <memory>
@@ -11,6 +9,7 @@
 #include "parallel/wire/codec.h"
 #include "tests/parallel/rank_gradients.h"
 #include "tests/support/codec_samples.h"
+#include "tests/support/matchers.h"
 #include "tests/support/ranks.h"
 
 namespace espalier::parallel::reduction_mpi_test {
@@ -18,7 +17,6 @@ namespace {
 
 using espalier::testing::codec_samples;
 using espalier::testing::lossy_codecs;
-using ::testing::HasSubstr;
 
 /// Reductions that encode elements, on any transport.
 const std::vector<std::string> kReductions = [] {

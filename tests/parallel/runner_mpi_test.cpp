@@ -1,19 +1,15 @@
-// The runner: every schedule over threads and processes gives the result of one loop, to the bit;
-// lost, late and duplicated messages, dead stages.
+// The runner: every schedule over threads and processes gives the result of one loop, to the bit.
+// Lost, late and duplicated messages, and dead stages: tests/device/runner_test.cpp.
 #include "parallel/pipeline/runner.h"
-
-#include <gmock/gmock.h>
 
 #include "parallel/pipeline/schedule/check.h"
 #include "parallel/pipeline/schedule/registry.h"
 #include "tests/parallel/pipeline_ledger.h"
-#include "tests/support/failure.h"
+#include "tests/support/matchers.h"
 #include "tests/support/ranks.h"
 
 namespace espalier::parallel::runner_mpi_test {
 namespace {
-
-using ::testing::HasSubstr;
 
 PipelineShape shape_of(const Schedule& schedule, CarrierKind carrier = CarrierKind::host) {
   return {.placement = schedule.placement,
@@ -124,90 +120,12 @@ TEST(Runner, RecordsItsActions) {
       ran.push_back(timed.action);
       EXPECT_GE(timed.end - timed.begin, 0.001);
     }
-    std::vector<Action> planned = schedule.programs[static_cast<size_t>(comm.rank())];
+    std::vector<Action> planned = schedule.programs[comm.rank()];
     std::erase_if(planned, [](const Action& a) { return !computes(a.kind); });
     EXPECT_EQ(ran, planned);
     EXPECT_GE(times.compute, 0.012);
     EXPECT_LE(times.compute + times.waited, times.total);
   });
-}
-
-using Hook = std::function<void(Communicator&, PipelineRunner&, const Action&)>;
-
-/// The error of `runs` runs of a schedule on two ranks, with `hook` before each action.
-std::string error_of(const Schedule& schedule, const Hook& hook, int runs = 1,
-                     double timeout = 20) {
-  const auto body = [&](Communicator& comm) {
-    Arena arena;
-    Stream stream(arena, 1);
-    PipelineRunner runner(comm, stream, shape_of(schedule));
-    LedgerWork work(2, ledger_bytes(2), 0);
-    work.before = [&](const Action& action) { hook(comm, runner, action); };
-    for (int run = 0; run < runs; ++run) {
-      runner.run(schedule, work);
-    }
-    barrier(comm);
-  };
-  return failure_of([&] { run_ranks(2, body, {.timeout = timeout}); });
-}
-
-/// Sends an activation for stage 1 again, with the envelope that its sender uses in run 1.
-void send_again(PipelineRunner& runner, uint32_t micro_batch) {
-  const size_t bytes = ledger_bytes(2)[0];
-  std::vector<std::byte> message(bytes + sizeof(Envelope));
-  const Envelope envelope{.run = 1, .micro_batch = micro_batch, .stage = 1};
-  std::memcpy(message.data() + bytes, &envelope, sizeof envelope);
-  Request request = runner.communicator().isend(1, {.number = 2}, message);
-  runner.communicator().wait(request);
-}
-
-TEST(Runner, ADoubledMessageIsNoticed) {
-  const std::string error =
-      error_of(make_schedule("1f1b", {.ranks = 2, .micro_batches = 4}),
-               [](Communicator&, PipelineRunner& runner, const Action& action) {
-                 if (action == Action{ActionKind::forward, 0, 2}) {
-                   send_again(runner, 1);
-                 }
-               });
-  EXPECT_THAT(error, HasSubstr("rank 0 sent the activation of micro-batch 1 for stage 1 in run 1"));
-  EXPECT_THAT(error, HasSubstr("the activation of micro-batch 2"));
-}
-
-TEST(Runner, AMessageOfAnEarlierRunIsNoticed) {
-  const std::string error = error_of(
-      make_schedule("gpipe", {.ranks = 2, .micro_batches = 2}),
-      [](Communicator&, PipelineRunner& runner, const Action& action) {
-        if (runner.runs() == 2 && action == Action{ActionKind::forward, 0, 0}) {
-          send_again(runner, 0);
-        }
-      },
-      2);
-  EXPECT_THAT(error, HasSubstr("in run 1 where the activation of micro-batch 0 for stage 1 in run "
-                               "2 was expected"));
-}
-
-TEST(Runner, AStageThatFailsEndsAll) {
-  for (const ActionKind kind : {ActionKind::forward, ActionKind::backward, ActionKind::reduce}) {
-    const std::string error =
-        error_of(make_schedule("1f1b", {.ranks = 2, .micro_batches = 4}),
-                 [&](Communicator& comm, PipelineRunner&, const Action& action) {
-                   check(comm.rank() == 0 || action.kind != kind, "out of memory");
-                 });
-    EXPECT_THAT(error, HasSubstr("out of memory"));
-  }
-}
-
-TEST(Runner, ASilentStageIsNamed) {
-  const std::string error = error_of(
-      make_schedule("1f1b", {.ranks = 2, .micro_batches = 4}),
-      [](Communicator&, PipelineRunner&, const Action& action) {
-        if (action == Action{ActionKind::backward, 1, 1}) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1200));
-        }
-      },
-      1, 0.4);
-  EXPECT_THAT(error, HasSubstr("rank 1 did not answer rank 0 within 0.4 s while receiving the "
-                               "gradient of micro-batch 1 at stage 0"));
 }
 
 }  // namespace

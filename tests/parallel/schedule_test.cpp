@@ -2,8 +2,6 @@
 // against invalid schedules.
 #include "parallel/pipeline/schedule/registry.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -12,7 +10,8 @@
 #include "parallel/pipeline/schedule/check.h"
 #include "parallel/pipeline/schedule/draw.h"
 #include "parallel/pipeline/schedule/message_driven.h"
-#include "src/core/error.h"
+#include "parallel/pipeline/schedule/passes.h"
+#include "tests/support/failure.h"
 
 namespace espalier::parallel::schedule_test {
 namespace {
@@ -191,9 +190,9 @@ TEST(Schedules, GPipeAnd1F1B) {
       const auto all = check_schedule(make_schedule("gpipe", shape), kUnlimited);
       const auto few = check_schedule(make_schedule("1f1b", shape), kUnlimited);
       for (int rank = 0; rank < p; ++rank) {
-        EXPECT_EQ(all.activations[static_cast<size_t>(rank)], m);
-        EXPECT_EQ(few.activations[static_cast<size_t>(rank)], std::min(m, p - rank));
-        EXPECT_EQ(few.delay[static_cast<size_t>(rank)], 0);
+        EXPECT_EQ(all.activations[rank], m);
+        EXPECT_EQ(few.activations[rank], std::min(m, p - rank));
+        EXPECT_EQ(few.delay[rank], 0);
       }
     }
   }
@@ -268,7 +267,7 @@ TEST(Schedules, AsynchronousDelayIsTheDistanceToTheEnd) {
   for (const ScheduleShape& shape : shapes()) {
     const auto facts = check_schedule(make_schedule("async", shape), kUnlimited);
     for (int stage = 0; stage < shape.ranks; ++stage) {
-      EXPECT_EQ(facts.delay[static_cast<size_t>(stage)], shape.ranks - 1 - stage);
+      EXPECT_EQ(facts.delay[stage], shape.ranks - 1 - stage);
     }
   }
 }
@@ -282,7 +281,7 @@ TEST(Schedules, UpdatesOfSeveralMicroBatchesDelayLess) {
                                         kUnlimited);
       for (int stage = 0; stage < p; ++stage) {
         const int ahead = p - 1 - stage;  // micro-batches
-        EXPECT_EQ(facts.delay[static_cast<size_t>(stage)], (ahead + every - 1) / every)
+        EXPECT_EQ(facts.delay[stage], (ahead + every - 1) / every)
             << "p=" << p << " every=" << every << " stage " << stage;
       }
     }
@@ -371,7 +370,7 @@ TEST(Simulator, RespectsBoundsOnRandomTimes) {
         costs.stages.push_back(t);
         path += t.forward + t.backward_input +
                 (schedule.crosses(stage) ? 2 * (costs.latency + costs.transfer) : 0);
-        work[static_cast<size_t>(schedule.rank_of(stage))] += m * (t.forward + t.backward());
+        work[schedule.rank_of(stage)] += m * (t.forward + t.backward());
       }
       const Timeline timeline = simulate(schedule, costs);
       EXPECT_GE(timeline.makespan(), path - kTolerance);
@@ -445,22 +444,14 @@ TEST(Checker, NamesADeadlock) {
   auto& program = schedule.programs[0];
   const auto gradient = std::ranges::find(program, ActionKind::receive_gradient, &Action::kind);
   std::rotate(program.begin(), gradient, gradient + 1);
-  try {
-    check_schedule(schedule, kUnlimited);
-    FAIL() << "accepted";
-  } catch (const Failure& failure) {
-    EXPECT_NE(std::string(failure.what()).find("never ends"), std::string::npos) << failure.what();
-  }
+  EXPECT_THAT(failure_of([&] { check_schedule(schedule, kUnlimited); }), HasSubstr("never ends"));
 }
 
 TEST(Builders, SizesThatDoNotFitNameTheFix) {
-  try {
-    make_schedule("interleaved", {.ranks = 4, .micro_batches = 10, .chunks = 2});
-    FAIL() << "accepted";
-  } catch (const Failure& failure) {
-    const std::string text = failure.what();
-    EXPECT_NE(text.find("8 or 12"), std::string::npos) << text;
-  }
+  EXPECT_THAT(failure_of([] {
+                make_schedule("interleaved", {.ranks = 4, .micro_batches = 10, .chunks = 2});
+              }),
+              HasSubstr("8 or 12"));
   EXPECT_THROW(make_schedule("dualpipe-v", {.ranks = 4, .micro_batches = 7}), Failure);
   EXPECT_THROW(make_schedule("zigzag", {.ranks = 4, .micro_batches = 8}), Failure);
   EXPECT_THROW(make_schedule("1f1b", {.ranks = 0, .micro_batches = 8}), Failure);

@@ -1,10 +1,9 @@
 #pragma once
 // What tests of plans begin with: a machine, and a run with everything that a plan needs.
-#include <gtest/gtest.h>
-
 #include <fstream>
 
 #include "src/planner/plans.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
 
 namespace espalier::planner {
@@ -67,17 +66,11 @@ struct Given {
 
 inline io::Config gpt(double sparsity = 0) {
   io::Config config;
-  config.model.layers = 4;
-  config.model.heads = 2;
-  config.model.width = 64;
-  config.model.context = 32;
-  config.train.global_batch = 16;
-  config.train.micro_batch = 2;
-  config.sparse.storage.fallback = "sparse";
+  testing::apply_settings(config,
+                          "model.layers=4 model.heads=2 model.width=64 model.context=32 "
+                          "train.global_batch=16 train.micro_batch=2 sparse.storage=sparse");
   if (sparsity > 0) {
-    config.pruning.method = "random";
-    config.pruning.scope = "layer";
-    config.pruning.at_step = 0;
+    testing::apply_settings(config, "pruning.method=random pruning.scope=layer pruning.at_step=0");
     config.pruning.sparsity = sparsity;
   }
   return config;

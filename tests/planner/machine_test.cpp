@@ -1,8 +1,6 @@
 // Machine files, and times of operations.
 #include "src/planner/machine.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/planner/given.h"
 #include "tests/support/failure.h"
 
@@ -48,36 +46,30 @@ TEST(MachineFile, NamesWhatIsWrong) {
   const auto message = [](const std::string& from, const std::string& to) {
     return failure_of([&] { machine_of(replaced(kMachine, from, to)); });
   };
-  EXPECT_NE(message("bandwidth = 1e11", "bandwidth = 0").find("device.bandwidth = 0"),
-            std::string::npos);
-  EXPECT_NE(message("memory = 1e10", "").find("device.memory is missing"), std::string::npos);
-  EXPECT_NE(message("[device.peak]", "[disk]\nwrite = 0\n[device.peak]").find("disk.write = 0"),
-            std::string::npos);
-  EXPECT_NE(message("[device.peak]", "[host]\nmemroy = 1\n[device.peak]").find("host.memroy"),
-            std::string::npos);
-  EXPECT_NE(message("ranks = 64", "ranks = 6").find("levels nest"), std::string::npos);
-  EXPECT_NE(message("overhead_us", "overhaed_us").find("device.overhaed_us is no key"),
-            std::string::npos);
-  EXPECT_NE(message("product_share = 0.5", "product_share = 1.5").find("from 1e-06 to 1"),
-            std::string::npos);
-  EXPECT_NE(message("bandwidth = 1e11", "bandwidth = 1e-200").find("device.bandwidth = 1e-200"),
-            std::string::npos);
-  EXPECT_NE(message("bandwidth = 1e11", "bandwidth = 1e200").find("device.bandwidth = 1e+200"),
-            std::string::npos);
+  EXPECT_THAT(message("bandwidth = 1e11", "bandwidth = 0"), HasSubstr("device.bandwidth = 0"));
+  EXPECT_THAT(message("memory = 1e10", ""), HasSubstr("device.memory is missing"));
+  EXPECT_THAT(message("[device.peak]", "[disk]\nwrite = 0\n[device.peak]"),
+              HasSubstr("disk.write = 0"));
+  EXPECT_THAT(message("[device.peak]", "[host]\nmemroy = 1\n[device.peak]"),
+              HasSubstr("host.memroy"));
+  EXPECT_THAT(message("ranks = 64", "ranks = 6"), HasSubstr("levels nest"));
+  EXPECT_THAT(message("overhead_us", "overhaed_us"), HasSubstr("device.overhaed_us is no key"));
+  EXPECT_THAT(message("product_share = 0.5", "product_share = 1.5"), HasSubstr("from 1e-06 to 1"));
+  EXPECT_THAT(message("bandwidth = 1e11", "bandwidth = 1e-200"),
+              HasSubstr("device.bandwidth = 1e-200"));
+  EXPECT_THAT(message("bandwidth = 1e11", "bandwidth = 1e200"),
+              HasSubstr("device.bandwidth = 1e+200"));
   const auto operation = [&](const std::string& text) {
     return message("[device.peak]", "[[operation]]\n" + text + "\n[device.peak]");
   };
-  EXPECT_NE(operation("name = \"gemm\"\npoints = []").find("begins with its type"),
-            std::string::npos);
-  EXPECT_NE(operation("name = \"fp32 gemm\"\npoints = []\npoint = 1").find("operation.point is"),
-            std::string::npos);
-  EXPECT_NE(operation("name = \"fp32 gemm\"\npoints = [[1.5, 0, 0, 0, 1, 1, 1]]")
-                .find("1.5 is impossible as number 1"),
-            std::string::npos);
-  EXPECT_NE(message("fp32 = 1e12\nbf16 = 4e12", "").find("add fp32, bf16 or fp16"),
-            std::string::npos);
-  EXPECT_NE(message("ranks = 4", "ranks = \"four\"").find("level 1.ranks must be a number"),
-            std::string::npos);
+  EXPECT_THAT(operation("name = \"gemm\"\npoints = []"), HasSubstr("begins with its type"));
+  EXPECT_THAT(operation("name = \"fp32 gemm\"\npoints = []\npoint = 1"),
+              HasSubstr("operation.point is"));
+  EXPECT_THAT(operation("name = \"fp32 gemm\"\npoints = [[1.5, 0, 0, 0, 1, 1, 1]]"),
+              HasSubstr("1.5 is impossible as number 1"));
+  EXPECT_THAT(message("fp32 = 1e12\nbf16 = 4e12", ""), HasSubstr("add fp32, bf16 or fp16"));
+  EXPECT_THAT(message("ranks = 4", "ranks = \"four\""),
+              HasSubstr("level 1.ranks must be a number"));
 }
 
 TEST(MachineFile, DefaultsMayBeWritten) {

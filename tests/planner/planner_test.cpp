@@ -1,6 +1,4 @@
 // The planner: steps against what they are sums of, and searches.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <numeric>
 
@@ -13,6 +11,7 @@
 #include "tests/planner/given.h"
 #include "tests/support/failure.h"
 #include "tests/support/ranks.h"
+#include "tests/support/settings.h"
 
 namespace espalier::planner::planner_test {
 namespace {
@@ -79,9 +78,9 @@ TEST(Step, OfConvolutionsTakesTheTimeOfTheirProducts) {
   config.data.kind = "images";
   for (const double sparsity : {0.0, 0.5}) {
     config.pruning.method = sparsity > 0 ? "random" : "none";
-    config.pruning.at_step = 0;
-    config.pruning.sparsity = sparsity;
-    config.sparse.storage.fallback = "sparse";
+    testing::apply_settings(
+        config,
+        fmt::format("pruning.at_step=0 pruning.sparsity={} sparse.storage=sparse", sparsity));
     const Given given(config,
                       {.classes = 10, .features = 768, .rows = 1, .input_dtype = DType::fp32});
     const StepPrediction step = predict_step(given.run(), machine, 1);
@@ -93,8 +92,7 @@ TEST(Step, OfConvolutionsTakesTheTimeOfTheirProducts) {
 TEST(Step, OfAPipelineIsItsSimulation) {
   const Machine machine = machine_of(kMachine);
   Given given(gpt());
-  given.config.parallel.pipeline = 2;
-  given.config.parallel.schedule = "1f1b";
+  testing::apply_settings(given.config, "parallel.pipeline=2 parallel.schedule=1f1b");
   const StepPrediction found = predict_step(given.run(), machine, 2);
   EXPECT_NEAR(found.step, found.timeline.makespan() + found.update, 1e-12);
   EXPECT_GT(found.waiting, 0);
@@ -132,7 +130,7 @@ TEST(Step, TensorSplitsDivideLayersAndExchangeActivations) {
 
   const StepPrediction replicas = predict({.ways = 4}, 8);
   EXPECT_NEAR(replicas.bytes_reduced, predict({}, 2).bytes_reduced / 4, 64);
-  EXPECT_NE(failure_of([&] { predict({.ways = 4}, 6); }).find("groups of 4"), std::string::npos);
+  EXPECT_THAT(failure_of([&] { predict({.ways = 4}, 6); }), HasSubstr("groups of 4"));
 }
 
 TEST(Exchange, IsDividedByZeroCodecsAndLevels) {
@@ -143,8 +141,7 @@ TEST(Exchange, IsDividedByZeroCodecsAndLevels) {
   }
   machine.overhead_s = 0;
   io::Config config = gpt();
-  config.train.dtype = "bf16";
-  config.parallel.bucket_mb = 1;
+  testing::apply_settings(config, "train.dtype=bf16 parallel.bucket_mb=1");
   constexpr int64_t kKept = 1 << 20;
   const auto times = [&](int replicas) {
     if (replicas == 1) {
@@ -172,14 +169,12 @@ TEST(Exchange, IsDividedByZeroCodecsAndLevels) {
   config.parallel.reduction = "hierarchical";
   near(times(64).reduction, 2 * 2 * kKept * (0.75 / 1e10 + 15.0 / 16 / 4 / 1e9));
   // ZeRO-1: half of the reduction, a share of the update, and the gather of values.
-  config.parallel.reduction = "sra";
-  config.parallel.zero = 1;
+  testing::apply_settings(config, "parallel.reduction=sra parallel.zero=1");
   near(times(4).bytes, 1.5 * 2 * kKept);
   near(times(4).reduction, 0.75 * 2 * kKept / 1e10);
   near(times(4).update, 0.5 / 4 + 0.75 * 2 * kKept / 1e10);
   // 4 bits and two fp32 numbers for each bucket of 512 instead of 16 bits.
-  config.parallel.zero = 0;
-  config.parallel.codec.fallback = "maxmin:4:512";
+  testing::apply_settings(config, "parallel.zero=0 parallel.codec=maxmin:4:512");
   near(times(4).bytes, 1.5 * kKept * (0.5 + 8.0 / 512));
 }
 
@@ -282,8 +277,7 @@ TEST(Exchange, TakesTheTimesOfMeasuredCodecs) {
 TEST(Step, OfAnAsynchronousScheduleHasNoBubble) {
   Machine machine = machine_of(kMachine);
   io::Config config = gpt();
-  config.parallel.pipeline = 4;
-  config.parallel.schedule = "1f1b";
+  testing::apply_settings(config, "parallel.pipeline=4 parallel.schedule=1f1b");
   config.train.micro_batch = 4;  // 4 micro-batches in 4 stages: much waiting
   const Given given(config);
   const StepPrediction common = predict_step(given.run(), machine, 4);
@@ -322,10 +316,8 @@ TEST(Step, CountsATrillionParameters) {
   const Machine machine = machine_of(replaced(kMachine, "memory = 1e10", "memory = 1e13"));
   for (const double sparsity : {0.0, 0.9}) {
     io::Config config = gpt(sparsity);
-    config.model.layers = 128;
-    config.model.heads = 160;
-    config.model.width = 25600;
-    config.sparse.storage.fallback = "auto";
+    testing::apply_settings(
+        config, "model.layers=128 model.heads=160 model.width=25600 sparse.storage=auto");
     const Given given(config);
     const StepPrediction found = predict_step(given.run(), machine, 1);
     const double parameters = 12.0 * 128 * 25600 * 25600;
@@ -339,13 +331,11 @@ TEST(Step, CountsATrillionParameters) {
 TEST(Step, SaysWhatIsImpossible) {
   const Machine machine = machine_of(kMachine);
   Given given(gpt());
-  EXPECT_NE(failure_of([&] {
-              predict_step(given.run(), machine, 65);
-            }).find("65 ranks need as many devices, and machine \"test\" has 64"),
-            std::string::npos);
+  EXPECT_THAT(failure_of([&] { predict_step(given.run(), machine, 65); }),
+              HasSubstr("65 ranks need as many devices, and machine \"test\" has 64"));
   given.config.train.dtype = "fp16";
-  EXPECT_NE(failure_of([&] { predict_step(given.run(), machine, 1); }).find("add device.peak.fp16"),
-            std::string::npos);
+  EXPECT_THAT(failure_of([&] { predict_step(given.run(), machine, 1); }),
+              HasSubstr("add device.peak.fp16"));
 }
 
 /// Every layout that a search over `ranks` ranks may try, one after the other.
@@ -373,14 +363,14 @@ std::vector<StepPrediction> all_layouts(const Given& given, const Machine& machi
             for (const char* reduction : {"sra", "ring", "hierarchical"}) {
               for (const char* storage : {"dense", "expanded", "sparse"}) {
                 for (const char* order : {"replicas_first", "stages_first"}) {
-                  config.parallel.pipeline = stages;
-                  config.parallel.schedule = schedule->name;
-                  config.parallel.virtual_stages = chunks;
-                  config.train.micro_batch = micro_batch;
-                  config.parallel.zero = zero;
-                  config.parallel.reduction = reduction;
-                  config.sparse.storage.fallback = storage;
-                  config.parallel.rank_order = order;
+                  testing::apply_settings(
+                      config,
+                      fmt::format(
+                          "parallel.pipeline={} parallel.schedule={} parallel.virtual_stages={} "
+                          "train.micro_batch={} parallel.zero={} parallel.reduction={} "
+                          "sparse.storage={} parallel.rank_order={}",
+                          stages, schedule->name, chunks, micro_batch, zero, reduction, storage,
+                          order));
                   if ((schedule->chunks == 0 || chunks == 2) && (zero == 0 || stages < ranks)) {
                     try_config();
                   }
@@ -400,10 +390,9 @@ TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
   machine.levels.front().ranks = 2;  // reductions over two levels
   machine.levels.back().shared = true;
   Given given(gpt(0.9));
-  given.config.train.global_batch = 8;
-  given.config.train.micro_batch = 0;
-  given.config.train.recompute = "none";
-  given.config.sparse.storage.fallback = "auto";
+  testing::apply_settings(
+      given.config,
+      "train.global_batch=8 train.micro_batch=0 train.recompute=none sparse.storage=auto");
   const std::vector<StepPrediction> everything = all_layouts(given, machine, 4);
   std::vector<StepPrediction> all = everything;
   std::ranges::sort(all, {}, bytes_of);
@@ -442,19 +431,14 @@ TEST(Search, FindsWhatAnExhaustiveSearchFinds) {
     smallest = std::min(smallest, bytes_of(one));
   }
   machine.memory = 0.5 * smallest;
-  EXPECT_NE(failure_of([&] {
-              search_layouts(given.run(), machine, 4);
-            }).find("The smallest needs " + train::size_text(static_cast<size_t>(smallest))),
-            std::string::npos);
+  EXPECT_THAT(failure_of([&] { search_layouts(given.run(), machine, 4); }),
+              HasSubstr("The smallest needs " + train::size_text(static_cast<size_t>(smallest))));
   machine.memory = 1e6;
-  EXPECT_NE(failure_of([&] {
-              search_layouts(given.run(), machine, 4);
-            }).find("layouts over 4 ranks is possible"),
-            std::string::npos);
+  EXPECT_THAT(failure_of([&] { search_layouts(given.run(), machine, 4); }),
+              HasSubstr("layouts over 4 ranks is possible"));
   const std::string failure = failure_of([&] { search_layouts(given.run(), machine, 4); });
-  EXPECT_NE(failure.find(". The smallest needs "), std::string::npos) << failure;
-  EXPECT_NE(failure.find("To fit, with what a rank would then need: "), std::string::npos)
-      << failure;
+  EXPECT_THAT(failure, HasSubstr(". The smallest needs "));
+  EXPECT_THAT(failure, HasSubstr("To fit, with what a rank would then need: "));
 }
 
 TEST(Search, NamesABudgetBelowTheDevice) {
@@ -462,21 +446,17 @@ TEST(Search, NamesABudgetBelowTheDevice) {
   Given given(gpt());
   given.config.train.memory_budget = "1MB";
   const std::string failure = failure_of([&] { search_layouts(given.run(), machine, 1); });
-  EXPECT_NE(failure.find("raise or remove train.memory_budget = \"1MB\", a device has"),
-            std::string::npos)
-      << failure;
+  EXPECT_THAT(failure, HasSubstr("raise or remove train.memory_budget = \"1MB\", a device has"));
 }
 
 /// A network for images, in 16 micro-batches of 16 by 1F1B if one rank has all.
 Given vision(const std::vector<std::string>& network) {
   io::Config config;
-  config.model.kind = "vision";
-  config.data.kind = "images";
+  testing::apply_settings(config, "model.kind=vision data.kind=images");
   config.model.image = {16, 16, 3};
   config.model.network = network;
   config.train.global_batch = 256;
-  config.train.micro_batch = 16;
-  config.parallel.schedule = "1f1b";
+  testing::apply_settings(config, "train.micro_batch=16 parallel.schedule=1f1b");
   return Given(config, {.classes = 10, .features = 768, .rows = 1, .input_dtype = DType::fp32});
 }
 
@@ -540,8 +520,8 @@ TEST(Search, KeepsAScheduleThatTheConfigNames) {
   }
   config.parallel.schedule = "async";
   const Given free(config);
-  EXPECT_NE(failure_of([&] { search_layouts(free.run(), machine, 4); }).find("a common step"),
-            std::string::npos);
+  EXPECT_THAT(failure_of([&] { search_layouts(free.run(), machine, 4); }),
+              HasSubstr("a common step"));
 }
 
 TEST(PlannedLayouts, TakeTheStagesThatARunWouldTake) {
@@ -549,8 +529,7 @@ TEST(PlannedLayouts, TakeTheStagesThatARunWouldTake) {
   for (const double bandwidth : {1e6, 1e12}) {  // of sums of gradients: slow, free
     machine.levels.back().link.bytes_per_s = machine.levels.front().link.bytes_per_s = bandwidth;
     Given given(gpt());
-    given.config.train.global_batch = 8;
-    given.config.train.micro_batch = 1;
+    testing::apply_settings(given.config, "train.global_batch=8 train.micro_batch=1");
     int64_t expected = 1;
     double shortest = 0;
     for (const int64_t stages : {1, 2, 4}) {
@@ -585,10 +564,9 @@ TEST(PlannedLayouts, HaveTheConfigsOwnLayoutBesideASearch) {
   const Plans large = plan_layouts(given.run(), machine, std::array{4}, {});
   EXPECT_FALSE(fits(large.found.front().step, machine, {}));
   const std::string text = shortage(given.run(), machine, large.found.front());
-  EXPECT_NE(
-      text.find("a device of \"test\" has 1.0 MiB. To fit, with what a rank would then need: "),
-      std::string::npos)
-      << text;
+  EXPECT_THAT(
+      text,
+      HasSubstr("a device of \"test\" has 1.0 MiB. To fit, with what a rank would then need: "));
 }
 
 TEST(PlannedLayouts, NameAFasterStorage) {

@@ -1,8 +1,6 @@
 // Planned layouts: their ranks, their step as a trace, how they scale, and measured runs.
 #include "src/planner/plans.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -19,6 +17,7 @@
 #include "tests/planner/given.h"
 #include "tests/support/failure.h"
 #include "tests/support/ranks.h"
+#include "tests/support/settings.h"
 
 namespace espalier::planner::plans_test {
 namespace {
@@ -67,8 +66,7 @@ TEST(PlanLayouts, StorageAutoIsTheFastest) {
 /// 18 samples among 2 replicas: 9 are no power of two.
 TEST(PlanLayouts, ASearchTriesAllDivisorsOfTheBatch) {
   Gpt gpt(0.5);
-  gpt.config.train.global_batch = 18;
-  gpt.config.train.micro_batch = 9;
+  testing::apply_settings(gpt.config, "train.global_batch=18 train.micro_batch=9");
   const double given = step_of(gpt, 2);
   const Plans plans = plan_layouts(gpt.run(), cluster(), std::array{2}, SearchOptions());
   EXPECT_LE(plans.found.front().step.step, given);
@@ -284,8 +282,7 @@ TEST(Plans, TheBestIsTheFastestThatFits) {
   const size_t fastest = best_of(plans.found, machine, {});
   EXPECT_EQ(fastest, best);
   EXPECT_FALSE(fits(plans.found[fastest].step, machine, {}));
-  EXPECT_NE(scaling_of(plans, machine, {}, ranks)[0].refused.find("a rank needs"),
-            std::string::npos);
+  EXPECT_THAT(scaling_of(plans, machine, {}, ranks)[0].refused, HasSubstr("a rank needs"));
 }
 
 TEST(Plans, ADenseRunScalesAsItself) {
@@ -302,7 +299,7 @@ TEST(Plans, ADenseRunScalesAsItself) {
   }
   const std::array<int, 2> too_many{64, 128};
   const auto refused = dense_scaling(gpt.run(), machine, too_many, {});
-  EXPECT_NE(refused[1].refused.find("128 ranks need as many devices"), std::string::npos);
+  EXPECT_THAT(refused[1].refused, HasSubstr("128 ranks need as many devices"));
 }
 
 /// The files of a run, as far as a comparison reads them.
@@ -407,8 +404,8 @@ TEST(MeasuredRun, StagesAreThoseOfTheRun) {
                               "{\"ends\": []}", "{\"ends\": [0, 6]}"}) {
     summary["pipeline"] = json::parse(damaged);
     files.write("summary.json", summary.dump());
-    EXPECT_NE(failure_of([&] { files.read(); }).find("no ascending numbers \"pipeline.ends\""),
-              std::string::npos)
+    EXPECT_THAT(failure_of([&] { files.read(); }),
+                HasSubstr("no ascending numbers \"pipeline.ends\""))
         << damaged;
   }
 }
@@ -445,8 +442,7 @@ TEST(MeasuredRun, MediansAreOfTheLayoutOfTheSummary) {
   EXPECT_DOUBLE_EQ(files.read().step, 0.007);
   // It describes none of the steps.
   files.write("metrics.jsonl", lines_of_launch(1, 5, 7, 2) + lines_of_launch(6, 10, 50, 4));
-  EXPECT_NE(failure_of([&] { files.read(); }).find("is of an earlier launch, of 2 ranks"),
-            std::string::npos);
+  EXPECT_THAT(failure_of([&] { files.read(); }), HasSubstr("is of an earlier launch, of 2 ranks"));
 }
 
 TEST(MeasuredRun, NamesWhatIsMissing) {
@@ -455,20 +451,18 @@ TEST(MeasuredRun, NamesWhatIsMissing) {
     std::filesystem::remove(files.root() / file);
     return failure_of([&] { files.read(); });
   };
-  EXPECT_NE(message_without("config.toml").find("without config.toml: give a config file"),
-            std::string::npos);
-  EXPECT_NE(message_without("summary.json").find("summary.json is missing: the run has not ended"),
-            std::string::npos);
-  EXPECT_NE(message_without("metrics.jsonl").find("metrics.jsonl"), std::string::npos);
+  EXPECT_THAT(message_without("config.toml"), HasSubstr("without config.toml: give a config file"));
+  EXPECT_THAT(message_without("summary.json"),
+              HasSubstr("summary.json is missing: the run has not ended"));
+  EXPECT_THAT(message_without("metrics.jsonl"), HasSubstr("metrics.jsonl"));
   const auto message_with = [](const std::string& file, const std::string& text) {
     const RunFiles files;
     files.write(file, text);
     return failure_of([&] { files.read(); });
   };
-  EXPECT_NE(message_with("summary.json", "[1]").find("is no JSON object"), std::string::npos);
-  EXPECT_NE(message_with("summary.json", "{\"grid\": 3}").find("has no number \"ranks\""),
-            std::string::npos);
-  EXPECT_NE(message_with("metrics.jsonl", "").find("has no step_ms"), std::string::npos);
+  EXPECT_THAT(message_with("summary.json", "[1]"), HasSubstr("is no JSON object"));
+  EXPECT_THAT(message_with("summary.json", "{\"grid\": 3}"), HasSubstr("has no number \"ranks\""));
+  EXPECT_THAT(message_with("metrics.jsonl", ""), HasSubstr("has no step_ms"));
   for (const char* value : {"null", "3", "\"x\"", "[]", "{\"ranks\": [3, {\"all\": 2}]}",
                             "{\"rows\": [1, {\"operation\": 2}]}"}) {
     const RunFiles files;
@@ -514,7 +508,7 @@ TEST(Trial, MeasuresLayoutsOnAllRanks) {
     EXPECT_GT(found[0][i].seconds, 0) << i;
     EXPECT_EQ(found[0][i].failure.empty(), i < 3) << i;
   }
-  EXPECT_NE(found[0][3].failure.find("does not divide"), std::string::npos) << found[0][3].failure;
+  EXPECT_THAT(found[0][3].failure, HasSubstr("does not divide"));
   EXPECT_EQ(progress.size(), 7U);
   EXPECT_EQ(progress.back(), "round 2 of 2, layout 3 of 4");
   EXPECT_FALSE(std::filesystem::exists(dir / "run"));

@@ -1,5 +1,4 @@
 // Methods that read the inputs of a matrix, against plain references.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +7,7 @@
 #include "pruning/inverse_factor.h"
 #include "pruning/registry.h"
 #include "src/core/error.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::pruning::calibrated_test {
 namespace {
@@ -35,23 +35,22 @@ struct Problem {
     x = normals(samples * in, seed + 3);
     for (int64_t s = 0; s < samples; ++s) {
       for (int64_t i = 0; i < in; ++i) {
-        float& value = x[static_cast<size_t>(s * in + i)];
+        float& value = x[s * in + i];
         value *= 0.3F;
         for (int64_t h = 0; h < hidden; ++h) {
-          value += source[static_cast<size_t>(s * hidden + h)] *
-                   mix[static_cast<size_t>(h * in + i)] / std::sqrt(static_cast<float>(hidden));
+          value += source[s * hidden + h] * mix[h * in + i] / std::sqrt(static_cast<float>(hidden));
         }
         value *= 0.2F + 2 * static_cast<float>(i % 7);  // features of different sizes
       }
     }
   }
 
-  double input(int64_t s, int64_t i) const { return x[static_cast<size_t>(s * in + i)]; }
+  double input(int64_t s, int64_t i) const { return x[s * in + i]; }
   std::vector<double> squares() const {
     std::vector<double> sums(static_cast<size_t>(in));
     for (int64_t s = 0; s < samples; ++s) {
       for (int64_t i = 0; i < in; ++i) {
-        sums[static_cast<size_t>(i)] += input(s, i) * input(s, i);
+        sums[i] += input(s, i) * input(s, i);
       }
     }
     return sums;
@@ -61,7 +60,7 @@ struct Problem {
     for (int64_t s = 0; s < samples; ++s) {
       for (int64_t i = 0; i < in; ++i) {
         for (int64_t j = 0; j < in; ++j) {
-          sums[static_cast<size_t>(i * in + j)] += input(s, i) * input(s, j);
+          sums[i * in + j] += input(s, i) * input(s, j);
         }
       }
     }
@@ -95,8 +94,7 @@ Pruned prune_with(const std::string& method, const std::vector<float>& w, const 
   Arena arena;
   const Index index(arena, before, sparse::Encoding::bitmap);
   std::vector<float> values;
-  sparse::for_each_one(before.words(),
-                       [&](int64_t i) { values.push_back(w[static_cast<size_t>(i)]); });
+  sparse::for_each_one(before.words(), [&](int64_t i) { values.push_back(w[i]); });
   const Candidate matrix{.name = "w", .shape = shape, .index = &index, .values = values};
   const Settings settings{.method = method, .sparsity = sparsity};
   Result result = method_by_name(method).run == nullptr
@@ -107,7 +105,7 @@ Pruned prune_with(const std::string& method, const std::vector<float>& w, const 
                 .warnings = result.warnings};
   size_t next = 0;
   sparse::for_each_one(before.words(), [&](int64_t i) {
-    pruned.weights[static_cast<size_t>(i)] = pruned.mask[i] ? values[next] : 0;
+    pruned.weights[i] = pruned.mask[i] ? values[next] : 0;
     ++next;
   });
   return pruned;
@@ -167,8 +165,7 @@ TEST(Wanda, KeepsTheLargestProductsOfEachRow) {
     for (int64_t i = 0; i < problem.in; ++i) {
       const int64_t at = row * problem.in + i;
       if (before[at]) {
-        scores.emplace_back(-std::abs(static_cast<double>(problem.w[static_cast<size_t>(at)])) *
-                                std::sqrt(squares[static_cast<size_t>(i)]),
+        scores.emplace_back(-std::abs(static_cast<double>(problem.w[at])) * std::sqrt(squares[i]),
                             at);
       }
     }
@@ -177,13 +174,13 @@ TEST(Wanda, KeepsTheLargestProductsOfEachRow) {
       const int64_t at = scores[place].second;
       EXPECT_EQ(pruned.mask[at], place < 30) << row << " " << place;
       if (pruned.mask[at]) {
-        EXPECT_EQ(pruned.weights[static_cast<size_t>(at)], problem.w[static_cast<size_t>(at)]);
+        EXPECT_EQ(pruned.weights[at], problem.w[at]);
       }
     }
   }
   EXPECT_EQ(pruned.mask.kept(), 20 + (problem.out - 1) * 30);
   ASSERT_EQ(pruned.warnings.size(), 1U);
-  EXPECT_NE(pruned.warnings[0].find("1 of 24 rows"), std::string::npos) << pruned.warnings[0];
+  EXPECT_THAT(pruned.warnings[0], HasSubstr("1 of 24 rows"));
 }
 
 /// The least squares solution for the kept elements of a row, with the same dampening: the update

@@ -2,8 +2,6 @@
 #include "pruning/drop_grow.h"
 #include "pruning/registry.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,7 +9,7 @@
 #include <random>
 
 #include "pruning/schedule.h"
-#include "src/core/error.h"
+#include "tests/support/failure.h"
 
 namespace espalier::pruning::drop_grow_test {
 namespace {
@@ -118,12 +116,8 @@ TEST(RandomStart, HasTheCountsAndDrawsByName) {
   candidates[2].shape = Shape{1, 2};
   const Index tiny = Index::full(2);
   candidates[2].index = &tiny;
-  try {
-    random_start(candidates, settings, Distribution::uniform);
-    FAIL();
-  } catch (const Failure& failure) {
-    EXPECT_NE(std::string(failure.what()).find("\"c\" has 2 elements"), std::string::npos);
-  }
+  EXPECT_THAT(failure_of([&] { random_start(candidates, settings, Distribution::uniform); }),
+              HasSubstr("\"c\" has 2 elements"));
 }
 
 TEST(Drop, KeepsTheLargest) {
@@ -131,14 +125,13 @@ TEST(Drop, KeepsTheLargest) {
   const std::vector<int32_t> positions = layer.mask.positions();
   std::vector<float> dense(5000);
   for (size_t k = 0; k < positions.size(); ++k) {
-    dense[static_cast<size_t>(positions[k])] = layer.values[k];
+    dense[positions[k]] = layer.values[k];
   }
   for (const int64_t keep : {int64_t{0}, int64_t{1}, int64_t{500}, layer.mask.kept()}) {
     const Mask kept = drop_to(layer.candidate(), keep);
-    EXPECT_EQ(kept.positions(),
-              largest(
-                  5000, keep, [&](int32_t i) { return layer.mask[i]; },
-                  [&](int32_t i) { return std::abs(dense[static_cast<size_t>(i)]); }))
+    EXPECT_EQ(kept.positions(), largest(
+                                    5000, keep, [&](int32_t i) { return layer.mask[i]; },
+                                    [&](int32_t i) { return std::abs(dense[i]); }))
         << keep;
   }
 }
@@ -169,7 +162,7 @@ TEST(GrowByGradient, AddsTheLargestThatDidNotSurvive) {
   EXPECT_EQ(grown.kept(), layer.mask.kept());
   const auto expected = largest(
       5003, 150, [&](int32_t i) { return !survivors[i]; },
-      [&](int32_t i) { return std::abs(gradient[static_cast<size_t>(i)]); });
+      [&](int32_t i) { return std::abs(gradient[i]); });
   Mask reference = survivors;
   for (const int32_t position : expected) {
     reference.set(position, true);
@@ -200,8 +193,8 @@ TEST(GrowByGradient, ScalesOfRowsAndColumnsDoNotMatter) {
   const Mask mask = grown(scaled);
   std::vector<int64_t> by_row(kRows), by_column(kColumns);
   for (const int32_t position : mask.positions()) {
-    ++by_row[static_cast<size_t>(position / kColumns)];
-    ++by_column[static_cast<size_t>(position % kColumns)];
+    ++by_row[position / kColumns];
+    ++by_column[position % kColumns];
   }
   EXPECT_GT(std::ranges::min(by_row), 0) << "no neuron is left out";
   EXPECT_LT(std::ranges::max(by_row), 3 * kCount / kRows);
@@ -229,12 +222,8 @@ TEST(GrowByGradient, EdgesAndMistakes) {
   EXPECT_EQ(mask, Mask(130)) << "all of them";
   EXPECT_THROW(grow_by_gradient("w", gradient, 1, mask), Bug);
   gradient[8] = -std::numeric_limits<float>::quiet_NaN();
-  try {
-    grow_by_gradient("block.w", gradient, 0, mask);
-    FAIL();
-  } catch (const Failure& failure) {
-    EXPECT_NE(std::string(failure.what()).find("\"block.w\" holds a NaN"), std::string::npos);
-  }
+  EXPECT_THAT(failure_of([&] { grow_by_gradient("block.w", gradient, 0, mask); }),
+              HasSubstr("\"block.w\" holds a NaN"));
 }
 
 TEST(GrowAtRandom, IsAFunctionOfSeedStepAndName) {

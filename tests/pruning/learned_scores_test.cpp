@@ -1,5 +1,4 @@
 // Methods that score elements by gradients (grasp, movement, elsa), against plain loops.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +8,7 @@
 #include "pruning/schedule.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::pruning::learned_scores_test {
 namespace {
@@ -30,8 +30,7 @@ std::vector<int32_t> largest(const std::vector<double>& scores, size_t keep) {
   for (size_t i = 0; i < order.size(); ++i) {
     order[i] = static_cast<int32_t>(i);
   }
-  std::ranges::stable_sort(order, std::greater<>(),
-                           [&](int32_t i) { return scores[static_cast<size_t>(i)]; });
+  std::ranges::stable_sort(order, std::greater<>(), [&](int32_t i) { return scores[i]; });
   order.resize(keep);
   std::ranges::sort(order);
   return order;
@@ -81,8 +80,7 @@ TEST(Parts, OutputsWithoutInputsAreReported) {
   const Result together = ThreeParts().pruned(Scope::global);
   EXPECT_LT(together.masks[0].positions().back(), 2 * ThreeParts::kRows / 3 * ThreeParts::kColumns);
   ASSERT_EQ(together.warnings.size(), 1U);
-  EXPECT_NE(together.warnings[0].find("\"qkv\" keeps no input of "), std::string::npos)
-      << together.warnings[0];
+  EXPECT_THAT(together.warnings[0], HasSubstr("\"qkv\" keeps no input of "));
 }
 
 TEST(Scopes, TheDefaultIsTheMethods) {

@@ -1,5 +1,4 @@
 // Steps and sparsities of a pruning schedule, and the prunable parameters.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +7,7 @@
 #include "io/config/patterned.h"
 #include "pruning/pruning.h"
 #include "pruning/schedule.h"
-#include "src/core/error.h"
+#include "tests/support/failure.h"
 
 namespace espalier::pruning::pruning_schedule_test {
 namespace {
@@ -75,13 +74,8 @@ TEST(Prunable, DefaultsAndExcludes) {
   EXPECT_EQ(prunable(parameters, {}), (std::vector<bool>{false, true, true, false}));
   const std::vector<std::string> first_block{"blocks.0.*"};
   EXPECT_EQ(prunable(parameters, first_block), (std::vector<bool>{false, false, true, false}));
-  try {
-    prunable(parameters, std::vector<std::string>{"block.*"});
-    FAIL();
-  } catch (const Failure& failure) {
-    EXPECT_NE(std::string(failure.what()).find("\"block.*\" matches no parameter"),
-              std::string::npos);
-  }
+  EXPECT_THAT(failure_of([&] { prunable(parameters, std::vector<std::string>{"block.*"}); }),
+              HasSubstr("\"block.*\" matches no parameter"));
 }
 
 }  // namespace

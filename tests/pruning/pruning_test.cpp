@@ -2,8 +2,6 @@
 #include "pruning/pruning.h"
 #include "pruning/selection.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -13,7 +11,7 @@
 
 #include "pruning/registry.h"
 #include "pruning/schedule.h"
-#include "src/core/error.h"
+#include "tests/support/failure.h"
 
 namespace espalier::pruning::pruning_test {
 namespace {
@@ -58,7 +56,7 @@ class Model {
       const Index& index = indices_.emplace_back(*arena_, masks_[i], encoding);
       std::vector<float>& packed = packed_.emplace_back();
       for (int32_t position : index.positions()) {
-        packed.push_back(weights_[i][static_cast<size_t>(position)]);
+        packed.push_back(weights_[i][position]);
       }
       list.push_back({names_[i], shapes_[i], &index, packed});
     }
@@ -72,9 +70,7 @@ class Model {
   }
   void keep(const std::vector<Mask>& masks) { masks_ = masks; }
   const std::vector<Mask>& masks() const { return masks_; }
-  float weight(size_t i, int64_t position) const {
-    return weights_[i][static_cast<size_t>(position)];
-  }
+  float weight(size_t i, int64_t position) const { return weights_[i][position]; }
   std::vector<float>& weights(size_t i) { return weights_[i]; }
   size_t count() const { return names_.size(); }
   const Shape& shape(size_t i) const { return shapes_[i]; }
@@ -229,12 +225,8 @@ TEST(Magnitude, ANanNamesItsParameter) {
   Model model = three_layers();
   model.weights(1)[77] = -std::numeric_limits<float>::quiet_NaN();
   for (const char* method : {"magnitude", "nm", "block"}) {
-    try {
-      model.prune({.method = method, .sparsity = 0.5});
-      FAIL() << method;
-    } catch (const Failure& failure) {
-      EXPECT_NE(std::string(failure.what()).find("\"b.weight\""), std::string::npos);
-    }
+    EXPECT_THAT(failure_of([&] { model.prune({.method = method, .sparsity = 0.5}); }),
+                HasSubstr("\"b.weight\""));
   }
 }
 
@@ -245,7 +237,7 @@ TEST(Magnitude, AnEmptyParameterIsReported) {
   const Result result = model.prune({.sparsity = 0.5});
   EXPECT_EQ(result.masks[1].kept(), 0);
   ASSERT_EQ(result.warnings.size(), 1U);
-  EXPECT_NE(result.warnings[0].find("\"small\""), std::string::npos);
+  EXPECT_THAT(result.warnings[0], HasSubstr("\"small\""));
   EXPECT_EQ(kept_in(result.masks), 100);
   model.add_random("scalar", Shape{1}, 1.0F, 3);
   EXPECT_THROW(model.prune({.sparsity = 0.9, .scope = Scope::layer}), Failure);
@@ -257,7 +249,7 @@ TEST(Magnitude, ATargetAlreadyPassedIsReported) {
   const Result result = model.prune({.sparsity = 0.5});
   EXPECT_EQ(result.masks, model.masks());
   ASSERT_EQ(result.warnings.size(), 1U);
-  EXPECT_NE(result.warnings[0].find("nothing comes back"), std::string::npos);
+  EXPECT_THAT(result.warnings[0], HasSubstr("nothing comes back"));
 }
 
 TEST(Random, ExactCountsFromSeedAndName) {
@@ -447,7 +439,7 @@ TEST(Methods, GradualSequencesShrinkAndRepeat) {
           EXPECT_TRUE(result.warnings.empty()) << result.warnings.front();
           model.keep(result.masks);
           for (size_t i = 0; i < model.count(); ++i) {
-            model.weights(i)[static_cast<size_t>(step)] += 1;  // weights change between prunings
+            model.weights(i)[step] += 1;  // weights change between prunings
           }
         }
         return model.masks();

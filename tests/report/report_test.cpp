@@ -1,9 +1,6 @@
 // The report: run directories, complete or broken, to a page and a table.
 #include "src/report/report.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <array>
 #include <cmath>
 #include <fstream>
@@ -12,9 +9,10 @@
 #include <regex>
 #include <sstream>
 
-#include "src/core/error.h"
 #include "src/report/headline.h"
 #include "src/report/plan_page.h"
+#include "tests/support/failure.h"
+#include "tests/support/support.h"
 
 namespace espalier::report::report_test {
 namespace {
@@ -22,20 +20,18 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+/// The data that the page's script reads.
+json data_of(const std::string& page) {
+  const std::string open = "<script type=\"application/json\" id=\"data\">";
+  const size_t begin = page.find(open) + open.size();
+  return json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+}
+
 class ReportTest : public ::testing::Test {
  protected:
-  ReportTest()
-      : root_(fs::temp_directory_path() /
-              fmt::format("espalier-report-{}-{}", ::getpid(), made_++)) {
-    fs::create_directories(root_);
-  }
-  ~ReportTest() override { fs::remove_all(root_); }
-  ReportTest(const ReportTest&) = delete;
-  ReportTest& operator=(const ReportTest&) = delete;
-
   void write(const fs::path& file, const std::string& text) const {
-    fs::create_directories((root_ / file).parent_path());
-    std::ofstream(root_ / file, std::ios::binary) << text;
+    fs::create_directories((root_ / file.string()).parent_path());
+    std::ofstream(root_ / file.string(), std::ios::binary) << text;
   }
 
   /// `loss`: of the evaluation at step 40.
@@ -43,16 +39,13 @@ class ReportTest : public ::testing::Test {
                              double allreduce_bytes = 1000) {
     std::string text;
     for (int step = first; step <= last; ++step) {
-      json line = {{"step", step},
-                   {"loss", 5.0 - 0.001 * step},
-                   {"lr", 1e-3},
-                   {"grad_norm", 1.0},
-                   {"step_ms", 100.0},
-                   {"tokens_per_s", 20000.0 + step},
-                   {"p2p_bytes", 0},
-                   {"comm_bytes_sent", 1000},
-                   {"allreduce_bytes", allreduce_bytes},
-                   {"sparsity", step < 20 ? 0.0 : 0.9}};
+      json line = json::parse(R"({"lr": 1e-3, "grad_norm": 1.0, "step_ms": 100.0, "p2p_bytes": 0,
+          "comm_bytes_sent": 1000})");
+      line["step"] = step;
+      line["loss"] = 5.0 - 0.001 * step;
+      line["tokens_per_s"] = 20000.0 + step;
+      line["allreduce_bytes"] = allreduce_bytes;
+      line["sparsity"] = step < 20 ? 0.0 : 0.9;
       if (step % 10 == 0) {
         line["val_loss"] = loss + 0.001 * (40 - step);
       }
@@ -64,20 +57,14 @@ class ReportTest : public ::testing::Test {
   static json summary(double loss, double allreduce_bytes) {
     const json rank = {{"weight", {{"bytes", 200}, {"peak", 300}}},
                        {"index", {{"bytes", 10}, {"peak", 10}}}};
-    return {{"final_val_loss", loss},
-            {"best_val_loss", loss - 0.1},
-            {"tokens_per_s", 25000.0},
-            {"model_state_bytes_per_parameter", 4.25},
-            {"allreduce_bytes_per_step", allreduce_bytes},
-            {"parameters", 1234567},
-            {"kept_parameters", 123456},
-            {"sparsity", 0.9},
-            {"ranks", 2},
-            {"grid", {{"pipeline", 1}, {"data", 2}}},
-            {"backend", "cpu"},
-            {"dtype", "bf16"},
-            {"git", "abc1234"},
-            {"memory", {{"ranks", {rank, rank}}, {"total", rank}, {"peak_rss", 5e7}}}};
+    json made = json::parse(R"({"tokens_per_s": 25000.0, "model_state_bytes_per_parameter": 4.25,
+        "parameters": 1234567, "kept_parameters": 123456, "sparsity": 0.9, "ranks": 2,
+        "grid": {"pipeline": 1, "data": 2}, "backend": "cpu", "dtype": "bf16", "git": "abc1234"})");
+    made["final_val_loss"] = loss;
+    made["best_val_loss"] = loss - 0.1;
+    made["allreduce_bytes_per_step"] = allreduce_bytes;
+    made["memory"] = {{"ranks", {rank, rank}}, {"total", rank}, {"peak_rss", 5e7}};
+    return made;
   }
 
   /// Three steps of two ranks: forward with a nested layer, all-reduce, optimizer.
@@ -134,12 +121,8 @@ class ReportTest : public ::testing::Test {
     }
     return read_runs(directories);
   }
-  /// The data that the page's script reads.
-  static json data_of(const std::string& page) {
-    const std::string open = "<script type=\"application/json\" id=\"data\">";
-    const size_t begin = page.find(open) + open.size();
-    return json::parse(page.substr(begin, page.find("</script>", begin) - begin));
-  }
+  /// The first run in the page of "run".
+  json shown() const { return data_of(page({"run"}))["runs"][0]; }
   static bool notes_mention(const json& run, const std::string& words) {
     for (const json& note : run.at("notes")) {
       if (note.get<std::string>().find(words) != std::string::npos) {
@@ -149,8 +132,7 @@ class ReportTest : public ::testing::Test {
     return false;
   }
 
-  fs::path root_;
-  static inline int made_ = 0;
+  testing::TempDir root_;
 };
 
 size_t count_of(const std::string& text, const std::string& part) {
@@ -222,13 +204,13 @@ TEST_F(ReportTest, RunsOfImagesHaveAccuracies) {
   EXPECT_EQ(texts["Images/s"], json({"-", "400"}));
   EXPECT_EQ(texts["Tokens/s"], json({"20,035", "-"}));
   const std::string table = summary_table(runs({"tokens", "images"}));
-  EXPECT_NE(table.find("Top-1 accuracy"), std::string::npos) << table;
-  EXPECT_NE(table.find("Images/s"), std::string::npos) << table;
+  EXPECT_THAT(table, HasSubstr("Top-1 accuracy"));
+  EXPECT_THAT(table, HasSubstr("Images/s"));
 }
 
 TEST_F(ReportTest, ChoosesStepsOfTheTrace) {
   write_run("run", 1.5, 1000);
-  const json timeline = data_of(page({"run"}))["runs"][0]["timeline"];
+  const json timeline = shown()["timeline"];
   EXPECT_EQ(timeline["ranks"], json({0, 1}));
   EXPECT_EQ(timeline["lanes"][1], "all-reduce");
   const json& first = timeline["windows"][1];
@@ -264,7 +246,7 @@ TEST_F(ReportTest, AStoppedRunIsNotComplete) {
   json stopped = summary(1.5, 1000);
   stopped["finished"] = false;
   write("run/summary.json", stopped.dump());
-  const json run = data_of(page({"run"}))["runs"][0];
+  const json run = shown();
   EXPECT_FALSE(run["complete"]);
   EXPECT_TRUE(notes_mention(run, "stopped before its last step"));
 }
@@ -294,7 +276,7 @@ TEST_F(ReportTest, LanesBeyondThePageShareOne) {
                       {"dur", 1}});
   }
   write("run/trace.json", json{{"traceEvents", events}}.dump());
-  const json timeline = data_of(page({"run"}))["runs"][0]["timeline"];
+  const json timeline = shown()["timeline"];
   EXPECT_EQ(timeline["lanes"].size(), 64U);
   EXPECT_EQ(timeline["lanes"].back(), "others");
   EXPECT_EQ(timeline["ranks"], (json{-1, 0}));
@@ -308,7 +290,7 @@ TEST_F(ReportTest, ThePageGetsNumbersOfThePipelineOnly) {
                                json{{"measured", {{"idle_share", 0.5}}},
                                     {"delays", {{{"mean", 2}}, {{"mean", "x"}}, 1}}}}) {
     write("run/summary.json", json{{"pipeline", pipeline}}.dump());
-    const json found = data_of(page({"run"}))["runs"][0]["pipeline"];
+    const json found = shown()["pipeline"];
     ASSERT_EQ(found.is_null(), !pipeline.is_object() || !pipeline["measured"].is_object());
     if (found.is_null()) {
       continue;
@@ -353,7 +335,7 @@ TEST_F(ReportTest, NumbersAreOfTheLastLayout) {
                "\"tokens_per_s\":200", "\"tokens_per_s\":7");
   write("run/metrics.jsonl", with_layout(metrics(1, 10), two) + with_layout(metrics(11, 30), two) +
                                  with_layout(later, one));
-  const json run = data_of(page({"run"}))["runs"][0];
+  const json run = shown();
   EXPECT_TRUE(notes_mention(run,
                             "From step 31 on the layout differs: ranks 2 → 1, "
                             "schedule none → 1f1b."));
@@ -371,7 +353,7 @@ TEST_F(ReportTest, NumbersAreOfTheLastSparsity) {
   write("run/metrics.jsonl",
         text.substr(0, at) +
             replaced(text.substr(at), "\"allreduce_bytes\":1000", "\"allreduce_bytes\":100"));
-  EXPECT_EQ(data_of(page({"run"}))["runs"][0]["bytes"]["allreduce"], 100);
+  EXPECT_EQ(shown()["bytes"]["allreduce"], 100);
 }
 
 TEST_F(ReportTest, AContinuedRunShowsItsNewSteps) {
@@ -381,8 +363,7 @@ TEST_F(ReportTest, AContinuedRunShowsItsNewSteps) {
   summary["steps"] = 30;
   write("run/summary.json", summary.dump());
   EXPECT_EQ(text_of(runs({"run"}), "Validation loss"), "1.5000") << "of step 40";
-  EXPECT_TRUE(notes_mention(data_of(page({"run"}))["runs"][0],
-                            "are those of the launch that ended at step 30"));
+  EXPECT_TRUE(notes_mention(shown(), "are those of the launch that ended at step 30"));
 }
 
 TEST_F(ReportTest, WithoutEvaluationTheTrainingLossStandsForTheResult) {
@@ -411,15 +392,15 @@ TEST_F(ReportTest, PicturesWithoutNumbersAreLeftOut) {
   write_run("run", 1.5, 1000);
   write("run/pipeline-measured.svg", "<svg></svg>");
   write("run/pipeline-predicted.svg", "<svg></svg>");
-  EXPECT_TRUE(data_of(page({"run"}))["runs"][0]["pipeline"].is_null()) << "summary has no pipeline";
+  EXPECT_TRUE(shown()["pipeline"].is_null()) << "summary has no pipeline";
   json summary = ReportTest::summary(1.5, 1000);
   summary["pipeline"] = {{"measured", {{"idle_share", 0.5}}}};
   write("run/summary.json", summary.dump());
-  EXPECT_EQ(data_of(page({"run"}))["runs"][0]["pipeline"]["pictures"].size(), 2U);
+  EXPECT_EQ(shown()["pipeline"]["pictures"].size(), 2U);
   // Delays of one rank have no pictures.
   summary["pipeline"] = {{"delays", {{{"mean", 1.5}}}}};
   write("run/summary.json", summary.dump());
-  const json pipeline = data_of(page({"run"}))["runs"][0]["pipeline"];
+  const json pipeline = shown()["pipeline"];
   EXPECT_TRUE(pipeline["pictures"].empty());
   EXPECT_EQ(pipeline["numbers"]["delays"][0]["mean"], 1.5);
 }
@@ -427,9 +408,9 @@ TEST_F(ReportTest, PicturesWithoutNumbersAreLeftOut) {
 TEST_F(ReportTest, AMissingTraceIsNamedOnlyIfItIsExpected) {
   write_run("run", 1.5, 1000);
   fs::remove(root_ / "run/trace.json");
-  EXPECT_TRUE(notes_mention(data_of(page({"run"}))["runs"][0], "trace.json"));
+  EXPECT_TRUE(notes_mention(shown(), "trace.json"));
   write("run/config.toml", "[run]\ntrace = false\n");
-  EXPECT_FALSE(notes_mention(data_of(page({"run"}))["runs"][0], "trace.json"));
+  EXPECT_FALSE(notes_mention(shown(), "trace.json"));
 }
 
 /// The value of each colour variable of report.css, for light and for dark screens.
@@ -485,14 +466,14 @@ TEST(ReportColors, AColorHasOneMeaning) {
 
 TEST_F(ReportTest, AStepThatComesAgainReplacesTheFirst) {
   write("run/metrics.jsonl", metrics(1, 30) + metrics(21, 25));
-  const json curves = data_of(page({"run"}))["runs"][0]["curves"];
+  const json curves = shown()["curves"];
   EXPECT_EQ(curves["step"].size(), 25U);
   EXPECT_EQ(curves["seconds"].back(), 2.5);
 }
 
 TEST_F(ReportTest, NotANumberLeavesAGap) {
   write("run/metrics.jsonl", metrics(1, 2) + "{\"step\": 3, \"loss\": null, \"step_ms\": 100}\n");
-  const json curves = data_of(page({"run"}))["runs"][0]["curves"];
+  const json curves = shown()["curves"];
   EXPECT_TRUE(curves["loss"][2].is_null());
   EXPECT_FALSE(curves["loss"][1].is_null());
 }
@@ -502,9 +483,9 @@ TEST_F(ReportTest, TextFromFilesCannotLeaveItsPlace) {
   write_run("a<b>&\"'", 1.5, 1000);
   write("a<b>&\"'/config.toml", "[data]\ntrain = ['" + evil + "']\nkind = '" + evil + "'\n");
   const std::string clean = page({"a<b>&\"'"});
-  EXPECT_EQ(clean.find("alert(1)</script>"), std::string::npos);
+  EXPECT_THAT(clean, Not(HasSubstr("alert(1)</script>")));
   EXPECT_EQ(count_of(clean, "</script>"), 2U);
-  EXPECT_EQ(clean.find("a<b>"), std::string::npos);
+  EXPECT_THAT(clean, Not(HasSubstr("a<b>")));
   const json run = data_of(clean)["runs"][0];
   EXPECT_EQ(run["name"], "a<b>&\"'");
   EXPECT_EQ(run["config"]["data.kind"], evil);
@@ -515,9 +496,9 @@ TEST_F(ReportTest, NeedsNoNetwork) {
   const std::string text = page({"run"});
   EXPECT_EQ(count_of(text, "http"), count_of(text, "http://www.w3.org/2000/svg"));
   for (const char* way_out : {" src=", "<link", "@import", "url(//", "fetch(", "XMLHttpRequest"}) {
-    EXPECT_EQ(text.find(way_out), std::string::npos) << way_out;
+    EXPECT_THAT(text, Not(HasSubstr(way_out))) << way_out;
   }
-  EXPECT_EQ(text.find("{{"), std::string::npos) << "a part of the page was not filled in";
+  EXPECT_THAT(text, Not(HasSubstr("{{"))) << "a part of the page was not filled in";
 }
 
 TEST_F(ReportTest, LongRunsStaySmall) {
@@ -542,7 +523,7 @@ TEST_F(ReportTest, SpikeOfOneStepSurvivesAveraging) {
           "\n" +
           metrics(4'002, 6'000);
   write("run/metrics.jsonl", text);
-  const json curves = data_of(page({"run"}))["runs"][0]["curves"];
+  const json curves = shown()["curves"];
   const auto high = curves["loss_high"].get<std::vector<double>>();
   EXPECT_EQ(*std::max_element(high.begin(), high.end()), 99.0);
 }
@@ -572,19 +553,14 @@ TEST_F(ReportTest, WritesTheFile) {
 }
 
 TEST_F(ReportTest, RefusesDirectoriesWithoutARun) {
-  const auto message_for = [&](const std::vector<std::string>& names) -> std::string {
-    try {
-      page(names);
-    } catch (const Failure& failure) {
-      return failure.what();
-    }
-    return "no failure";
+  const auto message_for = [&](const std::vector<std::string>& names) {
+    return failure_of([&] { page(names); });
   };
   fs::create_directories(root_ / "empty");
-  EXPECT_NE(message_for({"absent"}).find("absent' is no directory"), std::string::npos);
-  EXPECT_NE(message_for({"empty"}).find("empty' is no run directory"), std::string::npos);
-  EXPECT_NE(message_for({"empty"}).find("run.out"), std::string::npos);
-  EXPECT_NE(message_for({}).find("no run directory was given"), std::string::npos);
+  EXPECT_THAT(message_for({"absent"}), HasSubstr("absent' is no directory"));
+  EXPECT_THAT(message_for({"empty"}), HasSubstr("empty' is no run directory"));
+  EXPECT_THAT(message_for({"empty"}), HasSubstr("run.out"));
+  EXPECT_THAT(message_for({}), HasSubstr("no run directory was given"));
 }
 
 TEST_F(ReportTest, TableHasTheHeadlineNumbers) {
@@ -613,10 +589,8 @@ TEST(PlanPage, ContainsThePlanAndTheStep) {
   }
   const std::string page = render_plan(plan, step);
   EXPECT_EQ(count_of(page, "</script>"), 2U);
-  EXPECT_EQ(page.find("{{"), std::string::npos) << "a part of the page was not filled in";
-  const std::string open = "<script type=\"application/json\" id=\"data\">";
-  const size_t begin = page.find(open) + open.size();
-  const json data = json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  EXPECT_THAT(page, Not(HasSubstr("{{"))) << "a part of the page was not filled in";
+  const json data = data_of(page);
   EXPECT_EQ(data["plan"], json(plan));
   const json& window = data["timeline"]["windows"][0];
   EXPECT_EQ(data["timeline"]["lanes"], json(step.lanes));

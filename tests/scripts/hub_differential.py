@@ -603,24 +603,29 @@ def draw_network(draw, name):
         return {**model, **draw_some(draw, {"mlp_ratio": [1, 2, 4], "tie_embeddings": [True, False]}, 0.5)}
     heads = draw.choice([2, 4])
     head_width = draw.choice([8, 16])
-    model = {"kind": "decoder", "family": name, "layers": draw.choice([1, 2, 3]), "heads": heads,
+    model = {"kind": "decoder", "layers": draw.choice([1, 2, 3]), "heads": heads,
              "width": heads * head_width, "context": CONTEXT, "mlp_width": draw.choice([40, 64])}
-    own = {"tie_embeddings": [True, False], "activation": ["gelu", "gelu_erf", "relu", "silu"],
-           "norm_epsilon": [1e-5, 1e-6, 1e-2], "window": [4, 16], "full_every": [1, 2, 3],
-           "residual": ["sequential", "parallel"],
-           "biases": ["mlp", "none"], "attention_scale": [0.2, 0.3333, 0.25]}
+    share = draw.choice([0.05, 0.2])
+    own = {"tie_embeddings": [True, False], "window": [4, 16], "full_every": [1, 2, 3]}
+    family = draw_some(draw, {"activation": ["gelu", "gelu_erf", "relu", "silu"],
+                              "norm_epsilon": [1e-5, 1e-6, 1e-2], "residual": ["sequential", "parallel"],
+                              "biases": ["mlp", "none"], "attention_scale": [0.2, 0.3333, 0.25]}, share)
+    kind, rotary = "none", {}
     if name not in ("gpt2", "opt"):
-        own |= {"rotary_base": [100.0, 10000.0], "local_rotary_base": [100.0], "rotary_share": [0.5, 1.0],
-                "head_width": [8, 24], "kv_heads": [1, heads]}
-    model |= draw_some(draw, own, draw.choice([0.05, 0.2]))
-    if name not in ("gpt2", "opt") and draw.random() < 0.4:
-        kind = draw.choice(["linear", "llama3", "yarn", "dynamic"])
-        model |= {"rotary_scaling": kind, "rotary_factor": draw.choice([1.5, 2.0, 8.0])}
-        more = {"rotary_context": [8, 16, 24]}
-        if kind in ("llama3", "yarn"):
-            more |= {"rotary_low": [1.0, 2.0], "rotary_high": [4.0, 20.0], "rotary_gain": [1.2]}
-        model |= draw_some(draw, more, 0.5)
-    return model
+        own |= {"head_width": [8, 24], "kv_heads": [1, heads]}
+        rotary = draw_some(draw, {"base": [100.0, 10000.0], "local_base": [100.0], "share": [0.5, 1.0]}, share)
+        if draw.random() < 0.4:
+            kind = draw.choice(["linear", "llama3", "yarn", "dynamic"])
+            rotary["factor"] = draw.choice([1.5, 2.0, 8.0])
+            more = {"context": [8, 16, 24]}
+            if kind in ("llama3", "yarn"):
+                more |= {"low": [1.0, 2.0], "high": [4.0, 20.0], "gain": [1.2]}
+            rotary |= draw_some(draw, more, 0.5)
+    return {**model, **draw_some(draw, own, share), "family": with_options(name, family), "rotary": with_options(kind, rotary)}
+
+
+def with_options(word, options):
+    return ":".join([word, *(f"{label}={value}" for label, value in options.items())])
 
 
 def draw_some(draw, keys, share):

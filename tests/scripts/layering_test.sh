@@ -1,5 +1,5 @@
 #!/bin/sh
-# tests/layering_test.cmake on small generated trees: accepts a correct one, finds each kind of mistake.
+# tests/layering_test.py on small generated trees: accepts a correct one, finds each kind of mistake.
 set -eu
 # shellcheck source=tests/scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -13,7 +13,7 @@ reset() {
   echo '#include "src/kernels/cpu/dense/product.h"' >"$tree/src/kernels/backends.cpp"
   printf '#include <vector>\n#include "src/core/error.h"\n  #  include "io/config/config.h"\n' >"$tree/src/model/gpt.cpp"
 }
-check() { run cmake -D "ROOT=$tree" -P "$root/tests/layering_test.cmake"; }
+check() { run python3 "$root/tests/layering_test.py" "$tree"; }
 refuses() { # WHAT, WORDS OF THE MESSAGE
   check
   expect "$1: refused" [ "$code" != 0 ]
@@ -45,6 +45,19 @@ refuses "path not from the root" "no path from the root"
 reset
 echo 'int x;' >"$tree/parallel/grid.h"
 refuses "no pragma" "parallel/grid.h has no #pragma once"
+
+reset
+mkdir "$tree/parallel/wire"
+echo '#include "parallel/wire/wire.h"' >"$tree/parallel/grid.cpp"
+printf '#pragma once\n#include "parallel/choice/bits.h"\n' >"$tree/parallel/wire/wire.h"
+mkdir "$tree/parallel/choice"
+echo '#pragma once' >"$tree/parallel/choice/bits.h"
+refuses "folders of a layer" "parallel/wire/wire.h includes \"parallel/choice/bits.h\": parallel/wire must not see choice"
+
+reset
+echo '#include "src/kernels/kernels.h"' >>"$tree/src/kernels/cpu/dense/product.h"
+echo '#include "src/kernels/cpu/dense/product.h"' >"$tree/src/kernels/kernels.cpp"
+refuses "circle" "a circle of files: src/kernels/cpu/dense/product -> src/kernels/kernels -> src/kernels/cpu/dense/product"
 
 reset
 yes '// a line; with [brackets' | head -n 801 >"$tree/parallel/long.cpp"

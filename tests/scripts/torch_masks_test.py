@@ -132,8 +132,8 @@ def cases():
         llama = transformers.LlamaConfig(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=56,
                                          num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                                          max_position_embeddings=CONTEXT, tie_word_embeddings=tied)
-        config = ('[model]\nkind = "decoder"\nfamily = "llama"\nlayers = 2\nheads = 4\nkv_heads = 2\nwidth = 32\n'
-                  f'mlp_width = 56\ncontext = 16\nnorm_epsilon = 1e-6\ntie_embeddings = {str(tied).lower()}\n')
+        config = ('[model]\nkind = "decoder"\nfamily = "llama:norm_epsilon=1e-6"\nlayers = 2\nheads = 4\nkv_heads = 2\nwidth = 32\n'
+                  f'mlp_width = 56\ncontext = 16\ntie_embeddings = {str(tied).lower()}\n')
         yield f"transformers llama tied={tied}", transformers.LlamaForCausalLM(llama), config + TOKENS, in_blocks
     for norm in (False, True):
         word = " norm" if norm else ""

@@ -158,64 +158,50 @@ class Transformers(unittest.TestCase):
         return transformers.AutoModelForCausalLM.from_pretrained(self.dir / folder, attn_implementation="eager",
                                                                  dtype="auto").eval()
 
+    def imported(self, name, config, dtype=None):
+        """A folder with the model of transformers (hub) and its checkpoint (dense.h5); the model."""
+        folder = self.dir / f"{name.replace(' ', '-')}-{dtype}"
+        folder.mkdir()
+        model = model_of(config, dtype)
+        model.save_pretrained(folder / "hub", max_shard_size="60KB" if name == "gpt2" else "5GB")
+        run(self.dir, "import", folder / "hub", "-o", folder / "dense.h5")
+        return folder, model
+
     def test_each_family(self):
+        import torch
         for name, config in configs():
-            with self.subTest(name):
-                folder = self.dir / name.replace(" ", "-")
-                folder.mkdir()
-                model = model_of(config)
-                model.save_pretrained(folder / "hub", max_shard_size="60KB" if name == "gpt2" else "5GB")
-                run(self.dir, "import", folder / "hub", "-o", folder / "dense.h5")
-                mine, theirs = eval_of(self.dir, folder / "dense.h5"), loss_of(model, self.ids)
-                print(f"{name}: loss {theirs:.6f}, espalier {mine - theirs:+.1e}")
-                self.assertAlmostEqual(mine, theirs, delta=1e-4)
-                self.assertGreater(abs(theirs - 5.35), 0.02, "the weights matter")
-                run(self.dir, "export", folder / "dense.h5", "-o", folder / "back", "--shard-size", "100kB")
-                back = self.loaded(folder / "back")
-                self.assertEqual(differences(model.state_dict(), back.state_dict()), [])
-                self.assertEqual((folder / "back" / "config.json").read_text(), (folder / "hub" /
-                                                                                 "config.json").read_text())
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                with self.subTest(name, dtype=dtype):
+                    folder, model = self.imported(name, config, dtype)
+                    run(self.dir, "export", folder / "dense.h5", "-o", folder / "back", "--shard-size", "100kB")
+                    self.assertEqual(differences(model.state_dict(), self.loaded(folder / "back").state_dict()), [])
+                    if dtype == torch.float32:
+                        self.assertEqual((folder / "back" / "config.json").read_text(),
+                                         (folder / "hub" / "config.json").read_text())
+                    mine = eval_of(self.dir, folder / "dense.h5", "--set", "train.dtype=fp32")
+                    same = model_of(config)  # Gemma 3 keeps sqrt(hidden_size) rounded in a model that was in bf16
+                    same.load_state_dict(model.float().state_dict())
+                    theirs = loss_of(same, self.ids)
+                    print(f"{name} {dtype}: loss {theirs:.6f}, espalier {mine - theirs:+.1e}")
+                    self.assertAlmostEqual(mine, theirs, delta=1e-4)
+                    self.assertGreater(abs(theirs - 5.35), 0.02, "the weights matter")
 
     def test_perplexity_by_sliding_windows(self):
         for name, config in configs():
-            model = model_of(config)
-            folder = self.dir / name.replace(" ", "-")
-            model.save_pretrained(folder)
-            run(self.dir, "import", folder, "-o", "dense.h5")
+            folder, model = self.imported(name, config)
             for stride in (CONTEXT, CONTEXT // 2, 7):
                 with self.subTest(name, stride=stride):
-                    mine = json.loads(run(self.dir, "eval", "dense.h5", "--data", "v.bin", "--stride", stride,
+                    mine = json.loads(run(self.dir, "eval", folder / "dense.h5", "--data", "v.bin", "--stride", stride,
                                           "--json").stdout)
                     theirs, predicted = text_loss_of(model, self.ids, stride)
                     self.assertEqual(mine["predictions"], predicted)
                     self.assertAlmostEqual(mine["loss"], theirs, delta=1e-5)
 
-    def test_sixteen_bits(self):
-        import torch
-        for name, config in configs():
-            for dtype in (torch.bfloat16, torch.float16):
-                with self.subTest(name, dtype=dtype):
-                    folder = self.dir / f"{name.replace(' ', '-')}-{dtype}"
-                    folder.mkdir()
-                    model = model_of(config, dtype)
-                    model.save_pretrained(folder / "hub")
-                    run(self.dir, "import", folder / "hub", "-o", folder / "dense.h5")
-                    run(self.dir, "export", folder / "dense.h5", "-o", folder / "back")
-                    self.assertEqual(differences(model.state_dict(), self.loaded(folder / "back").state_dict()), [])
-                    mine = eval_of(self.dir, folder / "dense.h5", "--set", "train.dtype=fp32")
-                    same = model_of(config)  # Gemma 3 keeps sqrt(hidden_size) rounded in a model that was in bf16
-                    same.load_state_dict(model.float().state_dict())
-                    self.assertAlmostEqual(mine, loss_of(same, self.ids), delta=1e-4)
-
     def test_pruned_models(self):
         import torch
         for name, config in configs():
             with self.subTest(name):
-                folder = self.dir / name.replace(" ", "-")
-                folder.mkdir()
-                model = model_of(config)
-                model.save_pretrained(folder / "hub")
-                run(self.dir, "import", folder / "hub", "-o", folder / "dense.h5")
+                folder, model = self.imported(name, config)
                 run(self.dir, "prune", folder / "dense.h5", "-o", folder / "pruned.h5", "--method", "magnitude",
                     "--sparsity", "0.7")
                 run(self.dir, "export", folder / "pruned.h5", "-o", folder / "back", "--sparse")

@@ -226,7 +226,7 @@ class ProductsByTheClock : public Products {
     const double before = library.seconds;
     run(args);
     for (int64_t i = 0; i < args.c.count(); ++i) {
-      EXPECT_NEAR(read(args.c, i), want[static_cast<size_t>(i)], 1e-5);
+      EXPECT_NEAR(read(args.c, i), want[i], 1e-5);
     }
     return library.seconds - before;
   }

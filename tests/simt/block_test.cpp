@@ -1,19 +1,16 @@
 // Products with blocks on the table "cuda-simt": the kernel chosen for each product, and the tiles
 // of products that are large enough for them. The kernel cases cover small products
 // (kernels_test.cpp).
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "src/kernels/cuda/table.h"
 #include "tests/kernels/kernel_cases_block.h"
 #include "tests/kernels/kernel_memory.h"
 #include "tests/simt/queue.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::kernels::block_test {
 namespace {
 
 using simt::Order;
-using ::testing::ElementsAre;
 
 BlockPatternPointer pattern(const Shape& shape, const Shape& block) {
   return std::make_shared<const BlockPattern>(shape, block, 0.6);

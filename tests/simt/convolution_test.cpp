@@ -1,7 +1,5 @@
 // Convolutions through the cuDNN layer, on the host's replacement for cuDNN: layouts, plans by
 // shape, excluded engines, workspace; and the calls that products with patches compute.
-#include <gtest/gtest.h>
-
 #include <limits>
 
 #include "tests/kernels/cudnn_way.h"

@@ -183,7 +183,7 @@ void finish(const Call& call, const std::vector<float>& sums) {
   for (int64_t j = 0; j < cols; ++j) {
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t at = j * call.d_layout.stride + i;
-      float sum = sums[static_cast<size_t>(j * rows + i)];
+      float sum = sums[j * rows + i];
       sum += call.beta != 0 ? call.beta * load(call.c, type, at) : 0;
       sum += epilogue == CUBLASLT_EPILOGUE_BIAS ? load(bias, type, i) : 0;
       if (epilogue == CUBLASLT_EPILOGUE_DGELU) {

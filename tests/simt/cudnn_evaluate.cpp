@@ -29,7 +29,7 @@ struct Array {
     for (size_t axis = 0; axis < 4; ++axis) {
       i = i * extents[axis] + (extents[axis] == 1 ? 0 : place[axis]);
     }
-    return values[static_cast<size_t>(i)];
+    return values[i];
   }
 };
 

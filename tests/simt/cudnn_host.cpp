@@ -13,6 +13,7 @@
 #include <string>
 
 #include "src/core/error.h"
+#include "src/kernels/cuda/cudnn/handle.h"
 #include "src/kernels/cuda/cudnn/library.h"
 #include "src/kernels/cuda/device/launch.h"
 

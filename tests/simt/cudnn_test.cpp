@@ -1,7 +1,5 @@
 // Attention through the cuDNN layer, on the host's replacement for cuDNN: graphs, plans, the run's
 // operands and workspace; and cases that fall back to our own kernels.
-#include <gtest/gtest.h>
-
 #include <limits>
 
 #include "tests/kernels/cudnn_way.h"

@@ -105,8 +105,8 @@ TEST(SimtEdges, tokens_with_many_rows) {
   constexpr int64_t kColumns = 133;
   Operand tokens = ids({4, kRows / 4}, 3);
   for (int64_t i = 0; i < 64; ++i) {
-    tokens.values[static_cast<size_t>(17 * i)] = 300;
-    tokens.values[static_cast<size_t>(13 * i + 1)] = 7000;
+    tokens.values[17 * i] = 300;
+    tokens.values[13 * i + 1] = 7000;
   }
   tokens.values[0] = 7000;
   tokens.values[4] = 65;
@@ -168,7 +168,7 @@ TEST(SimtEdges, bitmaps_of_any_size_and_address) {
           std::ranges::lower_bound(kept.list, static_cast<int32_t>(size)) - kept.list.begin();
       std::vector<uint64_t> ends = kept.bitmap;
       if (size % 64 != 0) {
-        ends[static_cast<size_t>(size / 64)] &= (uint64_t{1} << size % 64) - 1;
+        ends[size / 64] &= (uint64_t{1} << size % 64) - 1;
       }
       Twice t;
       for (const DType dtype : {DType::fp32, DType::bf16}) {

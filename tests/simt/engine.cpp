@@ -46,7 +46,7 @@ class Engine {
   void barrier();
   uint64_t warp_operation(const LaneCall& call);
   void copy_async(void* shared, const void* from, int bytes);
-  AsyncCopies& copies() { return copies_[static_cast<size_t>(current_)]; }
+  AsyncCopies& copies() { return copies_[current_]; }
   std::byte* shared() { return reinterpret_cast<std::byte*>(shared_words_.data()); }
 
  private:
@@ -70,7 +70,7 @@ class Engine {
   int64_t in_order(int64_t i) const { return order_ == Order::ascending ? i : count_ - 1 - i; }
   void set_thread(int64_t number) {
     current_ = number;
-    threadIdx = indices_[static_cast<size_t>(number)];
+    threadIdx = indices_[number];
   }
   std::string place(int64_t number) const;
   [[noreturn]] void violate(const std::string& what);
@@ -111,7 +111,7 @@ void Engine::work() {
   for (;;) {
     while (fresh_ < count_) {
       const int64_t number = in_order(fresh_++);
-      Thread& thread = threads_[static_cast<size_t>(number)];
+      Thread& thread = threads_[number];
       thread.state = State::running;
       thread.worker = active_;
       set_thread(number);
@@ -124,7 +124,7 @@ void Engine::work() {
 }
 
 void Engine::finish() {
-  threads_[static_cast<size_t>(current_)].state = State::done;
+  threads_[current_].state = State::done;
   ++done_;
   if (at_barrier_ > 0) {
     violate("leaves while others wait at __syncthreads");
@@ -132,7 +132,7 @@ void Engine::finish() {
   if (!copies().none()) {
     violate("leaves before its asynchronous copies have arrived");
   }
-  WarpMeeting& warp = warps_[static_cast<size_t>(current_ / 32)];
+  WarpMeeting& warp = warps_[current_ / 32];
   warp.leave(static_cast<int>(current_ % 32));
   if (const std::string wrong = warp.wrong(); !wrong.empty()) {
     violate(wrong);
@@ -140,7 +140,7 @@ void Engine::finish() {
 }
 
 void Engine::wait(State state) {
-  threads_[static_cast<size_t>(current_)].state = state;
+  threads_[current_].state = state;
   const int64_t number = current_;
   Worker& own = *active_;
   const bool others = fresh_ == count_ && ready_ > 0;
@@ -158,27 +158,27 @@ void Engine::barrier() {
   }
   at_barrier_ = 0;
   for (int64_t i = 0; i < count_; ++i) {
-    threads_[static_cast<size_t>(i)].state = State::ready;
+    threads_[i].state = State::ready;
   }
-  threads_[static_cast<size_t>(current_)].state = State::running;
+  threads_[current_].state = State::running;
   ready_ = count_ - 1;
 }
 
 uint64_t Engine::warp_operation(const LaneCall& call) {
   const auto lane = static_cast<int>(current_ % 32);
   const int64_t first = current_ - lane;
-  WarpMeeting& warp = warps_[static_cast<size_t>(current_ / 32)];
+  WarpMeeting& warp = warps_[current_ / 32];
   const unsigned met = warp.arrive(lane, call);
   if (const std::string wrong = warp.wrong(); !wrong.empty()) {
     violate(wrong);
   }
   if (met == 0) {
     wait(State::in_warp);
-    return threads_[static_cast<size_t>(current_)].result;
+    return threads_[current_].result;
   }
   for (int i = 0; i < 32; ++i) {
     if ((met >> i & 1U) != 0) {
-      Thread& thread = threads_[static_cast<size_t>(first + i)];
+      Thread& thread = threads_[first + i];
       thread.result = warp.result(i);
       if (i != lane) {
         thread.state = State::ready;
@@ -186,7 +186,7 @@ uint64_t Engine::warp_operation(const LaneCall& call) {
       }
     }
   }
-  return threads_[static_cast<size_t>(current_)].result;
+  return threads_[current_].result;
 }
 
 void Engine::copy_async(void* shared, const void* from, int bytes) {
@@ -201,7 +201,7 @@ void Engine::copy_async(void* shared, const void* from, int bytes) {
 int64_t Engine::next(State state) {
   for (int64_t i = 0; i < count_; ++i, cursor_ = (cursor_ + 1) % count_) {
     const int64_t number = in_order(cursor_);
-    if (threads_[static_cast<size_t>(number)].state == state) {
+    if (threads_[number].state == state) {
       return number;
     }
   }
@@ -209,7 +209,7 @@ int64_t Engine::next(State state) {
 }
 
 Context& Engine::take(int64_t number) {
-  Thread& thread = threads_[static_cast<size_t>(number)];
+  Thread& thread = threads_[number];
   thread.state = State::running;
   --ready_;
   active_ = thread.worker;

@@ -1,4 +1,5 @@
-// The harness itself: permitted actions of kernels work, and work runs only on a wait.
+// The harness itself: work runs only on a wait, and another order of threads gives other results
+// where a barrier is missing. Tests of the kernels show that it computes correctly.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -10,8 +11,6 @@ namespace {
 
 using simt::Event;
 using simt::Order;
-
-constexpr unsigned kAll = 0xffffffffU;
 
 class Harness : public BothOrders {};
 ESPALIER_BOTH_ORDERS(Harness);
@@ -45,36 +44,6 @@ TEST_P(Harness, copies_and_fills_wait_and_read_late) {
   EXPECT_EQ(y[9], 7);
   EXPECT_EQ(x[0] + x[4], 0);
   EXPECT_EQ(x[5], 1);
-}
-
-/// Sum of a block by shuffles and shared memory.
-__global__ void block_sum(const int* x, int n, int* sums) {
-  __shared__ int parts[32];
-  const unsigned t = threadIdx.x;
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + t);
-  int sum = i < n ? x[i] : 0;
-  for (unsigned step = 16; step > 0; step /= 2) {
-    sum += __shfl_down_sync(kAll, sum, step);
-  }
-  if (t % 32 == 0) {
-    parts[t / 32] = sum;
-  }
-  __syncthreads();
-  if (t == 0) {
-    int total = 0;
-    for (unsigned w = 0; w < blockDim.x / 32; ++w) {
-      total += parts[w];
-    }
-    sums[blockIdx.x] = total;
-  }
-}
-
-TEST_P(Harness, blocks_reduce) {
-  std::vector<int> x(1000), sums(4);
-  std::iota(x.begin(), x.end(), 0);
-  launch(block_sum, {.name = "block_sum", .grid = 4}, stream_, x.data(), 1000, sums.data());
-  stream_.synchronize();
-  EXPECT_EQ(sums, (std::vector<int>{32640, 98176, 163712, 204972}));
 }
 
 /// y = x reversed within a block, in dynamic shared memory.
@@ -126,83 +95,6 @@ TEST(Orders, one_of_them_finds_what_the_other_forgives) {
     results.push_back(x);
   }
   EXPECT_NE(results[0], results[1]);
-}
-
-__global__ void who_am_i(int* numbers) {
-  const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-  const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-  const unsigned threads = blockDim.x * blockDim.y * blockDim.z;
-  __syncthreads();
-  numbers[block * threads + thread] += static_cast<int>(100 * block + thread);
-}
-
-TEST_P(Harness, grids_and_blocks_have_three_extents) {
-  std::vector<int> numbers(2 * 3 * 4 * 30);
-  launch(who_am_i, {.name = "who_am_i", .grid = dim3(2, 3, 4), .block = dim3(5, 3, 2)}, stream_,
-         numbers.data());
-  stream_.synchronize();
-  for (int i = 0; i < 720; ++i) {
-    EXPECT_EQ(numbers[static_cast<size_t>(i)], i / 30 * 100 + i % 30);
-  }
-}
-
-__global__ void lanes(unsigned* out) {
-  const unsigned t = threadIdx.x;
-  out[t] = __shfl_sync(kAll, 10 * t, 3);
-  out[32 + t] = __shfl_up_sync(kAll, 10 * t, 2U);
-  out[64 + t] = __shfl_down_sync(kAll, 10 * t, 5U, 8);
-  out[96 + t] = __shfl_xor_sync(kAll, 10 * t, 16);
-  out[128 + t] = __ballot_sync(kAll, t % 3 == 0);
-  out[160 + t] = __match_any_sync(kAll, t % 5);
-  out[192 + t] = static_cast<unsigned>(__any_sync(kAll, t == 7)) +
-                 2U * static_cast<unsigned>(__all_sync(kAll, t < 31));
-  const double wide = __shfl_sync(kAll, 0.5 * t, 4, 16);
-  out[224 + t] = static_cast<unsigned>(2 * wide);
-}
-
-TEST_P(Harness, lanes_exchange_values) {
-  std::vector<unsigned> out(256);
-  launch(lanes, {.name = "lanes", .block = 32}, stream_, out.data());
-  stream_.synchronize();
-  for (unsigned t = 0; t < 32; ++t) {
-    EXPECT_EQ(out[t], 30U);
-    EXPECT_EQ(out[32 + t], 10 * (t < 2 ? t : t - 2));
-    EXPECT_EQ(out[64 + t], 10 * (t % 8 + 5 < 8 ? t + 5 : t));
-    EXPECT_EQ(out[96 + t], 10 * (t ^ 16U));
-    EXPECT_EQ(out[128 + t], 0x49249249U);
-    EXPECT_EQ(out[160 + t] >> t & 1U, 1U);
-    EXPECT_EQ(std::popcount(out[160 + t]), t % 5 < 2 ? 7 : 6);
-    EXPECT_EQ(out[192 + t], 1U);
-    EXPECT_EQ(out[224 + t], t / 16 * 16 + 4);
-  }
-}
-
-__global__ void half_warps(unsigned* out) {
-  const unsigned t = threadIdx.x;
-  const unsigned mask = t < 16 ? 0xffffU : 0xffff0000U;
-  out[t] = __shfl_xor_sync(mask, t, 1) + __ballot_sync(mask, t % 2 == 0);
-}
-
-TEST_P(Harness, parts_of_a_warp_meet_by_themselves) {
-  std::vector<unsigned> out(32);
-  launch(half_warps, {.name = "half_warps", .block = 32}, stream_, out.data());
-  stream_.synchronize();
-  EXPECT_EQ(out[2], 3U + 0x5555U);
-  EXPECT_EQ(out[17], 16U + 0x55550000U);
-}
-
-__global__ void count(int* total, unsigned long long* most) {
-  atomicAdd(total, 1);
-  atomicMax(most, 1ULL * threadIdx.x);
-}
-
-TEST_P(Harness, atomics) {
-  int total = 0;
-  unsigned long long most = 0;
-  launch(count, {.name = "count", .grid = 7, .block = 100}, stream_, &total, &most);
-  stream_.synchronize();
-  EXPECT_EQ(total, 700);
-  EXPECT_EQ(most, 99U);
 }
 
 TEST_P(Harness, queues_are_ordered_by_events_alone) {

@@ -1,14 +1,11 @@
 // The harness finds forbidden actions of kernels, in every order of threads.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "tests/simt/both_orders.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::kernels::ESPALIER_GPU::rules_test {
 namespace {
 
 using simt::Violation;
-using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 constexpr unsigned kAll = 0xffffffffU;

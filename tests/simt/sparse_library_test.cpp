@@ -92,13 +92,13 @@ TEST_F(SparseLibrary, takes_strided_rows) {
     std::vector<float> want(static_cast<size_t>(s.rows + s.more), 0);
     std::fill_n(want.begin(), s.more, 100.0F);
     for (int64_t k = 0; k < s.kept.count(); ++k) {
-      const int32_t place = s.kept.list[static_cast<size_t>(k)];
-      want[static_cast<size_t>(s.more + place / s.cols)] +=
+      const int32_t place = s.kept.list[k];
+      want[s.more + place / s.cols] +=
           values.get<float>()[k] *
           x.get<float>()[token * (s.cols + s.more) + s.more + place % s.cols];
     }
     for (int64_t n = 0; n < s.rows + s.more; ++n) {
-      EXPECT_EQ(y.get<float>()[token * (s.rows + s.more) + n], want[static_cast<size_t>(n)]);
+      EXPECT_EQ(y.get<float>()[token * (s.rows + s.more) + n], want[n]);
     }
   }
 }

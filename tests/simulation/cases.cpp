@@ -30,7 +30,7 @@ std::string one_of(Draw& draw, Registry<Entry> all, const Fits& fits) {
       names.emplace_back(entry->name);
     }
   }
-  return names[static_cast<size_t>(draw.between(0, static_cast<int64_t>(names.size()) - 1))];
+  return names[draw.between(0, static_cast<int64_t>(names.size()) - 1)];
 }
 
 template <class Entry>
@@ -167,7 +167,7 @@ void draw_codecs(Draw& draw, io::Config& config) {
   auto& parallel = config.parallel;
   const std::vector<std::string> lossy = testing::lossy_codecs();
   const auto any_lossy = [&] {
-    return lossy[static_cast<size_t>(draw.between(0, static_cast<int64_t>(lossy.size()) - 1))];
+    return lossy[draw.between(0, static_cast<int64_t>(lossy.size()) - 1)];
   };
   parallel.reduction =
       one_of(draw, parallel::reductions(), [](const auto& entry) { return entry.takes_codecs; });

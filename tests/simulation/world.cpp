@@ -268,8 +268,7 @@ int World::pick() {
       }
     }
     if (count > 0) {
-      const int chosen =
-          ready[static_cast<size_t>(draw_.between(0, static_cast<int64_t>(count) - 1))];
+      const int chosen = ready[draw_.between(0, static_cast<int64_t>(count) - 1)];
       ranks_[chosen].event = ranks_[chosen].event && !ranks_[chosen].wakes;
       ranks_[chosen].wakes = false;
       return chosen;

@@ -1,9 +1,6 @@
 // The simulated world itself: order of messages, virtual time, every kind of fault, hangs.
 #include "tests/simulation/world.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <chrono>
 #include <cmath>
 
@@ -11,13 +8,12 @@
 #include "parallel/transport/collectives.h"
 #include "src/core/trace.h"
 #include "tests/simulation/disk.h"
+#include "tests/support/matchers.h"
 
 namespace espalier::simulation::world_test {
 namespace {
 
 using parallel::Communicator;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr double kTimeout = 100;
 constexpr int kRounds = 20;

@@ -90,8 +90,7 @@ inline Mask uneven_mask(int64_t rows, int64_t cols, double density, double sprea
   std::vector<float> values;
   for (int64_t i = 0; i < rows * cols; ++i) {
     values.push_back(
-        static_cast<float>(std::abs(normal(random)) * row_scale[static_cast<size_t>(i / cols)] *
-                           col_scale[static_cast<size_t>(i % cols)]));
+        static_cast<float>(std::abs(normal(random)) * row_scale[i / cols] * col_scale[i % cols]));
   }
   std::vector<float> sorted = values;
   const auto cut =
@@ -99,7 +98,7 @@ inline Mask uneven_mask(int64_t rows, int64_t cols, double density, double sprea
   std::ranges::nth_element(sorted, cut);
   Mask mask(rows * cols, false);
   for (int64_t i = 0; i < rows * cols; ++i) {
-    mask.set(i, values[static_cast<size_t>(i)] >= *cut);
+    mask.set(i, values[i] >= *cut);
   }
   return mask;
 }

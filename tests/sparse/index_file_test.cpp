@@ -1,10 +1,7 @@
-// Masks in files: every encoding restores every mask, the entropy code in about its entropy; the
-// choice of the encoding.
+// Masks in files: every encoding restores every mask; sizes; the choice of the encoding.
 #include "sparse/index/file_index.h"
 
 #include <gtest/gtest.h>
-
-#include <cmath>
 
 #include "tests/sparse/index_example.h"
 
@@ -21,8 +18,7 @@ TEST(IndexFile, EveryMaskComesBack) {
     SCOPED_TRACE(example.label());
     const Index index(arena, example.mask, example.encoding, example.shape);
     for (const FileIndex& file :
-         {to_file(index), to_file(index, index.encoding()), to_file(index, Encoding::entropy),
-          to_file(index, Encoding::golomb)}) {
+         {to_file(index), to_file(index, index.encoding()), to_file(index, Encoding::golomb)}) {
       EXPECT_EQ(back(index, file), example.mask) << file.encoding.name;
       EXPECT_EQ(file.encoding == Encoding::full, index.encoding() == Encoding::full);
     }
@@ -42,32 +38,10 @@ TEST(IndexFile, RandomMasksTakeTheirEntropy) {
   for (double density : {0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01}) {
     const Mask mask = random_mask(kRows * kRows, density, 5);
     const double bound = entropy_bound_bytes(mask.size(), mask.kept());
-    for (const int64_t cols : {int64_t{0}, kRows}) {
-      const Index index(arena, mask, Encoding::bitmap, {.cols = cols});
-      const FileIndex file = to_file(index, Encoding::entropy);
-      EXPECT_LT(static_cast<double>(file.bytes.size()), 1.015 * bound + 30) << density;
-      EXPECT_GT(static_cast<double>(file.bytes.size()), 0.99 * bound) << density;
-      EXPECT_EQ(back(index, file), mask);
-      const FileIndex fast = to_file(index);
-      EXPECT_EQ(fast.encoding, Encoding::golomb);
-      EXPECT_LT(static_cast<double>(fast.bytes.size()), 1.05 * bound + 64) << density;
-    }
+    const FileIndex file = to_file(Index(arena, mask, Encoding::bitmap));
+    EXPECT_EQ(file.encoding, Encoding::golomb);
+    EXPECT_LT(static_cast<double>(file.bytes.size()), 1.05 * bound + 64) << density;
   }
-}
-
-TEST(IndexFile, StructureTakesLess) {
-  Arena arena;
-  const auto ratio = [&](const Mask& mask, const IndexShape& shape) {
-    const FileIndex file = to_file(Index(arena, mask, Encoding::bitmap, shape), Encoding::entropy);
-    return static_cast<double>(file.bytes.size()) / entropy_bound_bytes(mask.size(), mask.kept());
-  };
-  const Mask uneven = uneven_mask(512, 768, 0.1, 0.7);
-  EXPECT_LT(ratio(uneven, {.cols = 768}), 0.85) << "rows and columns differ";
-  const IndexShape squares{.cols = 768, .height = 16, .width = 16};
-  EXPECT_LT(ratio(block_mask(512, squares, 0.1, 2), {.cols = 768}), 0.15);
-  const IndexShape two_four{.cols = 768, .n = 2, .m = 4};
-  const double exact = std::log2(6.0) / 4;  // six choices a group of four, H(1/2) = 1
-  EXPECT_LT(ratio(nm_mask(512, two_four, 0, 2), two_four), 1.01 * exact);
 }
 
 TEST(IndexFile, FormsOfMasksAreKeptWhereTheyAreSmaller) {

@@ -136,7 +136,8 @@ uint32_t word_of(const RandomRounding& rounding, int64_t k) {
   return philox(rounding.key, 0, static_cast<uint64_t>(e / 4))[e % 4];
 }
 
-/// Values without a master copy get the fp32 update, then round to a neighbour in 16 bits.
+/// Values without a master copy get the fp32 update, then round by a function of key and element:
+/// slices round alike, and the mean is exact (tests/kernels/random_rounding_test.cpp).
 template <class Half>
 void expect_rounded_steps(bool coded) {
   for (const Kernels* table : computing_tables()) {
@@ -185,85 +186,6 @@ TEST(ValuesAlone, take_the_steps_of_fp32_and_round_them) {
   for (const bool coded : {false, true}) {
     expect_rounded_steps<bf16>(coded);
     expect_rounded_steps<fp16>(coded);
-  }
-}
-
-/// Updates of slices on any ranks equal those of one call.
-TEST(ValuesAlone, are_rounded_the_same_in_slices) {
-  for (const Kernels* table : computing_tables()) {
-    for (const DType dtype : {DType::bf16, DType::fp16}) {
-      State whole(kCount, dtype, false, false);
-      State parts(kCount, dtype, false, false);
-      std::mt19937 random(8);
-      for (State* state : {&whole, &parts}) {
-        std::mt19937 same(9);
-        draw_gradient(same, *state);
-      }
-      UpdateArgs args = whole.adamw();
-      args.rounding = {.key = 5, .first = 1};
-      table->update(whole.stream, args);
-      for (int64_t first = 0; first < kCount;) {
-        const int64_t count = std::min<int64_t>(
-            kCount - first, std::uniform_int_distribution<int64_t>(1, 700)(random));
-        UpdateArgs part = parts.adamw();
-        for (Tensor* tensor : {&part.gradient, &part.value, &part.moment1, &part.moment2}) {
-          *tensor = tensor->elements(first, count);
-        }
-        part.rounding = {.key = 5, .first = 1 + first};
-        table->update(parts.stream, part);
-        first += count;
-      }
-      for (int64_t k = 0; k < kCount; ++k) {
-        ASSERT_EQ(whole.master(k), parts.master(k)) << table->name << " " << k;
-      }
-    }
-  }
-}
-
-/// Steps far below a unit in the last place accumulate. A value rounds up with probability f: its
-/// mean over n draws has the deviation sqrt(f (1 - f) / n) <= 1 / (2 sqrt(n)) units, and nothing
-/// here is six deviations off (2e-9 each).
-TEST(ValuesAlone, are_exact_in_the_mean) {
-  constexpr int64_t kElements = 1024;
-  constexpr int kKeys = 1024;
-  for (const Kernels* table : computing_tables()) {
-    for (const DType dtype : {DType::bf16, DType::fp16}) {
-      const float unit = dtype == DType::bf16 ? 0x1p-7F : 0x1p-10F;
-      State state(kElements, dtype, false, false);
-      const auto gradient = state.gradient.tensor().span<float>();
-      for (size_t k = 0; k < kElements; ++k) {
-        gradient[k] = -unit * (static_cast<float>(k) / kElements);
-      }
-      std::vector<double> sums(kElements);
-      double sum = 0;
-      for (uint64_t key = 0; key < kKeys; ++key) {
-        std::ranges::fill(state.moment[0].tensor().span<float>(), 0.0F);
-        double of_key = 0;
-        for (int64_t k = 0; k < kElements; ++k) {
-          state.set_master(k, 1);
-        }
-        UpdateArgs args = state.sgd();
-        args.lr = 1;
-        args.weight_decay = 0;
-        args.rounding = {.key = key, .first = 3};
-        table->update(state.stream, args);
-        for (int64_t k = 0; k < kElements; ++k) {
-          const double above =
-              (static_cast<double>(state.master(k)) - 1) / static_cast<double>(unit);
-          const double error = above - static_cast<double>(k) / kElements;
-          sums[static_cast<size_t>(k)] += error;
-          of_key += error;
-        }
-        ASSERT_LT(std::fabs(of_key) / kElements, 6 * 0.5 / std::sqrt(kElements)) << key;
-        sum += of_key;
-      }
-      EXPECT_EQ(sums[0], 0) << "numbers of 16 bits stay";
-      for (const double of_element : sums) {
-        EXPECT_LT(std::fabs(of_element) / kKeys, 6 * 0.5 / std::sqrt(kKeys)) << table->name;
-      }
-      EXPECT_LT(std::fabs(sum) / kElements / kKeys, 6 * 0.5 / std::sqrt(double{kElements} * kKeys))
-          << table->name;
-    }
   }
 }
 

@@ -1,21 +1,18 @@
 // Storages of a pruned weight as whole runs: all train to the same result, on any number of threads
 // and ranks, resume each other's checkpoints, and use the stated bytes.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "io/checkpoint/checkpoint.h"
-#include "sparse/weight/registry.h"
+#include "sparse/store/registry.h"
 #include "tests/support/failure.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
 
 namespace espalier::storage_test {
 namespace {
 
 using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::run;
 using testing::TempDir;
@@ -35,35 +32,46 @@ double share_moved(const Outcome& a, const Outcome& b) {
   return moved / kept;
 }
 
+/// Losses, and the kept positions. Products of 16 bits round at different points: losses agree up
+/// to that rounding, which also decides which of two elements at the threshold stays; the share
+/// `moved` of them at most differs.
+void expect_same(const Outcome& got, const Outcome& want, const std::string& dtype,
+                 double fp32_tolerance, double moved) {
+  const double tolerance = dtype == "fp32" ? fp32_tolerance : 2e-2;
+  ASSERT_EQ(got.losses.size(), want.losses.size());
+  for (size_t i = 0; i < got.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], tolerance) << "step " << i + 1;
+  }
+  EXPECT_NEAR(got.val_loss, want.val_loss, tolerance);
+  if (dtype == "fp32") {
+    EXPECT_EQ(got.positions, want.positions);
+  } else {
+    EXPECT_LE(share_moved(got, want), moved);
+  }
+}
+
+/// Seven steps with one config, then all others with another; the losses of the first steps are
+/// those of `whole`.
+Outcome run_in_parts(const io::Config& first, const io::Config& second, const Outcome& whole) {
+  run(first, 1, {.stop_after = 7});
+  Outcome resumed = run(second, 1, {.resume = "auto"});
+  resumed.losses.insert(resumed.losses.begin(), whole.losses.begin(), whole.losses.begin() + 7);
+  return resumed;
+}
+
 class Storages : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   /// Pruned after a few steps, so that masks change with existing state.
   io::Config config(const std::string& storage) const {
     io::Config made = tiny_config(dir_);
     made.train.dtype = std::get<1>(GetParam());
-    made.pruning.method = std::get<0>(GetParam()) == "block" ? "block" : "magnitude";
-    made.pruning.block = 16;
-    made.pruning.sparsity = 0.75;
-    made.pruning.at_step = 4;
+    testing::apply_settings(made, this->storage() == "block" ? "blocks" : "prune");
     made.sparse.storage.fallback = storage;
     return made;
   }
   std::string storage() const { return std::get<0>(GetParam()); }
-  /// Products of 16 bits round at different points: losses agree up to that rounding.
-  double tolerance() const { return std::get<1>(GetParam()) == "fp32" ? 2e-5 : 2e-2; }
-
-  void expect_same_losses(const Outcome& a, const Outcome& b) const {
-    ASSERT_EQ(a.losses.size(), b.losses.size());
-    for (size_t i = 0; i < a.losses.size(); ++i) {
-      EXPECT_NEAR(a.losses[i], b.losses[i], tolerance()) << "step " << i + 1;
-    }
-    EXPECT_NEAR(a.val_loss, b.val_loss, tolerance());
-    if (std::get<1>(GetParam()) == "fp32") {
-      EXPECT_EQ(a.positions, b.positions);
-    } else {
-      // The same rounding decides which of two weights at the threshold stays.
-      EXPECT_LE(share_moved(a, b), 1e-3);
-    }
+  static void expect_same_losses(const Outcome& a, const Outcome& b) {
+    expect_same(a, b, std::get<1>(GetParam()), 2e-5, 1e-3);
   }
 
   TempDir dir_;
@@ -88,13 +96,7 @@ TEST_P(Storages, ThreadsDoNotChangeBits) {
 TEST_P(Storages, ResumeIsNoBreakAndAnyStorageResumesAnyOther) {
   const Outcome whole = run(config(storage()));
   for (const char* first : {"dense", "sparse"}) {
-    train::TrainerOptions until;
-    until.stop_after = 7;
-    run(config(first), 1, until);
-    train::TrainerOptions onwards;
-    onwards.resume = "auto";
-    Outcome resumed = run(config(storage()), 1, onwards);
-    resumed.losses.insert(resumed.losses.begin(), whole.losses.begin(), whole.losses.begin() + 7);
+    const Outcome resumed = run_in_parts(config(first), config(storage()), whole);
     expect_same_losses(resumed, whole);
     if (first == storage()) {
       EXPECT_EQ(resumed, whole) << "bit for bit";
@@ -123,11 +125,7 @@ class States : public ::testing::TestWithParam<std::string> {
     io::Config made = tiny_config(dir_);
     made.model.width = 64;  // wide enough for 8-bit moments in the pruned weights, too
     made.train.dtype = GetParam();
-    made.pruning.method = "magnitude";
-    made.pruning.sparsity = 0.5;
-    made.pruning.at_step = 4;
-    made.sparse.storage.fallback = "sparse";
-    made.optimizer.state_bits = 8;
+    testing::apply_settings(made, "prune_sparse pruning.sparsity=0.5 optimizer.state_bits=8");
     return made;
   }
   TempDir dir_;
@@ -150,12 +148,8 @@ TEST_P(States, EightBitsLearnLikeThirtyTwo) {
 TEST_P(States, EightBitRunsResumeBitForBit) {
   const Outcome whole = run(config());
   for (const int64_t stop : {2, 7}) {  // before and after the pruning
-    train::TrainerOptions first;
-    first.stop_after = stop;
-    run(config(), 1, first);
-    train::TrainerOptions second;
-    second.resume = "auto";
-    Outcome resumed = run(config(), 1, second);
+    run(config(), 1, {.stop_after = stop});
+    Outcome resumed = run(config(), 1, {.resume = "auto"});
     resumed.losses = whole.losses;
     EXPECT_EQ(resumed, whole) << "stopped after step " << stop;
   }
@@ -175,11 +169,11 @@ TEST(AutoStorage, TrainsWithTheStoragesItNames) {
     made.pruning.at_step = 0;
     made.sparse.storage.fallback = "auto";
     std::string notes;
-    train::TrainerOptions options;
-    options.on_note = [&](const std::string& text) { notes += text + '\n'; };
-    const Outcome chosen = run(made, 1, options);
-    const auto storages = testing::read_json(dir / "run/summary.json")["manifest"]["storages"]
-                              .get<std::map<std::string, std::string>>();
+    const Outcome chosen = run(made, 1, notes);
+    using Names = std::map<std::string, std::string>;
+    const auto summary = testing::read_json(dir / "run/summary.json");
+    const auto storages = summary["manifest"]["storages"].get<Names>();
+    EXPECT_EQ(summary["choices"]["storage"].get<Names>(), storages);
     EXPECT_EQ(storages.size(), 8U) << "four matrices of two blocks";
     EXPECT_THAT(notes, ContainsRegex("\\[256, 64\\] .* " +
                                      storages.at("blocks.0.mlp.expand.weight") + "\n"));
@@ -192,45 +186,23 @@ TEST(AutoStorage, TrainsWithTheStoragesItNames) {
 /// Edges that divide the widths of the network, edges that do not, and edges larger than matrices.
 class BlockEdges : public ::testing::TestWithParam<std::tuple<int64_t, std::string>> {
  protected:
-  io::Config config(const std::string& storage) const {
+  /// Gradual pruning: lists change.
+  io::Config gradual(const std::string& storage) const {
     io::Config made = tiny_config(dir_);
     made.train.dtype = std::get<1>(GetParam());
     made.model.width = 40;
-    made.pruning.method = "block";
+    testing::apply_settings(made,
+                            "blocks pruning.sparsity=0.5 pruning.at_step=-1 pruning.every=2 "
+                            "pruning.from_step=2 pruning.to_step=8");
     made.pruning.block = std::get<0>(GetParam());
-    made.pruning.sparsity = 0.5;
-    made.pruning.at_step = 3;
     made.sparse.storage.fallback = storage;
     return made;
   }
-  /// Gradual pruning: lists change.
-  io::Config gradual(const std::string& storage) const {
-    io::Config made = config(storage);
-    made.pruning.at_step = -1;
-    made.pruning.from_step = 2;
-    made.pruning.to_step = 8;
-    made.pruning.every = 2;
-    return made;
-  }
-  void expect_equal(const Outcome& got, const Outcome& want) const {
-    const double tolerance = std::get<1>(GetParam()) == "fp32" ? 1e-5 : 2e-2;
-    ASSERT_EQ(got.losses.size(), want.losses.size());
-    for (size_t i = 0; i < got.losses.size(); ++i) {
-      EXPECT_NEAR(got.losses[i], want.losses[i], tolerance) << "step " << i + 1;
-    }
-    if (std::get<1>(GetParam()) == "fp32") {
-      EXPECT_EQ(got.positions, want.positions);
-    } else {
-      // The same rounding decides which of two blocks at the threshold stays.
-      EXPECT_LE(share_moved(got, want), 5e-3);
-    }
+  static void expect_equal(const Outcome& got, const Outcome& want) {
+    expect_same(got, want, std::get<1>(GetParam()), 1e-5, 5e-3);
   }
   TempDir dir_;
 };
-
-TEST_P(BlockEdges, TrainToTheLossOfDense) {
-  expect_equal(run(config("block")), run(config("dense")));
-}
 
 TEST_P(BlockEdges, FollowMasksThatChange) {
   io::Config made = gradual("block");
@@ -249,13 +221,7 @@ TEST_P(BlockEdges, ACheckpointOfOneStorageIsOneOfTheOthers) {
                                       {"block", "dense"},
                                       {"sparse", "block"},
                                       {"dense", "block"}}) {
-    train::TrainerOptions until;
-    until.stop_after = 7;
-    run(gradual(first), 1, until);
-    train::TrainerOptions onwards;
-    onwards.resume = "auto";
-    Outcome resumed = run(gradual(second), 1, onwards);
-    resumed.losses.insert(resumed.losses.begin(), whole.losses.begin(), whole.losses.begin() + 7);
+    const Outcome resumed = run_in_parts(gradual(first), gradual(second), whole);
     expect_equal(resumed, whole);
     if (first == std::string(second)) {
       EXPECT_EQ(resumed, whole) << "bit for bit";
@@ -281,7 +247,7 @@ TEST(BlockStorage, SmallerBlocksThanThePruned) {
     EXPECT_NEAR(run(made).losses.back(), whole.losses.back(), 1e-5) << edge;
   }
   made.sparse.block = 12;
-  EXPECT_THAT(failure_of([&] { run(made); }), HasSubstr("sparse.block = 0"));
+  EXPECT_THAT(failure_of([&] { run(made); }), HasSubstr("without an edge"));
 }
 
 TEST(BlockStorage, RefusesAMaskWithoutBlocks) {
@@ -320,13 +286,11 @@ TEST(AutoStorage, OffersBlocksWhereMasksHaveThem) {
   made.pruning.block = 16;
   made.pruning.at_step = 0;
   made.sparse.storage.fallback = "auto";
-  std::string notes;
   train::TrainerOptions options;
-  options.on_note = [&](const std::string& text) { notes += text + '\n'; };
   auto offers_blocks = [&](const std::string& method) {
     made.pruning.method = method;
-    notes.clear();
-    run(made, 1, options);
+    std::string notes;
+    run(made, 1, notes, options);
     EXPECT_THAT(notes, HasSubstr("block ms"));
     return notes.find(" -  ") == std::string::npos;  // a storage that was not timed
   };

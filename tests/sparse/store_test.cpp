@@ -1,7 +1,4 @@
 // The parameter store: layout, sharing of the dense copy, survivors of a mask change, bytes.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <numeric>
 

@@ -120,31 +120,13 @@ class ProtobufReader {
 inline EventHistogram histogram_in(std::string_view message) {
   EventHistogram out;
   ProtobufReader reader(message);
+  double* const numbers[] = {&out.min, &out.max, &out.num, &out.sum, &out.sum_squares};
   while (const auto field = reader.next()) {
-    switch (field->number) {
-      case 1:
-        out.min = field->real();
-        break;
-      case 2:
-        out.max = field->real();
-        break;
-      case 3:
-        out.num = field->real();
-        break;
-      case 4:
-        out.sum = field->real();
-        break;
-      case 5:
-        out.sum_squares = field->real();
-        break;
-      case 6:
-        out.limits = field->reals();
-        break;
-      case 7:
-        out.counts = field->reals();
-        break;
-      default:
-        throw std::runtime_error("field of HistogramProto");
+    ProtobufReader::expect(field->number >= 1 && field->number <= 7, "field of HistogramProto");
+    if (field->number <= 5) {
+      *numbers[field->number - 1] = field->real();
+    } else {
+      (field->number == 6 ? out.limits : out.counts) = field->reals();
     }
   }
   return out;
@@ -156,18 +138,13 @@ inline void read_value(std::string_view message, Event& event) {
   std::optional<EventHistogram> histogram;
   ProtobufReader reader(message);
   while (const auto field = reader.next()) {
-    switch (field->number) {
-      case 1:
-        tag = field->bytes;
-        break;
-      case 2:
-        scalar = field->single();
-        break;
-      case 5:
-        histogram = histogram_in(field->bytes);
-        break;
-      default:
-        throw std::runtime_error("field of Summary.Value");
+    if (field->number == 1) {
+      tag = field->bytes;
+    } else if (field->number == 2) {
+      scalar = field->single();
+    } else {
+      ProtobufReader::expect(field->number == 5, "field of Summary.Value");
+      histogram = histogram_in(field->bytes);
     }
   }
   ProtobufReader::expect(scalar.has_value() != histogram.has_value(), "one value");
@@ -180,33 +157,24 @@ inline Event event_in(std::string_view message) {
   Event out;
   ProtobufReader reader(message);
   while (const auto field = reader.next()) {
-    switch (field->number) {
-      case 1:
-        out.wall_time = field->real();
-        break;
-      case 2:
-        out.step = static_cast<int64_t>(field->integer);
-        break;
-      case 3:
-        out.file_version = field->bytes;
-        break;
-      case 5: {
-        ProtobufReader summary(field->bytes);
-        while (const auto value = summary.next()) {
-          ProtobufReader::expect(value->number == 1 && value->type == 2, "field of Summary");
-          read_value(value->bytes, out);
-        }
-        break;
+    if (field->number == 1) {
+      out.wall_time = field->real();
+    } else if (field->number == 2) {
+      out.step = static_cast<int64_t>(field->integer);
+    } else if (field->number == 3) {
+      out.file_version = field->bytes;
+    } else if (field->number == 5) {
+      ProtobufReader summary(field->bytes);
+      while (const auto value = summary.next()) {
+        ProtobufReader::expect(value->number == 1 && value->type == 2, "field of Summary");
+        read_value(value->bytes, out);
       }
-      case 7: {
-        ProtobufReader log(field->bytes);
-        const auto status = log.next();
-        ProtobufReader::expect(status && status->number == 1 && status->integer == 1, "START");
-        out.starts = true;
-        break;
-      }
-      default:
-        throw std::runtime_error("field of Event");
+    } else {
+      ProtobufReader::expect(field->number == 7, "field of Event");
+      ProtobufReader log(field->bytes);
+      const auto status = log.next();
+      ProtobufReader::expect(status && status->number == 1 && status->integer == 1, "START");
+      out.starts = true;
     }
   }
   return out;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "src/core/error.h"
+#include "tests/support/matchers.h"
 
 namespace espalier {
 

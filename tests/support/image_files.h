@@ -1,8 +1,13 @@
 #pragma once
 // Files of images for tests.
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
+
+#include "io/config/config.h"
+#include "src/core/rng.h"
 
 namespace espalier::testing {
 
@@ -15,6 +20,26 @@ inline std::string idx_file(const std::vector<uint32_t>& sizes, const std::strin
     }
   }
   return out + items;
+}
+
+/// Writes square images of three classes, which differ in the brightness of their rows.
+inline io::DataConfig write_images(const std::filesystem::path& folder, uint32_t images,
+                                   uint32_t edge, uint32_t channels = 1) {
+  std::string pixels, labels;
+  for (uint32_t i = 0; i < images; ++i) {
+    labels += static_cast<char>(i % 3);
+    for (uint32_t p = 0; p < edge * edge * channels; ++p) {
+      const uint32_t row = p / (edge * channels);
+      pixels += static_cast<char>(philox(2, i, p)[0] % 100 + 70 * (row % 3 == i % 3 ? 1 : 0));
+    }
+  }
+  std::vector<uint32_t> sizes{images, edge, edge};
+  if (channels > 1) {
+    sizes.push_back(channels);
+  }
+  std::ofstream(folder / "images", std::ios::binary) << idx_file(sizes, pixels);
+  std::ofstream(folder / "labels", std::ios::binary) << idx_file({images}, labels);
+  return {.kind = "images", .train = {folder / "images", folder / "labels"}};
 }
 
 /// Byte (y, x) of a plane of the CIFAR image `number`.

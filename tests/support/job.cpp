@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 namespace espalier {
@@ -123,6 +124,21 @@ bool Job::wait_for_steps(size_t steps) {
 std::optional<int> Job::wait(double seconds) {
   wait_for([&] { return poll(); }, seconds);
   return ended_;
+}
+
+std::vector<pid_t> Job::ranks_after(size_t steps) {
+  if (!wait_for_steps(steps)) {
+    throw std::runtime_error("no " + std::to_string(steps) + " steps: " + errors());
+  }
+  std::vector<pid_t> found = ranks();
+  if (found.size() != 2) {
+    throw std::runtime_error(std::to_string(found.size()) + " ranks: " + errors());
+  }
+  return found;
+}
+
+void Job::expect_end(double seconds, int code) {
+  EXPECT_EQ(wait(seconds), std::optional(code)) << "none: it runs\n" << errors();
 }
 
 bool Job::poll() {

@@ -34,8 +34,12 @@ class Job {
   std::vector<pid_t> launchers() const;  ///< mpirun or mpiexec
   /// Waits until the run has done `steps` steps; false: it ended or timed out.
   bool wait_for_steps(size_t steps);
+  /// The two ranks of a run that has done `steps` steps. Throws if it has not, or others.
+  std::vector<pid_t> ranks_after(size_t steps);
   /// Waits for the end and returns the exit code, or 128 + signal; empty after `seconds`.
   std::optional<int> wait(double seconds);
+  /// Checks that it ends in time, with this code.
+  void expect_end(double seconds, int code);
   std::string errors() const { return here_.read(".job-err"); }
 
  private:

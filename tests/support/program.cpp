@@ -38,6 +38,25 @@ Ran Workplace::shell(const std::string& command) const {
           .err = read(".err")};
 }
 
+Ran Workplace::ok(const std::string& arguments) const {
+  SCOPED_TRACE("espalier " + arguments);
+  const Ran ran = run(arguments);
+  expect_code(ran, 0);
+  return ran;
+}
+
+Ran Workplace::shell_ok(const std::string& command) const {
+  SCOPED_TRACE(command);
+  const Ran ran = shell(command);
+  expect_code(ran, 0);
+  return ran;
+}
+
+void Workplace::fails(const std::string& arguments, int code, const std::string& words) const {
+  SCOPED_TRACE("espalier " + arguments);
+  expect_error(run(arguments), code, words);
+}
+
 void Workplace::write(const std::string& name, const std::string& content) const {
   std::ofstream(folder_ / name, std::ios::binary) << content;
 }

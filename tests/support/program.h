@@ -2,12 +2,13 @@
 // Tests of the real program. Each Workplace is its own folder, with a small text and config, where
 // the program runs.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "tests/support/matchers.h"
 
 namespace espalier {
 
@@ -34,6 +35,12 @@ class Workplace {
   /// Runs `espalier ARGUMENTS` through the shell in the folder.
   Ran run(const std::string& arguments) const;
   Ran shell(const std::string& command) const;
+  /// Like `run`, and checks that the exit code is 0.
+  Ran ok(const std::string& arguments) const;
+  Ran shell_ok(const std::string& command) const;
+  /// Checks that it fails with this code and one error that has `words`.
+  void fails(const std::string& arguments, int code, const std::string& words) const;
+  bool has(const std::string& name) const { return std::filesystem::exists(folder_ / name); }
   void write(const std::string& name, const std::string& content) const;
   std::string read(const std::string& name) const;
   /// Column `key` of RUN/metrics.jsonl.
@@ -48,6 +55,16 @@ class Workplace {
  private:
   std::filesystem::path folder_;
 };
+
+using Rows = std::vector<std::pair<std::string, std::string>>;
+
+/// A test of the program in its own folder.
+class ProgramTest : public ::testing::Test {
+ protected:
+  const Workplace here;
+};
+class ProgramTestWithParam : public ProgramTest,
+                             public ::testing::WithParamInterface<std::string> {};
 
 /// Checks the exit code; a failure prints the program's output.
 void expect_code(const Ran& ran, int code);

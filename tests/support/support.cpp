@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <mutex>
 
@@ -81,6 +82,18 @@ io::Config tiny_config(const TempDir& dir) {
   return config;
 }
 
+double largest_difference(const Outcome& a, const Outcome& b) {
+  double largest = 0;
+  for (const auto& [name, values] : a.values) {
+    const auto& others = b.values.at(name);
+    EXPECT_EQ(values.size(), others.size()) << name;
+    for (size_t i = 0; i < std::min(values.size(), others.size()); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(values[i] - others[i])));
+    }
+  }
+  return largest;
+}
+
 Outcome outcome_of(train::Trainer& trainer) {
   Outcome outcome;
   sparse::Store& store = trainer.stage().store();
@@ -149,6 +162,50 @@ Outcome run(const io::Config& config, int ranks, train::TrainerOptions options) 
   };
   parallel::run_ranks(ranks, body, {.while_waiting = while_ranks_wait(), .copy = copy_of_ranks()});
   return outcome;
+}
+
+Outcome run(const io::Config& config, int ranks, std::string& notes,
+            train::TrainerOptions options) {
+  options.on_note = [&](const std::string& note) { notes += note + '\n'; };
+  return run(config, ranks, std::move(options));
+}
+
+void run_with(const io::Config& config, int ranks, const AfterStep& after_step,
+              train::TrainerOptions options) {
+  parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
+    train::Trainer* running = nullptr;
+    train::TrainerOptions mine = options;
+    mine.on_step = [&](const train::StepReport& report) {
+      after_step(*running, comm, report.step);
+    };
+    train::Trainer trainer(config, comm, std::move(mine));
+    running = &trainer;
+    trainer.run();
+  });
+}
+
+void expect_within_plan(const io::Config& config, int ranks, double most,
+                        const parallel::ThreadOptions& options) {
+  const auto train = [&](parallel::Communicator& comm) {
+    train::Trainer trainer(config, comm, {.resume = "none"});
+    trainer.run();
+    const auto planned = static_cast<double>(train::sum_of(trainer.fit().plan.peak));
+    const auto held = static_cast<double>(trainer.arena().total().peak);
+    EXPECT_GE(planned, held) << "rank " << comm.rank();
+    EXPECT_LE(planned, most * held) << "rank " << comm.rank();
+  };
+  parallel::run_ranks(ranks, train, options);
+}
+
+train::Fit fit_of(const io::Config& config, int ranks, const std::string& resume) {
+  train::Fit fit;
+  parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
+    const train::Trainer trainer(config, comm, {.resume = resume});
+    if (comm.rank() == 0) {
+      fit = trainer.fit();
+    }
+  });
+  return fit;
 }
 
 Outcome run_with_breaks(const std::vector<int64_t>& stops,

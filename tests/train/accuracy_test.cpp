@@ -1,34 +1,25 @@
 // Top-1 and top-5 accuracy of classifiers of images, label smoothing, and evaluations of all
 // validation samples. References: the losses of all classes of each image.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "src/core/rng.h"
 #include "src/train/run/source.h"
-#include "tests/support/failure.h"
 #include "tests/support/grid.h"
+#include "tests/support/image_files.h"
+#include "tests/support/settings.h"
 
 namespace espalier::accuracy_test {
 namespace {
 
 using namespace testing;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr int kClasses = 7;
 constexpr int64_t kImages = 200;
 constexpr int64_t kValidation = 50;  // the last quarter
 
-std::string number(int64_t value) {
-  return {0, 0, static_cast<char>(value / 256), static_cast<char>(value % 256)};
-}
-
 /// Images of 6 x 6 pixels: noise, a brighter row by class, and labels that are wrong now and then.
 void write_images(const TempDir& dir) {
-  std::string images = std::string{0, 0, 8, 3} + number(kImages) + number(6) + number(6);
-  std::string labels = std::string{0, 0, 8, 1} + number(kImages);
+  std::string images, labels;
   for (uint64_t i = 0; i < kImages; ++i) {
     const uint64_t label = mix(1, i) % kClasses;
     labels += static_cast<char>(mix(2, i) % 4 == 0 ? (label + 1) % kClasses : label);
@@ -37,8 +28,8 @@ void write_images(const TempDir& dir) {
       images += static_cast<char>(mix(3, 36 * i + pixel) % 60 + bright);
     }
   }
-  std::ofstream(dir / "images") << images;
-  std::ofstream(dir / "labels") << labels;
+  std::ofstream(dir / "images") << idx_file({kImages, 6, 6}, images);
+  std::ofstream(dir / "labels") << idx_file({kImages}, labels);
 }
 
 io::Config image_config(const TempDir& dir, const std::string& kind) {
@@ -49,9 +40,7 @@ io::Config image_config(const TempDir& dir, const std::string& kind) {
                   .network = {"conv 4 3", "max 2", "linear 16"},
                   .image = {6, 6, 1}};
   config.data = {.kind = "images", .train = {dir / "images", dir / "labels"}};
-  config.data.validation_fraction = 0.25;
-  config.train.eval_batches = 0;
-  config.optimizer.lr = 0.02;
+  apply_settings(config, "data.validation_fraction=0.25 train.eval_batches=0 optimizer.lr=0.02");
   return config;
 }
 
@@ -160,11 +149,12 @@ std::pair<double, double> accuracy(const io::Config& config) {
   return {last.at("val_top1").get<double>(), last.at("val_top5").get<double>()};
 }
 
+using Accuracy = RunTest;
+
 /// Learning rate 0: all runs evaluate the same weights. Stages and replicas split the samples
 /// unevenly, and micro-batches leave a rest.
-TEST(Accuracy, IsTheSameForAllGrids) {
-  const TempDir dir;
-  io::Config config = image_config(dir, "mlp");
+TEST_F(Accuracy, IsTheSameForAllGrids) {
+  config = image_config(dir, "mlp");
   config.train.steps = 1;
   config.optimizer.lr = config.optimizer.min_lr = 0;
   run(config);
@@ -185,11 +175,9 @@ TEST(Accuracy, IsTheSameForAllGrids) {
   }
 }
 
-TEST(Accuracy, TrainingRaisesIt) {
-  const TempDir dir;
-  io::Config config = image_config(dir, "mlp");
-  config.train.steps = 60;
-  config.train.eval_every = 1;
+TEST_F(Accuracy, TrainingRaisesIt) {
+  config = image_config(dir, "mlp");
+  apply_settings(config, "train.steps=60 train.eval_every=1");
   run(config);
   const auto lines = metrics_without_times(config);
   const auto summary = read_json(std::filesystem::path(config.run.out) / "summary.json");
@@ -203,9 +191,7 @@ TEST(Accuracy, TrainingRaisesIt) {
   EXPECT_GT(lines.back().at("val_top1"), lines.front().at("val_top1"));
 }
 
-TEST(Accuracy, RunsOfTokensHaveNone) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
+TEST_F(Accuracy, RunsOfTokensHaveNone) {
   config.train.steps = 1;
   run(config);
   EXPECT_FALSE(metrics_without_times(config).back().contains("val_top1"));
@@ -214,9 +200,10 @@ TEST(Accuracy, RunsOfTokensHaveNone) {
   EXPECT_FALSE(summary.contains("images_per_s"));
 }
 
-TEST(Evaluation, ZeroBatchesAreAllSamples) {
-  const TempDir dir;
-  io::Config config = image_config(dir, "mlp");
+using Evaluation = RunTest;
+
+TEST_F(Evaluation, ZeroBatchesAreAllSamples) {
+  config = image_config(dir, "mlp");
   config.train.steps = 1;
   config.train.global_batch = 12;  // 4 batches, and 2 samples
   const double all = run(config).val_loss;
@@ -226,17 +213,17 @@ TEST(Evaluation, ZeroBatchesAreAllSamples) {
   EXPECT_NE(run(config).val_loss, all);
 }
 
-TEST(Smoothing, ChangesTrainingAndSurvivesABreak) {
-  const TempDir dir;
-  io::Config config = image_config(dir, "mlp");
+using Smoothing = RunTest;
+
+TEST_F(Smoothing, ChangesTrainingAndSurvivesABreak) {
+  config = image_config(dir, "mlp");
   const Outcome plain = run(config);
   config.train.label_smoothing = 0.2;
   const Outcome smooth = run(config);
   EXPECT_NE(smooth.values, plain.values);
   EXPECT_EQ(run_with_breaks(config, 1, {5}), smooth);
   io::Config staged = config;
-  staged.parallel.pipeline = 2;
-  staged.train.micro_batch = 4;
+  apply_settings(staged, "parallel.pipeline=2 train.micro_batch=4");
   config.train.micro_batch = 4;
   EXPECT_EQ(run(staged, 2).losses, run(config).losses);
 }

@@ -1,8 +1,6 @@
 // AdaPrec's choice between precisions.
 #include "src/train/codec_choice/adaprec_choice.h"
 
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cmath>
 #include <functional>
@@ -119,7 +117,7 @@ TEST(AdaprecChoice, WithoutGainTheBestValueCounts) {
   }
   EXPECT_GT(choice.forecasts[2].rate, choice.forecasts[1].rate);
   EXPECT_EQ(choice.chosen, 1U);
-  EXPECT_NE(choice.why.find("no gain"), std::string::npos);
+  EXPECT_THAT(choice.why, HasSubstr("no gain"));
 }
 
 /// Among nearly equal values the fastest is chosen, not the marginally best.
@@ -139,12 +137,12 @@ TEST(AdaprecChoice, DivergedCandidatesAreRejected) {
   const PrecisionChoice choice = choose_precision(round);
   EXPECT_EQ(candidates[choice.chosen].name, "fp32");
   EXPECT_TRUE(choice.forecasts[1].diverged);
-  EXPECT_NE(choice.why.find("1 diverged"), std::string::npos) << choice.why;
+  EXPECT_THAT(choice.why, HasSubstr("1 diverged"));
   for (PrecisionCandidate& one : candidates) {
     one.points.back().y = HUGE_VAL;
   }
-  EXPECT_NE(failure_of([&] { choose_precision(round); }).find("diverged with every precision"),
-            std::string::npos);
+  EXPECT_THAT(failure_of([&] { choose_precision(round); }),
+              HasSubstr("diverged with every precision"));
 }
 
 /// Rounds of random curves with noise: gain per second of the choice relative to the best possible,

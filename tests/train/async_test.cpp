@@ -1,9 +1,6 @@
 // Asynchronous pipelines: the runner over ranks equals the delay injector on one rank to the bit,
 // and both equal a training loop written by hand from the formulas, for every method of weight
 // prediction.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "src/config/parse.h"
@@ -12,12 +9,12 @@
 #include "src/train/stage/layout.h"
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"
+#include "tests/support/settings.h"
 
 namespace espalier::async_test {
 namespace {
 
 using namespace testing;
-using ::testing::HasSubstr;
 
 /// All registered methods; 2bw needs updates of several micro-batches.
 std::vector<std::string> predictions(bool with_previous = false) {
@@ -32,11 +29,9 @@ std::vector<std::string> predictions(bool with_previous = false) {
 
 io::Config config_for(const TempDir& dir) {
   io::Config config = tiny_config(dir);
-  config.model.layers = 4;
-  config.train.global_batch = 3;
-  config.train.steps = 14;
-  config.parallel.schedule = "async";
-  config.parallel.check_every = 0;
+  apply_settings(config,
+                 "model.layers=4 train.global_batch=3 train.steps=14 parallel.schedule=async "
+                 "parallel.check_every=0");
   return config;
 }
 
@@ -57,31 +52,31 @@ io::Config injected(io::Config config, int stages) {
   return config;
 }
 
-TEST(Async, OneStageIsTheSynchronousRun) {
-  const TempDir dir;
+struct Async : RunTest {
+  Async() { config = config_for(dir); }
+};
+
+TEST_F(Async, OneStageIsTheSynchronousRun) {
   for (const std::string prediction : {"none", "2bw", "spectrain"}) {
-    io::Config config = config_for(dir);
+    config = config_for(dir);
     config.train.micro_batch = 1;
     config.parallel.weight_prediction = prediction;
     const Outcome async = run_grid(config, 1);
-    config.parallel.schedule = "auto";
-    config.parallel.weight_prediction = "none";
+    apply_settings(config, "parallel.schedule=auto parallel.weight_prediction=none");
     expect_equal(async, run_grid(config, 1));
   }
 }
 
-TEST(Async, RanksEqualTheInjector) {
-  const TempDir dir;
+TEST_F(Async, RanksEqualTheInjector) {
   for (const std::string& prediction : predictions()) {
     for (const std::string kind : {"adamw", "sgd"}) {
       for (const std::string storage : {"dense", "sparse"}) {
-        io::Config config = config_for(dir);
-        config.parallel.weight_prediction = prediction;
-        config.optimizer.kind = kind;
-        config.optimizer.clip = 0.1;
-        config.sparse.storage.fallback = storage;
-        config.pruning.method = "magnitude";
-        config.pruning.at_step = 5;
+        config = config_for(dir);
+        apply_settings(
+            config,
+            fmt::format("parallel.weight_prediction={} optimizer.kind={} optimizer.clip=0.1 "
+                        "sparse.storage={} pruning.method=magnitude pruning.at_step=5",
+                        prediction, kind, storage));
         config.train.dtype = storage == "sparse" ? "bf16" : "fp32";
         config.optimizer.state_bits = storage == "sparse" ? 8 : 32;
         SCOPED_TRACE(fmt::format("{} {} {}", prediction, kind, storage));
@@ -91,55 +86,43 @@ TEST(Async, RanksEqualTheInjector) {
   }
 }
 
-TEST(Async, UpdatesOfSeveralMicroBatches) {
-  const TempDir dir;
+TEST_F(Async, UpdatesOfSeveralMicroBatches) {
   for (const std::string& prediction : predictions(true)) {
     for (const std::string recompute : {"none", "full"}) {
-      io::Config config = config_for(dir);
+      config = config_for(dir);
       config.parallel.weight_prediction = prediction;
-      config.train.global_batch = 6;
-      config.train.micro_batch = 2;
-      config.train.recompute = recompute;
-      config.model.dropout = 0.1;
+      apply_settings(config, "train.global_batch=6 train.micro_batch=2");
+      apply_settings(config, fmt::format("train.recompute={} model.dropout=0.1", recompute));
       SCOPED_TRACE(prediction + " " + recompute);
       expect_equal(run_grid(over(config, 3), 3), run_grid(injected(config, 3), 1));
     }
   }
 }
 
-TEST(Async, ReplicasSumEachStage) {
-  const TempDir dir;
+TEST_F(Async, ReplicasSumEachStage) {
   for (const std::string& prediction : predictions()) {
-    io::Config config = config_for(dir);
+    config = config_for(dir);
     config.parallel.weight_prediction = prediction;
-    config.train.global_batch = 4;
-    config.parallel.check_every = 5;
+    apply_settings(config, "train.global_batch=4 parallel.check_every=5");
     SCOPED_TRACE(prediction);
     const Outcome injector = run_grid(injected(config, 2), 2);
     expect_equal(run_grid(over(config, 2), 4), injector);
     config.train.micro_batch = 2;
     const Outcome alone = run_grid(injected(config, 2), 2);
-    for (size_t i = 0; i < alone.losses.size(); ++i) {
-      EXPECT_NEAR(alone.losses[i], injector.losses[i], 1e-5) << i;
-    }
+    EXPECT_THAT(alone.losses, AreNear(injector.losses, 1e-5));
   }
 }
 
-TEST(Async, MasksChangeBetweenDrains) {
-  const TempDir dir;
+TEST_F(Async, MasksChangeBetweenDrains) {
   for (const std::string method : {"rigl", "magnitude"}) {
-    io::Config config = config_for(dir);
+    config = config_for(dir);
     config.parallel.weight_prediction = "spectrain";
     config.pruning.method = method;
-    config.pruning.sparsity = 0.8;
-    config.sparse.storage.fallback = "expanded";
+    apply_settings(config, "pruning.sparsity=0.8 sparse.storage=expanded");
     if (method == "rigl") {
-      config.pruning.to_step = 12;
-      config.pruning.every = 4;
+      apply_settings(config, "pruning.to_step=12 pruning.every=4");
     } else {
-      config.pruning.from_step = 2;
-      config.pruning.to_step = 10;
-      config.pruning.every = 3;
+      apply_settings(config, "pruning.from_step=2 pruning.to_step=10 pruning.every=3");
     }
     SCOPED_TRACE(method);
     expect_equal(run_grid(over(config, 2), 2), run_grid(injected(config, 2), 1));
@@ -147,11 +130,8 @@ TEST(Async, MasksChangeBetweenDrains) {
 }
 
 /// The pipeline drains at checkpoints, so a run that resumes from one gives the same result.
-TEST(Async, ResumesAtADrainWithoutABreak) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
-  config.parallel.weight_prediction = "spectrain";
-  config.train.checkpoint_every = 6;
+TEST_F(Async, ResumesAtADrainWithoutABreak) {
+  apply_settings(config, "parallel.weight_prediction=spectrain train.checkpoint_every=6");
   const Outcome whole = run_grid(over(config, 2), 2);
   run_grid(over(config, 2), 2, {.stop_after = 6});
   Outcome resumed = run_grid(injected(config, 2), 1, {.resume = "auto"});
@@ -161,9 +141,8 @@ TEST(Async, ResumesAtADrainWithoutABreak) {
 }
 
 /// Also where nothing reads the state. A drain changes bits: delays begin at 0 again.
-TEST(Async, DrainsAtFixedSteps) {
-  const TempDir dir;
-  io::Config config = injected(config_for(dir), 2);
+TEST_F(Async, DrainsAtFixedSteps) {
+  config = injected(config_for(dir), 2);
   config.train.steps = train::kDrainEvery + 8;
   const Outcome seldom = run_grid(config, 1);
   config.train.eval_every = train::kDrainEvery;
@@ -313,8 +292,7 @@ class ByHand {
   std::map<std::string, std::vector<State>> history_;  ///< [updates]
 };
 
-TEST(Async, TheInjectorFollowsTheFormulas) {
-  const TempDir dir;
+TEST_F(Async, TheInjectorFollowsTheFormulas) {
   std::vector<std::pair<std::string, int>> modes{{"2bw", 2}};
   for (const std::string& prediction : predictions()) {
     modes.emplace_back(prediction, 3);
@@ -323,26 +301,16 @@ TEST(Async, TheInjectorFollowsTheFormulas) {
   for (const std::string kind : {"adamw", "sgd"}) {
     for (const auto& [prediction, stages] : modes) {
       SCOPED_TRACE(kind + " " + prediction);
-      io::Config config = injected(config_for(dir), stages);
+      config = injected(config_for(dir), stages);
       config.train.steps = 20;
       config.parallel.weight_prediction = prediction;
-      config.optimizer.kind = kind;
-      config.optimizer.clip = 0;
+      apply_settings(config, fmt::format("optimizer.kind={} optimizer.clip=0", kind));
       config.optimizer.epsilon = 1e-3;  // small gradients must not determine signs
       config.optimizer.lr = kind == "sgd" ? 0.05 : 3e-3;
       const Outcome got = run_grid(config, 1);
       const Outcome want = ByHand(config, stages).run();
-      for (size_t i = 0; i < want.losses.size(); ++i) {
-        EXPECT_NEAR(got.losses[i], want.losses[i], 2e-5) << i;
-      }
-      double apart = 0;
-      for (const auto& [name, values] : want.values) {
-        for (size_t e = 0; e < values.size(); ++e) {
-          apart =
-              std::max(apart, std::fabs(static_cast<double>(got.values.at(name)[e] - values[e])));
-        }
-      }
-      EXPECT_LT(apart, 5e-5);
+      EXPECT_THAT(got.losses, AreNear(want.losses, 2e-5));
+      EXPECT_LT(largest_difference(want, got), 5e-5);
       for (const auto& [other, outcome] : seen) {
         EXPECT_NE(outcome.losses, got.losses) << other << " is something else";
       }
@@ -351,65 +319,48 @@ TEST(Async, TheInjectorFollowsTheFormulas) {
   }
 }
 
-TEST(Async, NoRankNeedsMoreThanWasPlanned) {
-  const TempDir dir;
+TEST_F(Async, NoRankNeedsMoreThanWasPlanned) {
   for (const std::string& prediction : predictions()) {
     for (const int stages : {1, 3}) {
-      io::Config config = config_for(dir);
+      config = config_for(dir);
       config.parallel.weight_prediction = prediction;
       config = stages == 1 ? injected(config, 3) : over(config, 3);
-      config.pruning.method = "magnitude";
-      config.pruning.at_step = 3;
-      config.train.dtype = "bf16";
-      parallel::run_ranks(stages, [&](parallel::Communicator& comm) {
-        train::Trainer trainer(config, comm, {.resume = "none"});
-        trainer.run();
-        EXPECT_LE(trainer.arena().total().peak, train::sum_of(trainer.fit().plan.peak))
-            << prediction << " rank " << comm.rank();
-      });
+      apply_settings(config, "pruning.method=magnitude pruning.at_step=3 train.dtype=bf16");
+      SCOPED_TRACE(fmt::format("{} {}", prediction, stages));
+      expect_within_plan(config, stages);
     }
   }
 }
 
-TEST(Async, SettingsThatDoNotFitNameTheFix) {
-  const TempDir dir;
-  const auto error_of = [](const io::Config& config, int ranks) {
-    return failure_of([&] {
-      config::validate(config);
-      run_grid(config, ranks);
-    });
+TEST_F(Async, SettingsThatDoNotFitNameTheFix) {
+  struct Row {
+    int stages;
+    std::string settings, words;
   };
-  io::Config config = config_for(dir);
-  config.model.tie_embeddings = true;
-  EXPECT_THAT(error_of(over(config, 2), 2), HasSubstr("model.tie_embeddings = false"));
-  config = config_for(dir);
-  config.parallel.zero = 1;
-  EXPECT_THAT(error_of(over(config, 2), 2), HasSubstr("parallel.zero = 0"));
-  config = config_for(dir);
-  config.optimizer.kind = "sgd";
-  config.optimizer.momentum = 0;
-  config.parallel.weight_prediction = "spectrain";
-  EXPECT_THAT(error_of(over(config, 2), 2), HasSubstr("momentum"));
-  config = config_for(dir);
-  config.parallel.weight_prediction = "2bw";
-  EXPECT_THAT(error_of(over(config, 3), 3), HasSubstr("at least 2 micro-batches"));
-  config = config_for(dir);
-  config.parallel.schedule = "1f1b";
-  config.parallel.weight_prediction = "stash";
-  EXPECT_THAT(error_of(over(config, 2), 2), HasSubstr("schedule = \"async\""));
-  config = config_for(dir);
-  config.parallel.delay_stages = 2;
-  EXPECT_THAT(error_of(over(config, 2), 2), HasSubstr("set one of them to 1"));
+  for (const auto& [stages, settings, words] : std::vector<Row>{
+           {2, "model.tie_embeddings=true", "model.tie_embeddings = false"},
+           {2, "parallel.zero=1", "parallel.zero = 0"},
+           {2,
+            "optimizer.kind=sgd optimizer.momentum=0 "
+            "parallel.weight_prediction=spectrain",
+            "momentum"},
+           {3, "parallel.weight_prediction=2bw", "at least 2 micro-batches"},
+           {2, "parallel.schedule=1f1b parallel.weight_prediction=stash", "schedule = \"async\""},
+           {2, "parallel.delay_stages=2", "simulates a pipeline on one rank"}}) {
+    io::Config made = over(config, stages);
+    apply_settings(made, settings);
+    const auto train = [&] {
+      config::validate(made);
+      run_grid(made, stages);
+    };
+    EXPECT_THAT(failure_of(train), HasSubstr(words)) << settings;
+  }
 }
 
 /// A loss of NaN ends the run before it reaches the weights.
-TEST(Async, DivergenceNamesTheStep) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
-  config.optimizer.lr = 1e6;
-  config.optimizer.clip = 0;
-  config.optimizer.kind = "sgd";
-  config.optimizer.warmup_steps = 0;
+TEST_F(Async, DivergenceNamesTheStep) {
+  apply_settings(config,
+                 "optimizer.lr=1e6 optimizer.clip=0 optimizer.kind=sgd optimizer.warmup_steps=0");
   EXPECT_THAT(failure_of([&] { run_grid(over(config, 2), 2); }),
               HasSubstr("stopped before the update"));
 }

@@ -1,8 +1,5 @@
 // Memory of whole runs: usage equals the plan, runs that start pruned never hold dense state, and a
 // budget is met or refused before the start.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 
 #include "parallel/pipeline/schedule/registry.h"
@@ -12,26 +9,20 @@
 #include "src/train/memory/storage_choice.h"
 #include "tests/support/failure.h"
 #include "tests/support/method_kinds.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier::budget_test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using namespace testing;
 
 /// Pruned from the start, with weights large enough for 8-bit moments.
 io::Config small_config(const TempDir& dir, const std::string& method) {
   io::Config made = tiny_config(dir);
-  made.model.width = 128;
-  made.train.steps = 3;
+  apply_settings(made, "model.width=128 train.steps=3");
   made.pruning.method = method;
-  made.pruning.sparsity = 0.75;
-  made.pruning.scope = "layer";
-  made.pruning.block = 8;
+  apply_settings(made, "pruning.sparsity=0.75 pruning.scope=layer pruning.block=8");
   if (testing::moves(pruning::method_of(made.pruning))) {
     made.pruning.to_step = 2;  // 100 steps between two moves: none
   }
@@ -81,9 +72,8 @@ class Ledger : public ::testing::TestWithParam<Held> {
   io::Config config(const std::string& method) const {
     const auto& [storage, state_bits, dtype] = GetParam();
     io::Config made = small_config(dir_, storage == "block" ? "block" : method);
-    made.sparse.storage.fallback = storage;
-    made.optimizer.state_bits = state_bits;
-    made.train.dtype = dtype;
+    apply_settings(made, fmt::format("sparse.storage={} optimizer.state_bits={} train.dtype={}",
+                                     storage, state_bits, dtype));
     return made;
   }
   TempDir dir_;
@@ -102,12 +92,13 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("dense", "expanded", "sparse", "block"),
                        ::testing::Values(32, 8), ::testing::Values("fp32", "bf16")));
 
+using LedgerOfNetworks = RunTest;
+
 /// Also with tables of rotary positions, which the blocks of a network share.
-TEST(LedgerOfNetworks, PlanEqualsUseOfDecoders) {
+TEST_F(LedgerOfNetworks, PlanEqualsUseOfDecoders) {
   for (const std::string recompute : {"none", "selective", "full"}) {
     for (const std::string family : {"llama", "qwen3", "neox", "gemma", "gemma3"}) {
       SCOPED_TRACE(fmt::format("{} {}", family, recompute));
-      const TempDir dir;
       io::Config made = small_config(dir, "random");
       take_family(made.model, family);
       made.train.recompute = recompute;
@@ -116,12 +107,12 @@ TEST(LedgerOfNetworks, PlanEqualsUseOfDecoders) {
   }
 }
 
-TEST(LedgerOfMethods, PlansKeptTiles) {
-  const TempDir dir;
+using LedgerOfMethods = RunTest;
+
+TEST_F(LedgerOfMethods, PlansKeptTiles) {
   for (const int64_t at_step : {0, 2}) {
     io::Config made = small_config(dir, at_step == 0 ? "random" : "magnitude");
-    made.pruning.at_step = at_step;
-    made.sparse.storage.fallback = "sparse";
+    apply_settings(made, fmt::format("pruning.at_step={} sparse.storage=sparse", at_step));
     expect_planned(made);
     size_t less = 0;
     train(made, [&](train::Trainer& trainer) { less = trainer.arena().use(Memory::index).now; });
@@ -133,59 +124,48 @@ TEST(LedgerOfMethods, PlansKeptTiles) {
   }
 }
 
+using LedgerOfSchedules = RunTest;
+
 /// One rank runs its schedule: with several micro-batches at a time, several chunks, or deferred
 /// gradients of weights.
-TEST(LedgerOfSchedules, PlanEqualsUseOnOneRank) {
+TEST_F(LedgerOfSchedules, PlanEqualsUseOnOneRank) {
   for (const parallel::ScheduleEntry* schedule : parallel::schedules()) {
     if (!schedule->synchronous || schedule->by_arrival()) {
       continue;
     }
     SCOPED_TRACE(schedule->name);
-    const TempDir dir;
     io::Config made = small_config(dir, "random");
-    made.model.layers = 4;
-    made.train.global_batch = 8;
-    made.train.micro_batch = 2;
+    apply_settings(made, "model.layers=4 train.global_batch=8 train.micro_batch=2");
     made.parallel.schedule = schedule->name;
     made.parallel.virtual_stages = 2;
     expect_planned(made);
   }
 }
 
-TEST(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
-  const TempDir dir;
+TEST_F(LedgerOfMethods, PlansRecomputeGradualAndMovingMasks) {
   for (const std::string recompute : {"selective", "full"}) {
     io::Config made = small_config(dir, "random");
     made.train.recompute = recompute;
     expect_planned(made);
   }
   io::Config rounded = small_config(dir, "random");
-  rounded.train.dtype = "bf16";
-  rounded.sparse.storage.fallback = "expanded";
+  apply_settings(rounded, "train.dtype=bf16 sparse.storage=expanded");
   expect_planned(rounded);
   rounded.train.master_copy = false;  // updates round, too
   expect_planned(rounded);
   io::Config gradual = small_config(dir, "magnitude");
-  gradual.train.steps = 8;
-  gradual.pruning.from_step = 2;
-  gradual.pruning.to_step = 6;
-  gradual.pruning.every = 2;
+  apply_settings(gradual, "train.steps=8 pruning.from_step=2 pruning.to_step=6 pruning.every=2");
   expect_planned(gradual);
   for (const pruning::Method* method : pruning::methods()) {
     io::Config made = small_config(dir, std::string(method->name));
     if (testing::moves(*method)) {
-      made.train.steps = 8;
-      made.pruning.to_step = 7;
-      made.pruning.every = 2;
+      apply_settings(made, "train.steps=8 pruning.to_step=7 pruning.every=2");
     }
     if (testing::learns(*method)) {
-      made.train.steps = 4;
-      made.pruning.at_step = 2;
+      apply_settings(made, "train.steps=4 pruning.at_step=2");
     }
     if (testing::waits(*method)) {
-      made.train.steps = 8;
-      made.pruning.to_step = 7;
-      made.pruning.every = 1;
+      apply_settings(made, "train.steps=8 pruning.to_step=7 pruning.every=1");
       made.optimizer.lr = 1e-2;  // masks change until to_step
     }
     if (testing::scores(*method) || testing::moves(*method) || testing::learns(*method) ||
@@ -280,8 +260,9 @@ std::vector<std::string> first_methods() {
 
 INSTANTIATE_TEST_SUITE_P(Methods, StartsPruned, ::testing::ValuesIn(first_methods()));
 
-TEST(StartsPrunedFromFile, WithoutDenseState) {
-  const TempDir dir;
+using StartsPrunedFromFile = RunTest;
+
+TEST_F(StartsPrunedFromFile, WithoutDenseState) {
   io::Config first = small_config(dir, "random");
   train(first, [](train::Trainer&) {});
   io::Config made = small_config(dir, "file");
@@ -302,8 +283,9 @@ size_t needed(const io::Config& config) {
   return bytes;
 }
 
-TEST(Budget, IsKeptBySmallerMicroBatchesAndThenByRecompute) {
-  const TempDir dir;
+using Budget = RunTest;
+
+TEST_F(Budget, IsKeptBySmallerMicroBatchesAndThenByRecompute) {
   io::Config made = small_config(dir, "none");
   made.model.context = 64;
   const size_t all = needed(made);
@@ -321,8 +303,7 @@ TEST(Budget, IsKeptBySmallerMicroBatchesAndThenByRecompute) {
     EXPECT_LE(trainer.arena().total().peak, fit.arena_limit());
   });
   EXPECT_THAT(notes, AllOf(HasSubstr("train.memory_budget"), HasSubstr("micro_batch = ")));
-  made.train.micro_batch = 12;
-  made.train.recompute = "auto";
+  apply_settings(made, "train.micro_batch=12 train.recompute=auto");
   notes = train(made, [&](train::Trainer& trainer) {
     EXPECT_EQ(trainer.fit().choice.micro_batch, 12);
     EXPECT_NE(trainer.fit().choice.recompute, model::Recompute::none);
@@ -330,19 +311,16 @@ TEST(Budget, IsKeptBySmallerMicroBatchesAndThenByRecompute) {
   EXPECT_THAT(notes, HasSubstr("recompute = "));
 }
 
-TEST(Budget, ThatIsLargeEnoughChangesNothing) {
-  const TempDir dir;
+TEST_F(Budget, ThatIsLargeEnoughChangesNothing) {
   io::Config made = small_config(dir, "random");
   const testing::Outcome free = testing::run(made);
   made.train.memory_budget = "16GiB";
   EXPECT_EQ(testing::run(made), free);
 }
 
-TEST(Budget, ThatNoStageFitsNamesTheStages) {
-  const TempDir dir;
+TEST_F(Budget, ThatNoStageFitsNamesTheStages) {
   io::Config made = small_config(dir, "random");
-  made.parallel.pipeline = 2;
-  made.train.memory_budget = "20MiB";
+  apply_settings(made, "parallel.pipeline=2 train.memory_budget=20MiB");
   const std::string said = failure_of([&] {
     parallel::run_ranks(2, [&](parallel::Communicator& comm) {
       train::Trainer trainer(made, comm, {.resume = "none"});
@@ -353,12 +331,9 @@ TEST(Budget, ThatNoStageFitsNamesTheStages) {
                           HasSubstr("more stages than parallel.pipeline = 2")));
 }
 
-TEST(Budget, TooSmallFailsBeforeTheFirstStepWithFixes) {
-  const TempDir dir;
+TEST_F(Budget, TooSmallFailsBeforeTheFirstStepWithFixes) {
   io::Config made = small_config(dir, "magnitude");
-  made.pruning.scope = "global";
-  made.sparse.storage.fallback = "dense";
-  made.train.memory_budget = "65MiB";
+  apply_settings(made, "pruning.scope=global sparse.storage=dense train.memory_budget=65MiB");
   const std::string said = failure_of([&] { train(made, [](train::Trainer&) { FAIL(); }); });
   EXPECT_THAT(said, AllOf(HasSubstr("train.memory_budget = \"65MiB\" is too small"),
                           HasSubstr("a rank needs "), HasSubstr("moment "),
@@ -367,10 +342,8 @@ TEST(Budget, TooSmallFailsBeforeTheFirstStepWithFixes) {
   EXPECT_THAT(said, AllOf(HasSubstr("prune from the start"), HasSubstr("sparse.storage"),
                           HasSubstr("train.dtype = \"bf16\""), HasSubstr("state_bits = 8"),
                           HasSubstr("train.recompute = \"auto\"")));
-  made.train.dtype = "bf16";
-  made.optimizer.state_bits = 8;
-  made.train.recompute = "full";
-  made.train.micro_batch = 1;
+  apply_settings(
+      made, "train.dtype=bf16 optimizer.state_bits=8 train.recompute=full train.micro_batch=1");
   const std::string nothing_left =
       failure_of([&] { train(made, [](train::Trainer&) { FAIL(); }); });
   EXPECT_THAT(nothing_left,
@@ -378,7 +351,7 @@ TEST(Budget, TooSmallFailsBeforeTheFirstStepWithFixes) {
                     Not(HasSubstr("the least for")), HasSubstr("train.master_copy = false (")));
 }
 
-TEST(Budget, IsTheLimitOfTheArena) {
+TEST_F(Budget, IsTheLimitOfTheArena) {
   Arena arena;
   arena.set_limit(1000);
   const Buffer first = arena.allocate(Memory::weight, "first", DType::uint8, Shape{600});
@@ -398,7 +371,7 @@ train::StorageGroup group_of(size_t weights) {
                       {.storage = Storage::sparse, .seconds = 2, .bytes = 20, .scratch = 10}}};
 }
 
-TEST(Budget, ForbidsStoragesThatDoNotFit) {
+TEST_F(Budget, ForbidsStoragesThatDoNotFit) {
   std::vector<train::StorageGroup> groups{group_of(2), group_of(3)};
   EXPECT_EQ(train::planned_bytes(groups), 5U * 20 + 10);
   train::choose_storages(groups, {});
@@ -419,7 +392,7 @@ TEST(Budget, ForbidsStoragesThatDoNotFit) {
               HasSubstr("no storage fits train.memory_budget"));
 }
 
-TEST(Budget, CountsTheSharedScratchOnce) {
+TEST_F(Budget, CountsTheSharedScratchOnce) {
   using sparse::Storage;
   std::vector<train::StorageGroup> groups{
       {.parameters = {0, 1, 2, 3, 4},
@@ -437,7 +410,7 @@ TEST(Budget, CountsTheSharedScratchOnce) {
 }
 
 /// The plan of the whole run, which counts more than state and workspace, confirms the choice.
-TEST(Budget, ShrinksTheChoiceOfStoragesUntilThePlanFits) {
+TEST_F(Budget, ShrinksTheChoiceOfStoragesUntilThePlanFits) {
   const auto chosen_with = [](const std::function<size_t(size_t, size_t)>& needed) {
     std::vector<train::StorageGroup> groups{group_of(2), group_of(3)};
     parallel::run_ranks(1, [&](parallel::Communicator& comm) {
@@ -461,16 +434,11 @@ TEST(Budget, ShrinksTheChoiceOfStoragesUntilThePlanFits) {
 
 /// With pipeline = "auto": a slow link makes the exchange of whole gradients slower than stages,
 /// unless little is kept of them.
-TEST(Budget, ChoosesTheStagesWithTheShortestStep) {
-  const TempDir dir;
-  io::Config config = small_config(dir, "none");
-  config.model.width = 256;
-  config.model.layers = 6;
-  config.model.context = 32;
-  config.train.global_batch = 16;
-  config.train.micro_batch = 2;
-  config.train.dtype = "fp32";
-  config.parallel.pipeline = 0;
+TEST_F(Budget, ChoosesTheStagesWithTheShortestStep) {
+  config = small_config(dir, "none");
+  apply_settings(config,
+                 "model.width=256 model.layers=6 model.context=32 train.global_batch=16 "
+                 "train.micro_batch=2 train.dtype=fp32 parallel.pipeline=0");
   const train::ProblemShape problem{.classes = 256,
                                     .features = config.model.context,
                                     .rows = config.model.context,
@@ -484,27 +452,23 @@ TEST(Budget, ChoosesTheStagesWithTheShortestStep) {
             layers.size(),
             {.forward = layer_s, .backward_input = layer_s, .backward_weight = layer_s}),
         .samples = config.train.micro_batch};
-    const train::PlanInput input{.config = config,
-                                 .problem = problem,
-                                 .layers = layers,
-                                 .start = start,
-                                 .times = times,
-                                 .link = link,
-                                 .ranks = 4};
-    const train::Plan plan = train::make_plan(input);
+    const auto input_of = [&](const io::Config& of) {
+      return train::PlanInput{.config = of,
+                              .problem = problem,
+                              .layers = layers,
+                              .start = start,
+                              .times = times,
+                              .link = link,
+                              .ranks = 4};
+    };
+    const train::Plan plan = train::make_plan(input_of(config));
     // The same stages as the least estimate of all, but for 5 %.
     double least = 1e9;
     double chosen = 0;
     io::Config fixed = config;
     for (const int64_t stages : {1, 2, 4}) {
       fixed.parallel.pipeline = stages;
-      const train::PlanInput one{.config = fixed,
-                                 .problem = problem,
-                                 .layers = layers,
-                                 .start = start,
-                                 .times = times,
-                                 .link = link,
-                                 .ranks = 4};
+      const train::PlanInput one = input_of(fixed);
       const double step = train::estimated_step(one, train::make_plan(one));
       least = std::min(least, step);
       chosen = stages == plan.pipeline ? step : chosen;
@@ -515,18 +479,16 @@ TEST(Budget, ChoosesTheStagesWithTheShortestStep) {
   const cost::Link slow{.latency_s = 1e-4, .bytes_per_s = 1e7};
   EXPECT_EQ(plan_with({}, 1e-3), 1) << "a pipeline waits";
   EXPECT_GT(plan_with(slow, 1e-3), 1) << "19 MB of gradients, 0.5 MB of activations";
-  config.pruning.method = "random";
-  config.pruning.at_step = 0;
-  config.pruning.sparsity = 0.98;
-  config.sparse.storage.fallback = "sparse";
+  apply_settings(
+      config,
+      "pruning.method=random pruning.at_step=0 pruning.sparsity=0.98 sparse.storage=sparse");
   EXPECT_EQ(plan_with(slow, 1e-2), 1) << "0.5 MB of gradients";
   config.parallel.schedule = "async";
   EXPECT_EQ(plan_with(slow, 1e-3), 1) << "as few as fit";
 }
 
 /// A choice of storages is planned as a config that names them: masks of the start and of steps.
-TEST(Budget, PlansChosenStoragesLikeThoseOfTheConfig) {
-  const TempDir dir;
+TEST_F(Budget, PlansChosenStoragesLikeThoseOfTheConfig) {
   for (const int64_t at_step : {0, 2}) {
     io::Config made = small_config(dir, "magnitude");
     made.pruning.at_step = at_step;
@@ -535,8 +497,8 @@ TEST(Budget, PlansChosenStoragesLikeThoseOfTheConfig) {
     const train::InitialMasks start =
         train::initial_masks(made, model::parameters_of(layers), {}, 1);
     const train::LayerTimes times = train::estimated_times(made, problem, nullptr);
-    const auto needed = [&](const io::Config& config, std::string_view storage) {
-      const train::PlanInput input{.config = config,
+    const auto needed = [&](const io::Config& of, std::string_view storage) {
+      const train::PlanInput input{.config = of,
                                    .problem = problem,
                                    .layers = layers,
                                    .start = start,
@@ -561,11 +523,9 @@ TEST(Budget, PlansChosenStoragesLikeThoseOfTheConfig) {
   }
 }
 
-TEST(Budget, IsPassedToTheChoiceOfStorages) {
-  const TempDir dir;
+TEST_F(Budget, IsPassedToTheChoiceOfStorages) {
   io::Config made = small_config(dir, "random");
-  made.model.width = 256;
-  made.sparse.storage.fallback = "auto";
+  apply_settings(made, "model.width=256 sparse.storage=auto");
   const size_t bytes = needed(made);
   made.train.memory_budget = mebibytes(bytes);
   train(made, [](train::Trainer& trainer) {

@@ -1,8 +1,5 @@
 // Checkpoints that are written while training goes on: the same bits as those that steps wait for,
 // on any disk.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -20,21 +17,17 @@
 #include "src/train/memory/host_memory.h"
 #include "src/train/run/checkpoint_save.h"
 #include "tests/support/failure.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier::testing::checkpoint_background_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 io::Config config_for(const TempDir& dir) {
   io::Config config = tiny_config(dir);
-  config.train.checkpoint_every = 4;
-  config.train.keep_checkpoints = 9;
+  apply_settings(config, "train.checkpoint_every=4 train.keep_checkpoints=9");
   return config;
 }
 
@@ -93,40 +86,24 @@ void expect_the_same_file(const io::Config& config, int ranks, const TempDir& di
   EXPECT_GT(io::CheckpointReader(later).names().size(), 4U);
 }
 
-void in_replicas_of_two_stages(io::Config& config) { in_two_stages(config, "1f1b"); }
-void with_zero_in_bf16(io::Config& config) {
-  prune_sparse(config);
-  config.parallel.zero = 1;
-  config.train.dtype = "bf16";
-}
-void with_error_feedback(io::Config& config) {
-  config.parallel.codec.fallback = "maxmin:4";
-  config.parallel.error_feedback = true;
-}
+struct CheckpointBackground : RunTest {
+  CheckpointBackground() { config = config_for(dir); }
+};
 
-TEST(CheckpointBackground, TheFileHasTheSameBits) {
-  for (const auto& [name, apply, ranks] :
-       std::vector<std::tuple<std::string, decltype(&prune), int>>{
-           {"pruned", prune, 1},
-           {"eight bits", set_eight_bits, 2},
-           {"four ranks", prune_sparse, 4},
-           {"zero, bf16", with_zero_in_bf16, 3},
-           {"pipeline", in_replicas_of_two_stages, 2},
-           {"two pipelines", in_replicas_of_two_stages, 4},
-           {"error feedback", with_error_feedback, 2}}) {
-    SCOPED_TRACE(name);
-    const TempDir dir;
-    io::Config config = config_for(dir);
-    config.train.checkpoint_every = -1;
-    config.train.steps = 8;
-    apply(config);
+TEST_F(CheckpointBackground, TheFileHasTheSameBits) {
+  for (const auto& [ranks, settings] :
+       {RanksWay{1, "prune"}, RanksWay{2, "eight_bits"}, RanksWay{4, "prune_sparse"},
+        RanksWay{3, "prune_sparse parallel.zero=1 train.dtype=bf16"}, RanksWay{2, "stages:1f1b"},
+        RanksWay{4, "stages:1f1b"},
+        RanksWay{2, "parallel.codec=maxmin:4 parallel.error_feedback=true"}}) {
+    SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, settings));
+    config = config_for(dir);
+    apply_settings(config, "train.checkpoint_every=-1 train.steps=8 " + settings);
     expect_the_same_file(config, ranks, dir);
   }
 }
 
-TEST(CheckpointBackground, ARunIsTheSameAndResumes) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
+TEST_F(CheckpointBackground, ARunIsTheSameAndResumes) {
   move_masks(config);
   for (const int ranks : {1, 2}) {
     const Outcome copied = run(config, ranks);
@@ -200,10 +177,9 @@ class Gate {
   bool open_ = false;
 };
 
-TEST(CheckpointBackground, StepsDoNotWaitForTheDisk) {
+TEST_F(CheckpointBackground, StepsDoNotWaitForTheDisk) {
   for (const int ranks : {1, 2}) {
-    const TempDir dir;
-    const io::Config config = config_for(dir);
+    config = config_for(dir);
     Gate gate;
     std::atomic<bool> in_time = true;
     CheckpointDisk disk([&](const std::string& name) {
@@ -236,11 +212,8 @@ TEST(CheckpointBackground, StepsDoNotWaitForTheDisk) {
   }
 }
 
-TEST(CheckpointBackground, ADiskSlowerThanTheTimeoutIsNoLostRank) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
-  config.parallel.timeout_s = 1;
-  config.train.steps = 8;
+TEST_F(CheckpointBackground, ADiskSlowerThanTheTimeoutIsNoLostRank) {
+  apply_settings(config, "parallel.timeout_s=1 train.steps=8");
   CheckpointDisk disk([&](const std::string&) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     return 0;
@@ -250,9 +223,7 @@ TEST(CheckpointBackground, ADiskSlowerThanTheTimeoutIsNoLostRank) {
   EXPECT_THAT(names_in(dir / "run/checkpoints"), ElementsAre("step-000004.h5", "step-000008.h5"));
 }
 
-TEST(CheckpointBackground, AFailedDiskEndsAllRanksAndLosesNothing) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
+TEST_F(CheckpointBackground, AFailedDiskEndsAllRanksAndLosesNothing) {
   const Outcome undisturbed = run(config, 2);
   for (const int failing : {1, 2, 3}) {  // the flushes of both ranks, and of the commit
     for (const int error : {EIO, ENOSPC}) {
@@ -265,18 +236,16 @@ TEST(CheckpointBackground, AFailedDiskEndsAllRanksAndLosesNothing) {
           return name == "step-000008" && ++flushes == failing ? error : 0;
         });
         const io::FileSystemScope scope(disk);
-        EXPECT_THROW(parallel::run_ranks(2,
-                                         [&](parallel::Communicator& comm) {
-                                           try {
-                                             train::Trainer(config, comm, {.resume = "none"}).run();
-                                           } catch (const Failure& failure) {
-                                             EXPECT_TRUE(failure.retryable());
-                                             messages.at(static_cast<size_t>(comm.rank())) =
-                                                 failure.what();
-                                             throw;
-                                           }
-                                         }),
-                     Failure);
+        const auto train = [&](parallel::Communicator& comm) {
+          try {
+            train::Trainer(config, comm, {.resume = "none"}).run();
+          } catch (const Failure& failure) {
+            EXPECT_TRUE(failure.retryable());
+            messages.at(static_cast<size_t>(comm.rank())) = failure.what();
+            throw;
+          }
+        };
+        EXPECT_THROW(parallel::run_ranks(2, train), Failure);
       }
       for (const std::string& message : messages) {
         EXPECT_THAT(message, HasSubstr(io::cause_of(error)));
@@ -288,30 +257,21 @@ TEST(CheckpointBackground, AFailedDiskEndsAllRanksAndLosesNothing) {
   }
 }
 
-TEST(CheckpointBackground, ADivergedRunCompletesItsCheckpoint) {
-  const TempDir dir;
-  const io::Config config = config_for(dir);
+TEST_F(CheckpointBackground, ADivergedRunCompletesItsCheckpoint) {
   CheckpointDisk disk([](const std::string&) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     return 0;
   });
   const io::FileSystemScope scope(disk);
   const std::string message = failure_of([&] {
-    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
-      train::Trainer* trainer = nullptr;
-      train::TrainerOptions options{.resume = "none"};
-      options.on_step = [&](const train::StepReport& report) {
-        if (report.step == 4) {
-          sparse::Store& store = trainer->stage().store();
-          const auto kept = static_cast<size_t>(store.parameters().front().kept());
-          // finite, as all that a checkpoint holds, but products overflow
-          store.set_values(store.parameters().front(), std::vector<float>(kept, 1e38F));
-          trainer->data_parallel().clear_state_check();
-        }
-      };
-      train::Trainer made(config, comm, std::move(options));
-      trainer = &made;
-      made.run();
+    run_with(config, 2, [](train::Trainer& trainer, parallel::Communicator&, int64_t step) {
+      if (step == 4) {
+        sparse::Store& store = trainer.stage().store();
+        const auto kept = static_cast<size_t>(store.parameters().front().kept());
+        // finite, as all that a checkpoint holds, but products overflow
+        store.set_values(store.parameters().front(), std::vector<float>(kept, 1e38F));
+        trainer.data_parallel().clear_state_check();
+      }
     });
   });
   EXPECT_THAT(message, HasSubstr("training has diverged"));
@@ -319,35 +279,18 @@ TEST(CheckpointBackground, ADivergedRunCompletesItsCheckpoint) {
   EXPECT_THAT(names_in(dir / "run/checkpoints"), ElementsAre("step-000004.h5"));
 }
 
-TEST(CheckpointBackground, WithoutMemoryForTheCopyStepsWait) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
+TEST_F(CheckpointBackground, WithoutMemoryForTheCopyStepsWait) {
   prune_sparse(config);
-  config.pruning.method = "random";
-  config.pruning.at_step = 0;
-  const auto plan_of = [&](std::vector<std::string>* notes = nullptr) {
-    const auto comm = parallel::self_communicator();
-    train::TrainerOptions options{.resume = "none"};
-    options.on_note = [notes](const std::string& note) {
-      if (notes != nullptr) {
-        notes->push_back(note);
-      }
-    };
-    train::Trainer trainer(config, *comm, std::move(options));
-    if (notes != nullptr) {
-      trainer.run();
-    }
-    return trainer.fit();
-  };
-  const train::Fit unlimited = plan_of();
+  apply_settings(config, "pruning.method=random pruning.at_step=0");
+  const train::Fit unlimited = fit_of(config);
   EXPECT_TRUE(unlimited.copies_checkpoints);
   const size_t copy = unlimited.plan.checkpoint_copy;
 
   config.train.memory_budget = fmt::format("{}B", unlimited.plan.needed() + copy);
-  std::vector<std::string> notes;
-  const train::Fit roomy = plan_of(&notes);
-  EXPECT_TRUE(roomy.copies_checkpoints);
-  EXPECT_THAT(notes, Not(::testing::Contains(HasSubstr("steps wait"))));
+  EXPECT_TRUE(fit_of(config).copies_checkpoints);
+  std::string notes;
+  run(config, 1, notes);
+  EXPECT_THAT(notes, Not(HasSubstr("steps wait")));
   // The plan has the bytes of the file's arrays.
   size_t bytes = 0;
   for (const auto& dataset :
@@ -359,14 +302,14 @@ TEST(CheckpointBackground, WithoutMemoryForTheCopyStepsWait) {
   EXPECT_EQ(read_json(dir / "run/summary.json")["planned_peak"]["checkpoint_copy"], copy);
 
   config.train.memory_budget = fmt::format("{}B", unlimited.plan.needed() + copy - 1);
-  notes.clear();
-  EXPECT_FALSE(plan_of(&notes).copies_checkpoints);
-  EXPECT_THAT(notes, ::testing::Contains(HasSubstr("has no room for the")));
+  EXPECT_FALSE(fit_of(config).copies_checkpoints);
+  run(config, 1, notes);
+  EXPECT_THAT(notes, HasSubstr("has no room for the"));
   EXPECT_EQ(names_in(dir / "run/checkpoints").size(), 3U);
 
   config.train.memory_budget.clear();
   config.train.checkpoint_every = 0;
-  EXPECT_EQ(plan_of().plan.checkpoint_copy, 0U) << "the last checkpoint needs no copy";
+  EXPECT_EQ(fit_of(config).plan.checkpoint_copy, 0U) << "the last checkpoint needs no copy";
 }
 
 /// A folder with a file proc/meminfo.
@@ -376,8 +319,7 @@ fs::path write_memory_info(const fs::path& root, const std::string& text) {
   return root;
 }
 
-TEST(CheckpointBackground, CopiesTakeAtMostHalfOfTheFreeMemory) {
-  const TempDir dir;
+TEST_F(CheckpointBackground, CopiesTakeAtMostHalfOfTheFreeMemory) {
   const fs::path info = write_memory_info(
       dir / "info", "MemTotal:       8000 kB\nMemFree: 1 kB\nMemAvailable:   2000 kB\n");
   EXPECT_TRUE(train::has_memory_for_copies(1000 * 1024, 1, info));
@@ -410,9 +352,7 @@ class WritingThreads : public io::FileSystem {
 };
 
 /// Memory may be short in the view of one rank alone.
-TEST(CheckpointBackground, WithoutMemoryOnOneRankNoneCopies) {
-  const TempDir dir;
-  const io::Config config = config_for(dir);
+TEST_F(CheckpointBackground, WithoutMemoryOnOneRankNoneCopies) {
   const Outcome copied = run(config, 2);
   const fs::path little = write_memory_info(dir / "little", "MemAvailable: 1 kB\n");
   const fs::path much = write_memory_info(dir / "much", "MemAvailable: 1000000000 kB\n");

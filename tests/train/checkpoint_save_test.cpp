@@ -1,59 +1,49 @@
 // Before a checkpoint replaces older ones, replicas are compared, its numbers are finite, and it is
-// read back.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
+// read back. The ranks of a run verify the newest one together: all find damage in any part of it.
+#include <fstream>
 #include <limits>
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/files/file_system.h"
-#include "io/files/raw_file.h"
 #include "sparse/index/file_index.h"
 #include "sparse/index/registry.h"
 #include "src/train/masks/mask_files.h"
 #include "src/train/run/checkpoint_save.h"
+#include "src/train/run/newest_checkpoint.h"
 #include "tests/support/failure.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier::testing::checkpoint_save_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 io::Config config_for(const TempDir& dir) {
   io::Config config = tiny_config(dir);
   config.parallel.check_every = 0;
-  config.train.checkpoint_every = 4;
-  config.train.keep_checkpoints = 1;
+  apply_settings(config, "train.checkpoint_every=4 train.keep_checkpoints=1");
   return config;
 }
 
-TEST(CheckpointSave, ReplicasThatDifferAreNotSaved) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
+struct CheckpointSave : RunTest {
+  CheckpointSave() { config = config_for(dir); }
+};
+
+TEST_F(CheckpointSave, ReplicasThatDifferAreNotSaved) {
   config.parallel.check_state = false;  // it finds the change first
   const std::string message = failure_of([&] {
-    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
-      train::Trainer* trainer = nullptr;
-      train::TrainerOptions options{.resume = "none"};
-      options.on_step = [&](const train::StepReport& report) {
-        if (comm.rank() == 1 && report.step == 6) {
-          sparse::Store& store = trainer->stage().store();
-          const sparse::Parameter& parameter = store.parameters().front();
-          std::vector<float> moment = store.moment(parameter, 0);
-          moment[0] += 1;
-          store.set_moment(store.parameters().front(), 0, moment);
-        }
-      };
-      train::Trainer made(config, comm, std::move(options));
-      trainer = &made;
-      made.run();
+    run_with(config, 2, [](train::Trainer& trainer, parallel::Communicator& comm, int64_t step) {
+      if (comm.rank() == 1 && step == 6) {
+        sparse::Store& store = trainer.stage().store();
+        std::vector<float> moment = store.moment(store.parameters().front(), 0);
+        moment[0] += 1;
+        store.set_moment(store.parameters().front(), 0, moment);
+      }
     });
   });
   EXPECT_THAT(message, HasSubstr("ranks hold different bits of"));
-  EXPECT_EQ(names_in(dir / "run/checkpoints"), (std::vector<std::string>{"step-000004.h5"}));
+  EXPECT_THAT(names_in(dir / "run/checkpoints"), ElementsAre("step-000004.h5"));
 }
 
 /// A disk that changes one bit of what is written to the second checkpoint.
@@ -79,9 +69,7 @@ class FlippingFiles : public io::FileSystem {
   int flips_ = -1;
 };
 
-TEST(CheckpointSave, AFileThatCannotBeReadBackReplacesNone) {
-  const TempDir dir;
-  const io::Config config = config_for(dir);
+TEST_F(CheckpointSave, AFileThatCannotBeReadBackReplacesNone) {
   const Outcome undisturbed = run(config);
   fs::remove_all(dir / "run");
   {
@@ -96,8 +84,8 @@ TEST(CheckpointSave, AFileThatCannotBeReadBackReplacesNone) {
       EXPECT_THAT(failure.what(), HasSubstr("is damaged (checksum"));
     }
   }
-  EXPECT_EQ(names_in(dir / "run/checkpoints"),
-            (std::vector<std::string>{"step-000004.h5", "step-000008.h5.damaged"}));
+  EXPECT_THAT(names_in(dir / "run/checkpoints"),
+              ElementsAre("step-000004.h5", "step-000008.h5.damaged"));
   const Outcome resumed = run(config, 1, {.resume = "auto"});
   EXPECT_EQ(resumed.values, undisturbed.values);
   EXPECT_EQ(resumed.moments, undisturbed.moments);
@@ -107,9 +95,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 /// The loss of step 8 is finite; its update spoils the state that is saved then.
-TEST(CheckpointSave, AnUpdateThatSpoilsTheStateReplacesNoCheckpoint) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
+TEST_F(CheckpointSave, AnUpdateThatSpoilsTheStateReplacesNoCheckpoint) {
   for (const bool background : {true, false}) {
     config.train.checkpoint_background = background;
     for (const int ranks : {1, 2}) {
@@ -118,32 +104,27 @@ TEST(CheckpointSave, AnUpdateThatSpoilsTheStateReplacesNoCheckpoint) {
       fs::remove_all(dir / "run");
       std::string name;
       const std::string message = failure_of([&] {
-        parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
-          train::Trainer* trainer = nullptr;
-          train::TrainerOptions options{.resume = "none"};
-          options.on_step = [&](const train::StepReport& report) {
-            if (report.step != 7) {
-              return;
-            }
-            sparse::Store& store = trainer->stage().store();
-            const sparse::Parameter& parameter = store.parameters()[2];
-            std::vector<float> moment = store.moment(parameter, 1);
-            moment.back() = kInfinity;  // an update of 0: parameters stay finite
-            store.set_moment(parameter, 1, moment);
-            trainer->data_parallel().clear_state_check();
-            if (comm.rank() == 0) {
-              name = parameter.spec.name;
-            }
-          };
-          train::Trainer made(config, comm, std::move(options));
-          trainer = &made;
-          made.run();
-        });
+        const auto spoil = [&](train::Trainer& trainer, parallel::Communicator& comm,
+                               int64_t step) {
+          if (step != 7) {
+            return;
+          }
+          sparse::Store& store = trainer.stage().store();
+          const sparse::Parameter& parameter = store.parameters()[2];
+          std::vector<float> moment = store.moment(parameter, 1);
+          moment.back() = kInfinity;  // an update of 0: parameters stay finite
+          store.set_moment(parameter, 1, moment);
+          trainer.data_parallel().clear_state_check();
+          if (comm.rank() == 0) {
+            name = parameter.spec.name;
+          }
+        };
+        run_with(config, ranks, spoil);
       });
       EXPECT_THAT(message, HasSubstr(fmt::format("'{}' (moment2) has a NaN or an infinity after "
                                                  "step 8: training has diverged",
                                                  name)));
-      EXPECT_EQ(names_in(dir / "run/checkpoints"), (std::vector<std::string>{"step-000004.h5"}));
+      EXPECT_THAT(names_in(dir / "run/checkpoints"), ElementsAre("step-000004.h5"));
       const Outcome resumed = run(config, ranks, {.resume = "auto"});
       EXPECT_EQ(resumed.values, undisturbed.values);
       EXPECT_EQ(resumed.moments, undisturbed.moments);
@@ -152,7 +133,7 @@ TEST(CheckpointSave, AnUpdateThatSpoilsTheStateReplacesNoCheckpoint) {
 }
 
 /// Each array of a checkpoint with a number that is not finite, and the error's name of the array.
-TEST(CheckpointSave, EachArrayMustBeFinite) {
+TEST_F(CheckpointSave, EachArrayMustBeFinite) {
   using Spoil = std::function<void(train::Trainer&, const sparse::Parameter&)>;
   const auto set_first = [](std::vector<float> values, float value) {
     values.front() = value;
@@ -173,33 +154,25 @@ TEST(CheckpointSave, EachArrayMustBeFinite) {
   };
   struct Array {
     std::string name;
-    std::function<void(io::Config&)> set{};
+    std::string settings;
     Spoil spoil;
     bool vector = false;
   };
   const std::vector<Array> arrays{
-      {"values", {}, set_value(kNan)},
-      {"values", {}, set_value(-kInfinity)},
-      {"values", [](io::Config& config) { config.train.dtype = "fp16"; }, set_value(1e6F)},
-      {"values", [](io::Config& config) { config.train.dtype = "bf16"; }, set_value(kNan)},
-      {"master copy", {}, set_value(kInfinity), true},
-      {"moment1", {}, set_moment(0)},
-      {"moment2", {}, set_moment(1)},
-      {"pruning1",
-       [](io::Config& config) {
-         prune(config);
-         config.pruning.method = "movement";
-       },
+      {"values", "", set_value(kNan)},
+      {"values", "", set_value(-kInfinity)},
+      {"values", "train.dtype=fp16", set_value(1e6F)},
+      {"values", "train.dtype=bf16", set_value(kNan)},
+      {"master copy", "", set_value(kInfinity), true},
+      {"moment1", "", set_moment(0)},
+      {"moment2", "", set_moment(1)},
+      {"pruning1", "prune pruning.method=movement",
        [&](train::Trainer& trainer, const sparse::Parameter& parameter) {
          sparse::Store& store = trainer.stage().store();
          store.set_pruning_array(parameter, 0,
                                  set_first(store.pruning_array(parameter, 0), kInfinity));
        }},
-      {"error feedback",
-       [](io::Config& config) {
-         config.parallel.codec.fallback = "maxmin:4";
-         config.parallel.error_feedback = true;
-       },
+      {"error feedback", "parallel.codec=maxmin:4 parallel.error_feedback=true",
        [](train::Trainer& trainer, const sparse::Parameter& parameter) {
          const sparse::Store& store = trainer.stage().store();
          store.part(store.feedback(), parameter).span<float>().back() = kNan;
@@ -208,11 +181,8 @@ TEST(CheckpointSave, EachArrayMustBeFinite) {
   for (const Array& array : arrays) {
     for (const bool copies : {true, false}) {
       SCOPED_TRACE(fmt::format("{}, copies {}", array.name, copies));
-      const TempDir dir;
-      io::Config config = config_for(dir);
-      if (array.set) {
-        array.set(config);
-      }
+      config = config_for(dir);
+      apply_settings(config, array.settings);
       const fs::path file = dir / "saved.h5";
       parallel::run_ranks(2, [&](parallel::Communicator& comm) {
         train::Trainer trainer(config, comm, {.resume = "none"});
@@ -241,8 +211,7 @@ TEST(CheckpointSave, EachArrayMustBeFinite) {
 }
 
 /// Earlier versions wrote any encoding.
-TEST(CheckpointSave, MasksAreReadInEveryEncoding) {
-  const TempDir dir;
+TEST_F(CheckpointSave, MasksAreReadInEveryEncoding) {
   Arena arena;
   const sparse::IndexShape shape{.cols = 16, .height = 2, .width = 2, .n = 2, .m = 4};
   sparse::Mask mask(256, false);
@@ -270,6 +239,71 @@ TEST(CheckpointSave, MasksAreReadInEveryEncoding) {
     writer.commit();
     EXPECT_EQ(train::read_mask(io::CheckpointReader(path), "w"), mask) << encoding->name;
   }
+}
+
+/// A run with checkpoints of steps 4 and 8.
+fs::path make_checkpoints(const TempDir& dir) {
+  io::Config config = tiny_config(dir);
+  apply_settings(config, "train.steps=8 train.checkpoint_every=4 train.keep_checkpoints=2");
+  parallel::run_ranks(1, [&](parallel::Communicator& comm) {
+    train::Trainer(config, comm, {.resume = "none"}).run();
+  });
+  return fs::path(config.run.out) / "checkpoints";
+}
+
+/// Flips a bit of the first value of a dataset.
+void damage(const fs::path& file, const std::string& name) {
+  const io::CheckpointReader reader(file);
+  std::vector<float> values(static_cast<size_t>(reader.info(name).nnz));
+  reader.optimizer(name, "moment1",
+                   Tensor(values.data(), DType::fp32, Shape{reader.info(name).nnz}));
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(stream), {}};
+  const std::string wanted(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+  const size_t at = bytes.find(wanted);
+  ASSERT_NE(at, std::string::npos) << "raw values stand in the file as they are in memory";
+  stream.seekp(static_cast<std::streamoff>(at));
+  stream.put(static_cast<char>(bytes[at] ^ 1));
+}
+
+io::NewestIntact newest(const fs::path& folder, int ranks) {
+  io::NewestIntact found;
+  parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
+    io::NewestIntact mine = train::newest_intact_checkpoint(folder, comm);
+    if (comm.rank() == 0) {
+      found = std::move(mine);
+    } else {
+      EXPECT_FALSE(mine.file);
+    }
+  });
+  return found;
+}
+
+using NewestCheckpoint = RunTest;
+
+TEST_F(NewestCheckpoint, DamageInAnyPartIsFound) {
+  const fs::path folder = make_checkpoints(dir);
+  const fs::path last = folder / "step-000008.h5";
+  const std::vector<std::string> names = io::CheckpointReader(last).names();
+  ASSERT_GE(names.size(), 3U);
+  fs::copy(last, dir / "intact.h5");
+  for (const int ranks : {1, 2, 3}) {
+    EXPECT_EQ(newest(folder, ranks).file, last);
+    for (const std::string& name : {names.front(), names[names.size() / 2], names.back()}) {
+      damage(last, name);
+      const io::NewestIntact found = newest(folder, ranks);
+      EXPECT_EQ(found.file, folder / "step-000004.h5") << ranks << " ranks, " << name;
+      ASSERT_EQ(found.skipped.size(), 1U);
+      EXPECT_THAT(found.skipped[0], HasSubstr(name));
+      fs::copy_file(dir / "intact.h5", last, fs::copy_options::overwrite_existing);
+    }
+  }
+}
+
+TEST_F(NewestCheckpoint, AFolderWithoutCheckpointsHasNone) {
+  const io::NewestIntact found = newest(dir / "missing", 2);
+  EXPECT_FALSE(found.file);
+  EXPECT_TRUE(found.skipped.empty());
 }
 
 }  // namespace

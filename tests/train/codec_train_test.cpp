@@ -1,8 +1,5 @@
 // Compressed communication as whole runs: replicas stay equal, resuming changes no bit, errors are
 // kept, values that are not finite stop the run.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -17,29 +14,28 @@
 #include "tests/support/codec_samples.h"
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"
-#include "tests/support/ways.h"
+#include "tests/support/settings.h"
 
 namespace espalier::codec_train_test {
 namespace {
 
 using namespace testing;
-using ::testing::HasSubstr;
 
 io::Config coded(const TempDir& dir, const std::string& codec) {
   io::Config config = tiny_config(dir);
-  config.parallel.codec.fallback = codec;
-  config.parallel.codec_min_size = 64;
+  apply_settings(config, fmt::format("parallel.codec={} parallel.codec_min_size=64", codec));
   return config;
 }
 
+using CodedRuns = RunTest;
+
 /// check_every = 3 and the end of the run compare the replicas' parameters bit for bit.
-TEST(CodedRuns, KeepReplicasEqualInEveryCodecAndReduction) {
-  const TempDir dir;
+TEST_F(CodedRuns, KeepReplicasEqualInEveryCodecAndReduction) {
   const Outcome plain = run(tiny_config(dir), 3);
   for (const std::string reduction : {"sra", "ring", "all-to-all", "hierarchical"}) {
     for (const std::string& codec : lossy_codecs()) {
       SCOPED_TRACE(reduction + " " + codec);
-      io::Config config = coded(dir, codec);
+      config = coded(dir, codec);
       config.parallel.reduction = reduction;
       const Outcome got = run(config, 3);
       ASSERT_EQ(got.losses.size(), plain.losses.size());
@@ -54,9 +50,7 @@ TEST(CodedRuns, KeepReplicasEqualInEveryCodecAndReduction) {
   }
 }
 
-TEST(CodedRuns, EightBitsLearnAsWellAsAll) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
+TEST_F(CodedRuns, EightBitsLearnAsWellAsAll) {
   config.train.steps = 60;
   const double plain = run(config, 2).val_loss;
   for (const std::string codec : {"dynamic8", "maxmin:8", "linear8", "bf16"}) {
@@ -67,8 +61,7 @@ TEST(CodedRuns, EightBitsLearnAsWellAsAll) {
 }
 
 /// One rank: a codec does not change the sums.
-TEST(CodedRuns, OneRankSendsNothingAndChangesNothing) {
-  const TempDir dir;
+TEST_F(CodedRuns, OneRankSendsNothingAndChangesNothing) {
   const Outcome plain = run(tiny_config(dir), 1);
   for (const std::string codec : {"sign", "maxmin:4"}) {
     EXPECT_EQ(run(coded(dir, codec), 1), plain) << codec;
@@ -83,34 +76,38 @@ struct Way {
 };
 
 /// With the same replicas a resumed run has the bits of an uninterrupted one.
-TEST(CodedRuns, ResumeIsNoBreakWithErrorFeedback) {
+TEST_F(CodedRuns, ResumeIsNoBreakWithErrorFeedback) {
   for (const Way& way : {Way{"maxmin:2"}, Way{"topk:0.05", 1}, Way{"sign", 0, "nearest", true},
                          Way{"linear8", 0, "stochastic"}, Way{"eden:1", 1, "stochastic"}}) {
     SCOPED_TRACE(way.codec);
-    const TempDir dir;
-    io::Config config = coded(dir, way.codec);
+    config = coded(dir, way.codec);
     config.parallel.error_feedback = true;
     config.parallel.zero = way.zero;
     config.parallel.rounding = way.rounding;
     config.train.checkpoint_every = 5;
     if (way.pruned) {
-      config.pruning.method = "magnitude";
-      config.pruning.sparsity = 0.7;
-      config.pruning.at_step = 3;
-      config.sparse.storage.fallback = "sparse";
+      apply_settings(
+          config,
+          "pruning.method=magnitude pruning.sparsity=0.7 pruning.at_step=3 sparse.storage=sparse");
     }
     expect_resume_is_no_break(config, 2, {5});
   }
 }
 
-TEST(CodedRuns, ResumeOverAPipelineKeepsTheErrorsOfEachReplica) {
-  const TempDir dir;
-  io::Config config = coded(dir, "maxmin:2");
-  config.parallel.error_feedback = true;
-  config.parallel.pipeline = 2;
-  config.train.micro_batch = 2;
-  config.train.checkpoint_every = 5;
+TEST_F(CodedRuns, ResumeOverAPipelineKeepsTheErrorsOfEachReplica) {
+  config = coded(dir, "maxmin:2");
+  apply_settings(config,
+                 "parallel.error_feedback=true parallel.pipeline=2 train.micro_batch=2 "
+                 "train.checkpoint_every=5");
   expect_resume_is_no_break(config, 4, {5});
+}
+
+int64_t count_of(const std::string& text, const std::string& part) {
+  int64_t count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
 }
 
 struct Adaptive {
@@ -118,21 +115,16 @@ struct Adaptive {
   std::string optimizer;  ///< decides the measure of errors
 };
 
-TEST(CodedRuns, AdaptiveBitsKeepToTheirBudgetAndResume) {
+TEST_F(CodedRuns, AdaptiveBitsKeepToTheirBudgetAndResume) {
   for (const Adaptive& way : {Adaptive{"adaptive:4", "adamw"}, Adaptive{"adaptive:4:1.5", "sgd"},
                               Adaptive{"adaptive-time:4", "adamw"}}) {
     SCOPED_TRACE(way.codec);
-    const TempDir dir;
-    io::Config config = coded(dir, way.codec);
+    config = coded(dir, way.codec);
     config.optimizer.kind = way.optimizer;
     config.parallel.error_feedback = true;
-    std::vector<std::string> notes;
-    const Outcome whole =
-        run(config, 2, {.on_note = [&](const std::string& text) { notes.push_back(text); }});
-    const auto choices = std::ranges::count_if(notes, [](const std::string& note) {
-      return note.find("codecs chosen") != std::string::npos;
-    });
-    EXPECT_EQ(choices, 3);  // at steps 0, 4 and 8, by rank 0
+    std::string notes;
+    const Outcome whole = run(config, 2, notes);
+    EXPECT_EQ(count_of(notes, "codecs chosen"), 3) << "at steps 0, 4 and 8, by rank 0";
     EXPECT_TRUE(std::isfinite(whole.losses.back()));
     if (way.codec.starts_with("adaptive-time")) {
       continue;  // measured times differ from run to run
@@ -145,115 +137,45 @@ TEST(CodedRuns, AdaptiveBitsKeepToTheirBudgetAndResume) {
   }
 }
 
-TEST(CodedRuns, FastestAndAutoAreMeasuredAndSaySo) {
+TEST_F(CodedRuns, FastestAndAutoAreMeasuredAndSaySo) {
   for (const std::string codec : {"fastest", "maxmin:4"}) {
-    const TempDir dir;
-    io::Config config = coded(dir, codec);
+    config = coded(dir, codec);
     config.parallel.reduction = codec == "fastest" ? "sra" : "auto";
-    std::vector<std::string> notes;
-    const Outcome got =
-        run(config, 2, {.on_note = [&](const std::string& text) { notes.push_back(text); }});
-    EXPECT_TRUE(std::ranges::any_of(notes, [](const std::string& note) {
-      return note.find("fastest codecs") != std::string::npos ||
-             note.find("pay") != std::string::npos;
-    })) << codec;
+    std::string notes;
+    const Outcome got = run(config, 2, notes);
+    EXPECT_THAT(notes, AnyOf(HasSubstr("fastest codecs"), HasSubstr("pay"))) << codec;
     EXPECT_TRUE(std::isfinite(got.losses.back()));
   }
 }
 
-TEST(CodedRuns, DifferentSettingsFailBeforeAnythingIsSent) {
-  const TempDir dir;
-  const std::string message = failure_of([&] {
-    parallel::run_ranks(3, [&](parallel::Communicator& comm) {
-      const io::Config config = coded(dir, comm.rank() == 2 ? "maxmin:3" : "maxmin:4");
-      train::Trainer trainer(config, comm, {.resume = "none"});
-      trainer.run();
-    });
-  });
-  EXPECT_THAT(message, HasSubstr("different settings of parallel.codec (not the same on rank 2)"));
-}
-
 /// Plans are close upper bounds of the memory of messages: a budget must hold.
-TEST(CodedRuns, MemoryOfMessagesIsPlanned) {
-  const TempDir dir;
+TEST_F(CodedRuns, MemoryOfMessagesIsPlanned) {
   for (const std::string codec :
        {"fp32", "maxmin:4", "topk:0.5", "adaptive:4", "fastest", "adaprec:4:5"}) {
     for (const std::string reduction : {"sra", "ring", "all-to-all", "hierarchical", "auto"}) {
       SCOPED_TRACE(codec + " " + reduction);
-      io::Config config = coded(dir, codec);
+      config = coded(dir, codec);
       config.parallel.reduction = reduction;
       config.parallel.error_feedback = codec != "fp32";
       config.train.dtype = codec == "fp32" || codec == "maxmin:4" ? "bf16" : "fp32";
       config.model.width = 64;
-      parallel::run_ranks(3, [&](parallel::Communicator& comm) {
-        train::Trainer trainer(config, comm, {.resume = "none"});
-        trainer.run();
-        const size_t planned = train::sum_of(trainer.fit().plan.peak);
-        const size_t held = trainer.arena().total().peak;
-        EXPECT_GE(planned, held) << codec << " " << reduction;
-        EXPECT_LT(static_cast<double>(planned), 3.5 * static_cast<double>(held));
-      });
+      expect_within_plan(config, 3, 3.5);
     }
   }
 }
 
 /// Runs know on how many machines their replicas are: one machine needs no memory between machines.
-TEST(CodedRuns, MemoryOfMessagesIsPlannedByMachines) {
-  const TempDir dir;
+TEST_F(CodedRuns, MemoryOfMessagesIsPlannedByMachines) {
   for (const char* codec : {"fp32", "maxmin:4"}) {
     for (const char* reduction : {"hierarchical", "auto"}) {
       for (const int ranks_a_node : {0, 1, 2, 3}) {
-        const std::string what = fmt::format("{} {} {}", codec, reduction, ranks_a_node);
-        io::Config config = coded(dir, codec);
-        config.parallel.reduction = reduction;
-        config.model.width = 64;
-        parallel::ThreadOptions options;
-        options.ranks_a_node = ranks_a_node;
-        parallel::run_ranks(
-            4,
-            [&](parallel::Communicator& comm) {
-              train::Trainer trainer(config, comm, {.resume = "none"});
-              trainer.run();
-              const size_t planned = train::sum_of(trainer.fit().plan.peak);
-              const size_t held = trainer.arena().total().peak;
-              EXPECT_GE(planned, held) << what;
-              if (ranks_a_node != 3) {  // machines with 3 ranks and 1: an upper bound
-                EXPECT_LT(static_cast<double>(planned), 1.2 * static_cast<double>(held)) << what;
-              }
-            },
-            options);
+        SCOPED_TRACE(fmt::format("{} {} {}", codec, reduction, ranks_a_node));
+        config = coded(dir, codec);
+        apply_settings(config, fmt::format("parallel.reduction={} model.width=64", reduction));
+        // Machines with 3 ranks and 1: an upper bound.
+        expect_within_plan(config, 4, ranks_a_node == 3 ? HUGE_VAL : 1.2,
+                           {.ranks_a_node = ranks_a_node});
       }
-    }
-  }
-}
-
-/// The steps of a chosen trial are steps of the run, whichever it is: with the same codec twice the
-/// run is that codec's.
-TEST(CodedRuns, AdaPrecTrialsChangeNoBit) {
-  for (const std::string dtype : {"fp32", "bf16"}) {
-    for (const int zero : {0, 1}) {
-      SCOPED_TRACE(fmt::format("{} zero {}", dtype, zero));
-      const TempDir dir;
-      io::Config config = coded(dir, "maxmin:4");
-      config.train.dtype = dtype;
-      config.parallel.zero = zero;
-      config.parallel.value_codec.fallback = zero == 1 ? "maxmin:3" : "fp32";
-      config.parallel.error_feedback = true;
-      config.pruning.method = "magnitude";
-      config.pruning.sparsity = 0.6;
-      config.pruning.at_step = 2;
-      config.train.steps = 24;
-      const Outcome want = run(config, 2);
-      config.parallel.codec.fallback = "adaprec:8:5:maxmin:4+maxmin:4:128";  // the same
-      const Outcome got = run(config, 2);
-      EXPECT_EQ(got, want);
-      std::ifstream log(dir / "run/adaprec.jsonl");
-      int rounds = 0;
-      for (std::string line; std::getline(log, line);) {
-        ++rounds;
-        EXPECT_NE(line.find("maxmin:4:128"), std::string::npos);
-      }
-      EXPECT_EQ(rounds, 2) << "after steps 8 and 16; at the start a trial would pass the pruning";
     }
   }
 }
@@ -268,9 +190,31 @@ std::vector<std::string> chosen_in(const TempDir& dir) {
   return chosen;
 }
 
+/// The steps of a chosen trial are steps of the run, whichever it is: with the same codec twice the
+/// run is that codec's.
+TEST_F(CodedRuns, AdaPrecTrialsChangeNoBit) {
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    for (const int zero : {0, 1}) {
+      SCOPED_TRACE(fmt::format("{} zero {}", dtype, zero));
+      config = coded(dir, "maxmin:4");
+      apply_settings(config, fmt::format("train.dtype={} parallel.zero={}", dtype, zero));
+      config.parallel.value_codec.fallback = zero == 1 ? "maxmin:3" : "fp32";
+      apply_settings(config,
+                     "parallel.error_feedback=true pruning.method=magnitude pruning.sparsity=0.6 "
+                     "pruning.at_step=2 train.steps=24");
+      const Outcome want = run(config, 2);
+      config.parallel.codec.fallback = "adaprec:8:5:maxmin:4+maxmin:4:128";  // the same
+      const Outcome got = run(config, 2);
+      EXPECT_EQ(got, want);
+      EXPECT_EQ(chosen_in(dir).size(), 2U)
+          << "after steps 8 and 16; at the start a trial would pass the pruning";
+    }
+  }
+}
+
 /// A run is that of its chosen codecs, from step to step: where the winner's trial came first, in
 /// the middle or last, and where memory is too short to keep its state.
-TEST(CodedRuns, AdaPrecTrainsWithTheChosenCodecs) {
+TEST_F(CodedRuns, AdaPrecTrainsWithTheChosenCodecs) {
   std::set<std::string> all;
   int repeats = 0;
   const std::vector<std::vector<std::string>> orders{{"dynamic8", "fp32", "topk:0.02"},
@@ -278,43 +222,30 @@ TEST(CodedRuns, AdaPrecTrainsWithTheChosenCodecs) {
                                                      {"topk:0.02", "fp32", "dynamic8"}};
   for (const auto& order : orders) {
     for (const bool keeps : {true, false}) {
-      const TempDir dir;
-      io::Config config = coded(dir, fmt::format("adaprec:8:5:{}", fmt::join(order, "+")));
+      config = coded(dir, fmt::format("adaprec:8:5:{}", fmt::join(order, "+")));
       if (order == orders.front()) {
         config.parallel.error_feedback = true;
       } else {
         config.train.dtype = "fp16";
         config.train.loss_scale = 0;  // it is part of the state
       }
-      config.train.steps = 24;
-      config.train.micro_batch = 6;
-      config.train.recompute = "none";
-      config.train.eval_every = 3;
-      config.train.checkpoint_every = 0;
+      apply_settings(config,
+                     "train.steps=24 train.micro_batch=6 train.recompute=none train.eval_every=3 "
+                     "train.checkpoint_every=0");
       if (!keeps) {
         config.train.memory_budget = "1GB";
-        size_t needed = 0;
-        parallel::run_ranks(2, [&](parallel::Communicator& comm) {
-          const train::Trainer trainer(config, comm, {.resume = "none"});
-          needed = trainer.fit().plan.needed();
-        });
-        config.train.memory_budget = fmt::format("{}B", needed);
+        config.train.memory_budget = fmt::format("{}B", fit_of(config, 2).plan.needed());
       }
       std::string notes;
-      const Outcome got = run(config, 2, {.on_note = [&](const std::string& note) {
-                                static std::mutex mutex;
-                                const std::lock_guard lock(mutex);
-                                notes += note;
-                              }});
+      const Outcome got = run(config, 2, notes);
       repeats += notes.find("not kept") != std::string::npos ? 1 : 0;
       const auto metrics = metrics_without_times(config);
       const std::vector<std::string> chosen = chosen_in(dir);
       ASSERT_EQ(chosen.size(), 3U);
       all.insert(chosen.begin(), chosen.end());
 
-      const TempDir other;
       io::Config plain = config;
-      plain.run.out = other / "run";
+      plain.run.out = dir / "other";
       Outcome want;
       std::vector<double> losses;
       for (size_t round = 0; round < chosen.size(); ++round) {
@@ -341,11 +272,9 @@ TEST(CodedRuns, AdaPrecTrainsWithTheChosenCodecs) {
 }
 
 /// A round ends with the steps of its winner, or is not there: stops within trials lose no bit.
-TEST(CodedRuns, AdaPrecStopsBetweenRounds) {
-  const TempDir dir;
-  io::Config config = coded(dir, "maxmin:4");
-  config.train.steps = 24;
-  config.train.checkpoint_every = 0;
+TEST_F(CodedRuns, AdaPrecStopsBetweenRounds) {
+  config = coded(dir, "maxmin:4");
+  apply_settings(config, "train.steps=24 train.checkpoint_every=0");
   const Outcome want = run(config, 2);
   config.parallel.codec.fallback = "adaprec:8:5:maxmin:4+maxmin:4:128";  // the same
   EXPECT_EQ(run_with_breaks(config, 2, {5, 8, 10, 17}), want) << "10: at 13, 17: at 21";
@@ -367,41 +296,22 @@ TEST(CodedRuns, AdaPrecStopsBetweenRounds) {
 
 /// "fastest" as a candidate: its codecs of each parameter are those of the checkpoint after a
 /// resume.
-TEST(CodedRuns, AdaPrecMayChooseFastest) {
-  const TempDir dir;
-  io::Config config = coded(dir, "adaprec:10:5:fastest+topk:0.01");
-  config.train.steps = 20;
-  config.train.checkpoint_every = 5;
+TEST_F(CodedRuns, AdaPrecMayChooseFastest) {
+  config = coded(dir, "adaprec:10:5:fastest+topk:0.01");
+  apply_settings(config, "train.steps=20 train.checkpoint_every=5");
   const Outcome whole = run(config, 2);
   const auto state = [&](int step) {
     const auto file = dir / fmt::format("run/checkpoints/step-{:06}.h5", step);
     return train::progress_of(io::CheckpointReader(file)).codec_choice;
   };
   const std::string before = state(15);
-  EXPECT_NE(before.find("blocks.0.mlp.expand.weight="), std::string::npos) << before;
+  EXPECT_THAT(before, HasSubstr("blocks.0.mlp.expand.weight="));
   EXPECT_EQ(state(20).substr(state(20).find(';')), before.substr(before.find(';')));
   config.train.steps = 10;
   run(config, 2);
   config.train.steps = 20;
   const auto resumed = run(config, 2, {.resume = "auto"});
   EXPECT_EQ(resumed.losses.size(), 10U);
-}
-
-TEST(CodedRuns, AdaPrecContinuesAfterAResume) {
-  const TempDir dir;
-  io::Config config = coded(dir, "adaprec:10:5:fp32+table:1+dynamic8");
-  config.train.steps = 30;
-  config.train.checkpoint_every = 5;
-  run(config, 2, {.stop_after = 15});
-  const Outcome resumed = run(config, 2, {.resume = "auto"});
-  EXPECT_EQ(resumed.losses.size(), 15U);
-  EXPECT_TRUE(std::isfinite(resumed.losses.back()));
-  std::ifstream log(dir / "run/adaprec.jsonl");
-  int rounds = 0;
-  for (std::string line; std::getline(log, line);) {
-    ++rounds;
-  }
-  EXPECT_EQ(rounds, 3);
 }
 
 /// The sum over ranks of their kept errors, by element of a parameter.
@@ -418,11 +328,9 @@ std::vector<double> kept_errors(parallel::Communicator& comm, const sparse::Stor
   return {};
 }
 
-TEST(CodedRuns, AnotherNumberOfRanksSharesTheErrorFeedback) {
-  const TempDir dir;
-  io::Config config = coded(dir, "sign");
-  config.parallel.error_feedback = true;
-  config.train.checkpoint_every = 0;
+TEST_F(CodedRuns, AnotherNumberOfRanksSharesTheErrorFeedback) {
+  config = coded(dir, "sign");
+  apply_settings(config, "parallel.error_feedback=true train.checkpoint_every=0");
   const std::string name = "blocks.0.mlp.expand.weight";
   std::vector<double> before;
   parallel::run_ranks(3, [&](parallel::Communicator& comm) {
@@ -447,9 +355,8 @@ TEST(CodedRuns, AnotherNumberOfRanksSharesTheErrorFeedback) {
 }
 
 /// Surviving elements keep their errors when masks change.
-TEST(CodedRuns, NewMasksCarryErrorsOver) {
-  const TempDir dir;
-  io::Config config = coded(dir, "sign");
+TEST_F(CodedRuns, NewMasksCarryErrorsOver) {
+  config = coded(dir, "sign");
   config.parallel.error_feedback = true;
   parallel::run_ranks(2, [&](parallel::Communicator& comm) {
     train::Trainer trainer(config, comm, {.resume = "none", .stop_after = 6});
@@ -479,9 +386,7 @@ TEST(CodedRuns, NewMasksCarryErrorsOver) {
   });
 }
 
-TEST(CodedRuns, NormsBiasesAndSmallParametersAreSentUncompressed) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
+TEST_F(CodedRuns, NormsBiasesAndSmallParametersAreSentUncompressed) {
   config.parallel.codec.fallback = "maxmin:4";
   config.parallel.codec.patterns = {{"*.norm1.*", "bf16"}, {"head.*", "fp32"}};
   const auto format = [&](const std::string& name, const Shape& shape, int64_t kept) {
@@ -497,36 +402,25 @@ TEST(CodedRuns, NormsBiasesAndSmallParametersAreSentUncompressed) {
 
 /// The message is the sum of gradient and kept error: a NaN in either, as from broken data or
 /// memory.
-TEST(CodedRuns, ANonFiniteGradientStopsTheRunNamingTheParameter) {
+TEST_F(CodedRuns, ANonFiniteGradientStopsTheRunNamingTheParameter) {
   for (const std::string codec : {"maxmin:4", "sign", "fp8-e4m3", "topk:0.1"}) {
-    const TempDir dir;
-    io::Config config = coded(dir, codec);
+    config = coded(dir, codec);
     config.parallel.error_feedback = true;
     config.parallel.check_state = false;  // it finds the NaN first
     const std::string message = failure_of([&] {
-      parallel::run_ranks(2, [&](parallel::Communicator& comm) {
-        train::Trainer* running = nullptr;
-        train::TrainerOptions options{.resume = "none"};
-        options.on_step = [&](const train::StepReport& report) {
-          sparse::Store& store = running->stage().store();
-          if (comm.rank() == 1 && report.step == 4) {
-            store.part(store.feedback(), store.find("head.weight")).get<float>()[3] = NAN;
-          }
-        };
-        train::Trainer trainer(config, comm, options);
-        running = &trainer;
-        trainer.run();
+      run_with(config, 2, [](train::Trainer& trainer, parallel::Communicator& comm, int64_t step) {
+        sparse::Store& store = trainer.stage().store();
+        if (comm.rank() == 1 && step == 4) {
+          store.part(store.feedback(), store.find("head.weight")).get<float>()[3] = NAN;
+        }
       });
     });
     EXPECT_THAT(message, HasSubstr("at step 5, in head.weight")) << codec;
   }
 }
 
-TEST(CodedRuns, EncodedActivationsTrainNearlyAsWell) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.parallel.pipeline = 2;
-  config.train.micro_batch = 3;
+TEST_F(CodedRuns, EncodedActivationsTrainNearlyAsWell) {
+  apply_settings(config, "parallel.pipeline=2 train.micro_batch=3");
   const Outcome plain = run_grid(config, 2);
   for (const std::string codec :
        {"bf16", "dynamic8:32", "maxmin:8:32", "fp8-e4m3:32", "linear8:32"}) {

@@ -1,8 +1,6 @@
 // The warning about a run that diverges: when it comes, its numbers, and its fixes.
 #include "src/train/run/divergence.h"
 
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <limits>
 
@@ -11,9 +9,6 @@
 namespace espalier::divergence_test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using train::DivergenceMonitor;
 
 class Divergence : public ::testing::Test {

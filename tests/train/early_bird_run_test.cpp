@@ -1,11 +1,9 @@
 // Method early-bird in whole runs: the step at which it prunes, equal masks over ranks and stages,
 // and resumed runs.
-#include <gtest/gtest.h>
-
 #include "io/checkpoint/checkpoint.h"
 #include "pruning/early_bird.h"
 #include "tests/support/grid.h"
-#include "tests/support/support.h"
+#include "tests/support/settings.h"
 
 namespace espalier::early_bird_run_test {
 namespace {
@@ -16,10 +14,8 @@ using namespace testing;
 /// draws (distances of about 0.01), or masks differ until the end (0.3 and more).
 io::Config waiting(const TempDir& dir, bool draws) {
   io::Config config = tiny_config(dir);
-  config.pruning.method = "early-bird";
-  config.pruning.sparsity = 0.8;
-  config.pruning.every = 1;
-  config.pruning.to_step = 9;
+  apply_settings(
+      config, "pruning.method=early-bird pruning.sparsity=0.8 pruning.every=1 pruning.to_step=9");
   config.optimizer.lr = draws ? 1e-4 : 1e-2;
   return config;
 }
@@ -45,64 +41,48 @@ int64_t first_pruned(const io::Config& config) {
   return -1;
 }
 
-struct Noted {
-  Outcome outcome;
+using EarlyBirdRun = RunTest;
+
+TEST_F(EarlyBirdRun, DrawsAsSoonAsMasksAreStable) {
+  config = waiting(dir, true);
   std::string notes;
-};
-
-Noted noted(const io::Config& config) {
-  Noted result;
-  result.outcome =
-      run(config, 1, {.on_note = [&](const std::string& note) { result.notes += note + "\n"; }});
-  return result;
-}
-
-TEST(EarlyBirdRun, DrawsAsSoonAsMasksAreStable) {
-  const TempDir dir;
-  const io::Config config = waiting(dir, true);
-  const Noted result = noted(config);
+  const Outcome outcome = run(config, 1, notes);
   EXPECT_EQ(first_pruned(config), 7) << "after step 6";
   const auto found = distances(config);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_GT(found.at(7), 0);
   EXPECT_LT(found.at(7), pruning::kStableDistance);
-  EXPECT_NE(result.notes.find("ticket drawn after step 6"), std::string::npos) << result.notes;
+  EXPECT_THAT(notes, HasSubstr("ticket drawn after step 6"));
   // The masks are those of magnitude after the same step.
   io::Config once = tiny_config(dir);
   once.optimizer.lr = config.optimizer.lr;
-  once.pruning.method = "magnitude";
-  once.pruning.sparsity = 0.8;
-  once.pruning.at_step = 6;
+  apply_settings(once, "pruning.method=magnitude pruning.sparsity=0.8 pruning.at_step=6");
   once.run.out = (dir / "once").string();
-  EXPECT_EQ(run(once), result.outcome);
+  EXPECT_EQ(run(once), outcome);
 }
 
-TEST(EarlyBirdRun, PrunesAtToStepAtTheLatest) {
-  const TempDir dir;
-  const io::Config config = waiting(dir, false);
-  const Noted result = noted(config);
+TEST_F(EarlyBirdRun, PrunesAtToStepAtTheLatest) {
+  config = waiting(dir, false);
+  std::string notes;
+  run(config, 1, notes);
   EXPECT_EQ(first_pruned(config), 10) << "after step 9";
   const auto found = distances(config);
   EXPECT_EQ(found.size(), 4U) << "after steps 6 to 9";
   for (const auto& [step, distance] : found) {
     EXPECT_GE(distance, pruning::kStableDistance) << step;
   }
-  EXPECT_NE(result.notes.find("no early-bird ticket until pruning.to_step = 9"), std::string::npos)
-      << result.notes;
+  EXPECT_THAT(notes, HasSubstr("no early-bird ticket until pruning.to_step = 9"));
 }
 
-TEST(EarlyBirdRun, RanksAndStagesAgree) {
-  const TempDir dir;
+TEST_F(EarlyBirdRun, RanksAndStagesAgree) {
   for (const bool draws : {true, false}) {
-    io::Config config = waiting(dir, draws);
-    config.model.layers = 4;
-    config.train.micro_batch = 1;
+    config = waiting(dir, draws);
+    apply_settings(config, "model.layers=4 train.micro_batch=1");
     config.pruning.exclude = {"blocks.0.attention.qkv.weight"};  // of one stage alone
     const Outcome serial = run_grid(config, 1);
     const auto found = distances(config);
     ASSERT_FALSE(found.empty());
-    config.parallel.pipeline = 2;
-    config.parallel.schedule = "1f1b";
+    apply_settings(config, "parallel.pipeline=2 parallel.schedule=1f1b");
     expect_equal(run_grid(config, 2), serial);
     EXPECT_EQ(distances(config), found);
     const Outcome both = run_grid(config, 4);  // two replicas of two stages
@@ -113,11 +93,9 @@ TEST(EarlyBirdRun, RanksAndStagesAgree) {
   }
 }
 
-TEST(EarlyBirdRun, ResumeIsNoBreak) {
-  const TempDir dir;
-  io::Config config = waiting(dir, false);
-  config.train.checkpoint_every = 1;
-  config.train.keep_checkpoints = 20;
+TEST_F(EarlyBirdRun, ResumeIsNoBreak) {
+  config = waiting(dir, false);
+  apply_settings(config, "train.checkpoint_every=1 train.keep_checkpoints=20");
   EXPECT_EQ(expect_resume_is_no_break(config, 1, {1, 7, 9}).losses.size(), 12U);
   io::Config early = waiting(dir, true);
   early.train.checkpoint_every = 1;
@@ -126,18 +104,14 @@ TEST(EarlyBirdRun, ResumeIsNoBreak) {
   early.run.out = (dir / "drawn").string();
   expect_resume_is_no_break(early, 1, {8});
   io::Config stages = waiting(dir, false);
-  stages.train.checkpoint_every = 1;
-  stages.train.micro_batch = 1;
-  stages.parallel.pipeline = 2;
+  apply_settings(stages, "train.checkpoint_every=1 train.micro_batch=1 parallel.pipeline=2");
   stages.run.out = (dir / "stages").string();
   expect_resume_is_no_break(stages, 2, {5});
 }
 
-TEST(EarlyBirdRun, CheckpointsHoldMasksUntilTheTicketIsDrawn) {
-  const TempDir dir;
-  io::Config config = waiting(dir, true);
-  config.train.checkpoint_every = 1;
-  config.train.keep_checkpoints = 20;
+TEST_F(EarlyBirdRun, CheckpointsHoldMasksUntilTheTicketIsDrawn) {
+  config = waiting(dir, true);
+  apply_settings(config, "train.checkpoint_every=1 train.keep_checkpoints=20");
   run(config);
   const auto holds = [&](int64_t step, const std::string& name) {
     const auto file =

@@ -1,12 +1,10 @@
 // Equalities on which the project relies: full mask = dense, p ranks = 1 rank, resume = no break,
 // any index = any other, overlap = none, micro-batches = one batch. Bitwise wherever the arithmetic
 // is the same.
-#include <gtest/gtest.h>
-
 #include <cmath>
 
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier::equality_test {
 namespace {
@@ -19,18 +17,6 @@ io::Config pruned(io::Config config, double sparsity = 0.75) {
   return config;
 }
 
-double largest_difference(const Outcome& a, const Outcome& b) {
-  double largest = 0;
-  for (const auto& [name, values] : a.values) {
-    const auto& others = b.values.at(name);
-    EXPECT_EQ(values.size(), others.size()) << name;
-    for (size_t i = 0; i < std::min(values.size(), others.size()); ++i) {
-      largest = std::max(largest, std::abs(static_cast<double>(values[i] - others[i])));
-    }
-  }
-  return largest;
-}
-
 /// Numbers of threads that a run can be compared with. With AVX-512 oneDNN divides products among
 /// threads, and for some shapes also their sums; only the shapes of the tiny GPT are known to keep
 /// their bits there.
@@ -39,20 +25,18 @@ std::vector<int64_t> other_threads(const io::Config& config) {
   return known ? std::vector<int64_t>{2, 3} : std::vector<int64_t>();
 }
 
-class Types : public ::testing::TestWithParam<std::string> {};
+class Types : public RunTestWithParam<std::string> {
+ protected:
+  Types() { take_type(config, GetParam()); }
+};
 
 TEST_P(Types, FullMaskIsDense) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  testing::take_type(config, GetParam());
   const Outcome dense = run(config);
   EXPECT_EQ(run(pruned(config, 0.0)), dense);
 }
 
 TEST_P(Types, EveryIndexGivesTheSameRun) {
-  const TempDir dir;
-  io::Config config = pruned(tiny_config(dir));
-  testing::take_type(config, GetParam());
+  config = pruned(config);
   config.sparse.index.fallback = "int32";
   const Outcome reference = run(config);
   for (const char* index : {"golomb", "bitmap", "auto"}) {
@@ -66,17 +50,12 @@ TEST_P(Types, EveryIndexGivesTheSameRun) {
 TEST_P(Types, RecomputeChangesNoBit) {
   for (const std::string storage : {"dense", "expanded", "sparse", "block"}) {
     SCOPED_TRACE(storage);
-    const TempDir dir;
-    io::Config config = pruned(tiny_config(dir));
-    testing::take_type(config, GetParam());
-    config.pruning.at_step = 0;
-    config.pruning.scope = "layer";
+    config = pruned(config);
+    apply_settings(config, "pruning.at_step=0 pruning.scope=layer");
     if (storage == "block") {
-      config.pruning.method = "block";
-      config.pruning.block = 8;
+      apply_settings(config, "pruning.method=block pruning.block=8");
     }
-    config.sparse.storage.fallback = storage;
-    config.train.recompute = "none";
+    apply_settings(config, fmt::format("sparse.storage={} train.recompute=none", storage));
     const Outcome kept = run(config);
     for (const std::string recompute : {"selective", "full"}) {
       config.train.recompute = recompute;
@@ -87,12 +66,8 @@ TEST_P(Types, RecomputeChangesNoBit) {
 
 /// Masks move while tiles are kept; the first products of a mask make them, the others fill them.
 TEST_P(Types, KeptTilesChangeNoBit) {
-  const TempDir dir;
-  io::Config config = pruned(tiny_config(dir));
-  testing::take_type(config, GetParam());
-  config.pruning.method = "rigl";
-  config.pruning.at_step = 2;
-  config.pruning.every = 2;
+  config = pruned(config);
+  apply_settings(config, "pruning.method=rigl pruning.at_step=2 pruning.every=2");
   config.pruning.to_step = config.train.steps;
   config.sparse.storage.fallback = "sparse";
   const Outcome made = run(config);
@@ -110,13 +85,10 @@ TEST_P(Types, KeptTilesChangeNoBit) {
 
 /// At densities where some products run on a CPU's matrix unit and others do not.
 TEST_P(Types, KeptTilesChangeNoBitAtAnyDensity) {
-  const TempDir dir;
-  io::Config config = pruned(tiny_config(dir));
-  testing::take_type(config, GetParam());
+  config = pruned(config);
   config.sparse.storage.fallback = "sparse";
   for (const double sparsity : {0.8, 0.9, 0.95}) {
-    config.pruning.sparsity = sparsity;
-    config.sparse.keep_tiles = false;
+    apply_settings(config, fmt::format("pruning.sparsity={} sparse.keep_tiles=false", sparsity));
     const Outcome made = run(config);
     config.sparse.keep_tiles = true;
     EXPECT_EQ(run(config), made) << sparsity;
@@ -124,9 +96,7 @@ TEST_P(Types, KeptTilesChangeNoBitAtAnyDensity) {
 }
 
 TEST_P(Types, ResumeIsNoBreak) {
-  const TempDir dir;
-  io::Config config = pruned(tiny_config(dir));
-  testing::take_type(config, GetParam());
+  config = pruned(config);
   const Outcome whole = run(config);
   // Before, at and after the pruning.
   EXPECT_EQ(run_with_breaks(config, 1, {2, 4, 7}), whole);
@@ -134,17 +104,14 @@ TEST_P(Types, ResumeIsNoBreak) {
 }
 
 TEST_P(Types, ThreadsOverlapAndBucketsDoNotChangeBits) {
-  const TempDir dir;
-  io::Config config = pruned(tiny_config(dir));
-  testing::take_type(config, GetParam());
+  config = pruned(config);
   const Outcome reference = run(config, 2);
   EXPECT_EQ(run(config, 2), reference) << "the same again";
   for (const int64_t threads : other_threads(config)) {
     config.run.threads = threads;
     EXPECT_EQ(run(config, 2), reference) << threads << " threads";
   }
-  config.run.threads = 1;
-  config.parallel.overlap = false;
+  apply_settings(config, "run.threads=1 parallel.overlap=false");
   EXPECT_EQ(run(config, 2), reference) << "without overlap";
   config.parallel.bucket_mb = 64;
   EXPECT_EQ(run(config, 2), reference) << "one bucket";
@@ -154,38 +121,21 @@ INSTANTIATE_TEST_SUITE_P(DTypes, Types,
                          ::testing::Values("fp32", "bf16", "fp16", "fp32 llama", "bf16 qwen3",
                                            "bf16 neox"));
 
-class Ranks : public ::testing::TestWithParam<int> {};
+using Ranks = RunTestWithParam<int>;
 
 /// The same samples, summed in another order. Gradients of fp32 sums of about 200 rows differ by
 /// some 1e-7 of their size. Adam turns that into at most the same relative change of a step of
 /// 1e-3, except where a gradient is itself rounding noise: there the difference could be a whole
 /// step (lr).
 TEST_P(Ranks, MatchOneRank) {
-  const TempDir dir;
-  const io::Config config = pruned(tiny_config(dir));
-  const Outcome one = run(config, 1);
-  const Outcome many = run(config, GetParam());
-  ASSERT_EQ(many.losses.size(), one.losses.size());
-  for (size_t step = 0; step < one.losses.size(); ++step) {
-    EXPECT_NEAR(many.losses[step], one.losses[step], 2e-6) << "step " << step + 1;
-  }
-  EXPECT_NEAR(many.val_loss, one.val_loss, 2e-6);
-  EXPECT_EQ(many.positions, one.positions);
-  EXPECT_LT(largest_difference(many, one), config.optimizer.lr);
-}
-
-TEST_P(Ranks, MatchOneRankWithDecoders) {
-  for (const std::string family : {"llama", "neox"}) {
-    SCOPED_TRACE(family);
-    const TempDir dir;
-    io::Config config = pruned(tiny_config(dir));
-    testing::take_family(config.model, family);
+  for (const std::string settings : {"", "family:llama", "family:neox"}) {
+    SCOPED_TRACE(settings);
+    config = pruned(tiny_config(dir));
+    apply_settings(config, settings);
     const Outcome one = run(config, 1);
     const Outcome many = run(config, GetParam());
-    ASSERT_EQ(many.losses.size(), one.losses.size());
-    for (size_t step = 0; step < one.losses.size(); ++step) {
-      EXPECT_NEAR(many.losses[step], one.losses[step], 2e-6) << "step " << step + 1;
-    }
+    EXPECT_THAT(many.losses, AreNear(one.losses, 2e-6));
+    EXPECT_NEAR(many.val_loss, one.val_loss, 2e-6);
     EXPECT_EQ(many.positions, one.positions);
     EXPECT_LT(largest_difference(many, one), config.optimizer.lr);
   }
@@ -194,11 +144,8 @@ TEST_P(Ranks, MatchOneRankWithDecoders) {
 /// Without a norm to clip, an update of SGD is proportional to the gradient, so that a wrong factor
 /// of the gradient, which cancels in Adam's update, changes the weights by about lr.
 TEST_P(Ranks, MatchOneRankInTheScaleOfGradients) {
-  const TempDir dir;
-  io::Config config = pruned(tiny_config(dir));
-  config.optimizer.kind = "sgd";
-  config.optimizer.lr = 0.1;
-  config.optimizer.clip = 0;
+  config = pruned(config);
+  apply_settings(config, "optimizer.kind=sgd optimizer.lr=0.1 optimizer.clip=0");
   const Outcome one = run(config, 1);
   for (const int64_t zero : {0, 1}) {
     config.parallel.zero = zero;
@@ -211,11 +158,8 @@ TEST_P(Ranks, MatchOneRankInTheScaleOfGradients) {
 
 /// As in KeptTilesChangeNoBit, for two ranks.
 TEST_P(Ranks, KeepTilesWithoutChangingABit) {
-  const TempDir dir;
-  io::Config config = pruned(tiny_config(dir));
-  config.pruning.method = "rigl";
-  config.pruning.at_step = 2;
-  config.pruning.every = 2;
+  config = pruned(config);
+  apply_settings(config, "pruning.method=rigl pruning.at_step=2 pruning.every=2");
   config.pruning.to_step = config.train.steps;
   config.sparse.storage.fallback = "sparse";
   const Outcome made = run(config, GetParam());
@@ -225,34 +169,28 @@ TEST_P(Ranks, KeepTilesWithoutChangingABit) {
 
 INSTANTIATE_TEST_SUITE_P(Numbers, Ranks, ::testing::Values(2, 3, 4));
 
-TEST(Equality, MicroBatchesMatchOneBatch) {
-  const TempDir dir;
-  io::Config config = pruned(tiny_config(dir));
+using Equality = RunTest;
+
+TEST_F(Equality, MicroBatchesMatchOneBatch) {
+  config = pruned(tiny_config(dir));
   const Outcome whole = run(config);
   config.train.micro_batch = 3;
   const Outcome parts = run(config);
-  for (size_t step = 0; step < whole.losses.size(); ++step) {
-    EXPECT_NEAR(parts.losses[step], whole.losses[step], 2e-6) << "step " << step + 1;
-  }
+  EXPECT_THAT(parts.losses, AreNear(whole.losses, 2e-6));
 }
 
-TEST(Equality, DropoutIgnoresRanksAndMicroBatches) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
+TEST_F(Equality, DropoutIgnoresRanksAndMicroBatches) {
   config.model.dropout = 0.2;
   const Outcome one = run(config);
   config.train.micro_batch = 2;
   const Outcome split = run(config, 3);
-  for (size_t step = 0; step < one.losses.size(); ++step) {
-    EXPECT_NEAR(split.losses[step], one.losses[step], 2e-6) << "step " << step + 1;
-  }
+  EXPECT_THAT(split.losses, AreNear(one.losses, 2e-6));
   config.model.dropout = 0;
   EXPECT_GT(std::abs(run(config, 1).losses[0] - one.losses[0]), 1e-4) << "dropout does something";
 }
 
-TEST(Equality, ResumeOnAnotherNumberOfRanks) {
-  const TempDir dir;
-  const io::Config config = pruned(tiny_config(dir));
+TEST_F(Equality, ResumeOnAnotherNumberOfRanks) {
+  config = pruned(tiny_config(dir));
   const Outcome whole = run(config, 1);
   run(config, 2, {.stop_after = 6});
   const Outcome resumed = run(config, 3, {.resume = "auto"});
@@ -260,21 +198,8 @@ TEST(Equality, ResumeOnAnotherNumberOfRanks) {
   EXPECT_NEAR(resumed.losses.back(), whole.losses.back(), 2e-6);
 }
 
-TEST(Equality, GradualPruningReachesItsTargetAndResumes) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  testing::prune_gradually(config);
-  config.pruning.sparsity = 0.9;
-  const Outcome whole = run(config, 2);
-  EXPECT_EQ(run_with_breaks(config, 2, {6}), whole);
-  const auto summary = testing::read_json(dir / "run/summary.json");
-  EXPECT_NEAR(summary["sparsity"].get<double>(), 0.9, 1e-4);
-}
-
 /// Pruned training sends and stores only kept elements: checked by bytes.
-TEST(Equality, SparseBytesScaleWithDensity) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
+TEST_F(Equality, SparseBytesScaleWithDensity) {
   config.train.steps = 8;
   run(config, 2);
   const auto dense = io::read_metrics(dir / "run/metrics.jsonl").back();

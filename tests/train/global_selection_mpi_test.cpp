@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "src/core/rng.h"
 #include "tests/support/ranks.h"
 

@@ -1,11 +1,8 @@
 // Sums of gradients keep their bits: over many micro-batches and replicas a run of 16 bits has the
 // gradient norm and the losses of fp32 sums, without a key that requests it.
-#include <gtest/gtest.h>
-
-#include <cmath>
-
 #include "src/train/stage/stage.h"
 #include "tests/support/grid.h"
+#include "tests/support/settings.h"
 
 namespace espalier::gradient_sums_test {
 namespace {
@@ -27,22 +24,20 @@ double norm(const io::Config& config, int ranks = 1) {
 io::Config one_step(const TempDir& dir, const std::string& dtype, int64_t micro_batches) {
   io::Config config = tiny_config(dir);
   config.train.dtype = dtype;
-  config.train.steps = 1;
-  config.train.micro_batch = 1;
+  apply_settings(config, "train.steps=1 train.micro_batch=1");
   config.train.global_batch = micro_batches;
-  config.pruning.method = "random";
-  config.pruning.sparsity = 0.9;
-  config.optimizer.clip = 0;
-  config.train.eval_batches = 1;
+  apply_settings(
+      config, "pruning.method=random pruning.sparsity=0.9 optimizer.clip=0 train.eval_batches=1");
   return config;
 }
 
-TEST(GradientSums, HaveTheNormOfOneBatch) {
+using GradientSums = RunTest;
+
+TEST_F(GradientSums, HaveTheNormOfOneBatch) {
   for (const std::string dtype : {"bf16", "fp16"}) {
     for (const int64_t micro_batches : {16, 512}) {
       SCOPED_TRACE(fmt::format("{} {}", dtype, micro_batches));
-      const TempDir dir;
-      io::Config config = one_step(dir, dtype, micro_batches);
+      config = one_step(dir, dtype, micro_batches);
       const double summed = norm(config);
       for (const int ranks : {2, 4}) {
         EXPECT_NEAR(norm(config, ranks) / summed, 1, 1e-3) << ranks;
@@ -54,23 +49,20 @@ TEST(GradientSums, HaveTheNormOfOneBatch) {
   }
 }
 
-TEST(GradientSums, LoseTheNormIn16Bits) {
-  const TempDir dir;
-  io::Config config = one_step(dir, "bf16", 512);
+TEST_F(GradientSums, LoseTheNormIn16Bits) {
+  config = one_step(dir, "bf16", 512);
   const double summed = norm(config);
   config.train.gradient_dtype = "bf16";
   EXPECT_LT(norm(config) / summed, 0.98);
 }
 
-TEST(GradientSums, TakeTwoMoreBytesOnlyWhereThereAreSeveralSummands) {
-  io::Config config;
+TEST_F(GradientSums, TakeTwoMoreBytesOnlyWhereThereAreSeveralSummands) {
   config.train.dtype = "bf16";
   EXPECT_EQ(train::gradient_type(config, 1), DType::bf16);
   EXPECT_EQ(train::gradient_type(config, 2), DType::fp32);
   config.train.gradient_dtype = "bf16";
   EXPECT_EQ(train::gradient_type(config, 1024), DType::bf16);
-  config.train.dtype = "fp32";
-  config.train.gradient_dtype = "auto";
+  apply_settings(config, "train.dtype=fp32 train.gradient_dtype=auto");
   EXPECT_EQ(train::gradient_type(config, 1), DType::fp32);
 }
 

@@ -2,24 +2,20 @@
 // more is refused before its first step.
 #include "src/train/memory/host_memory.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <mutex>
 
 #include "tests/support/failure.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
 
 namespace espalier::host_memory_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
 using ::testing::Contains;
-using ::testing::HasSubstr;
 using namespace testing;
 
 constexpr size_t kNone = std::numeric_limits<size_t>::max();
@@ -74,9 +70,10 @@ const std::string kMounts1 =
 const std::string kMounts2 = "30 23 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
 const std::string kUnlimited1 = "9223372036854771712";
 
-TEST(HostMemory, MachineWithoutGroups) {
+using HostMemory = RunTest;
+
+TEST_F(HostMemory, MachineWithoutGroups) {
   const SlurmVariables none({});
-  const TempDir dir;
   EXPECT_EQ(train::host_limit(dir / "missing").bytes, kNone);
   const fs::path root = machine(
       dir / "a", {{"proc/meminfo", "MemTotal: 80 kB\nMemAvailable: 10 kB\nSwapTotal: 20 kB"}});
@@ -85,9 +82,8 @@ TEST(HostMemory, MachineWithoutGroups) {
   EXPECT_LT(train::host_limit("/").bytes, size_t{1} << 60U) << "of this machine";
 }
 
-TEST(HostMemory, SmallestLimitOfTheGroupsAboveInVersion1) {
+TEST_F(HostMemory, SmallestLimitOfTheGroupsAboveInVersion1) {
   const SlurmVariables none({});
-  const TempDir dir;
   const std::string memory = "sys/fs/cgroup/memory/";
   const fs::path root =
       machine(dir / "a", {{"proc/meminfo", "MemTotal: 1000 kB\nSwapTotal: 4 kB"},
@@ -106,9 +102,8 @@ TEST(HostMemory, SmallestLimitOfTheGroupsAboveInVersion1) {
   EXPECT_EQ(train::host_limit(root).bytes, kKiB) << "of the machine";
 }
 
-TEST(HostMemory, SmallestLimitOfTheGroupsAboveInVersion2) {
+TEST_F(HostMemory, SmallestLimitOfTheGroupsAboveInVersion2) {
   const SlurmVariables none({});
-  const TempDir dir;
   const std::string job = "sys/fs/cgroup/system.slice/job_7/";
   const fs::path root = machine(dir / "a", {{"proc/meminfo", "MemTotal: 1000 kB\nSwapTotal: 9 kB"},
                                             {"proc/self/mountinfo", kMounts2},
@@ -124,9 +119,8 @@ TEST(HostMemory, SmallestLimitOfTheGroupsAboveInVersion2) {
 }
 
 /// Without a namespace of cgroups the paths are those outside the container.
-TEST(HostMemory, ContainerThatSeesOnlyItsOwnGroup) {
+TEST_F(HostMemory, ContainerThatSeesOnlyItsOwnGroup) {
   const SlurmVariables none({});
-  const TempDir dir;
   const std::string top = "sys/fs/cgroup/memory/";
   const fs::path root = machine(
       dir / "a",
@@ -142,9 +136,8 @@ TEST(HostMemory, ContainerThatSeesOnlyItsOwnGroup) {
   }
 }
 
-TEST(HostMemory, DamagedFilesLimitNothing) {
+TEST_F(HostMemory, DamagedFilesLimitNothing) {
   const SlurmVariables none({});
-  const TempDir dir;
   for (const std::string text :
        {"", ":", "4:memory", "a b c", "1 2 3 4 5 - ", " - ", "- cgroup2"}) {
     const fs::path root = machine(
@@ -160,8 +153,7 @@ TEST(HostMemory, DamagedFilesLimitNothing) {
   }
 }
 
-TEST(HostMemory, SlurmJobs) {
-  const TempDir dir;
+TEST_F(HostMemory, SlurmJobs) {
   const auto limit = [&](const std::map<std::string, std::string>& variables) {
     const SlurmVariables set(variables);
     return train::host_limit(dir / "missing");
@@ -219,11 +211,8 @@ Need need_of(const io::Config& config, int ranks) {
   return {.run = (need.run + kKiB - 1) / kKiB, .with_copies = (need.with_copies + kKiB - 1) / kKiB};
 }
 
-TEST(HostMemory, RunsThatNeedMoreAreRefusedBeforeTheFirstStep) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.train.steps = 3;
-  config.train.checkpoint_every = 1;
+TEST_F(HostMemory, RunsThatNeedMoreAreRefusedBeforeTheFirstStep) {
+  apply_settings(config, "train.steps=3 train.checkpoint_every=1");
   const Need need = need_of(config, 2);
   ASSERT_GT(need.with_copies, need.run + 1);
   const std::string message = failure_of([&] { run_with(config, 2, need.run - 1, dir); });
@@ -237,13 +226,8 @@ TEST(HostMemory, RunsThatNeedMoreAreRefusedBeforeTheFirstStep) {
               ::testing::Not(HasSubstr("has no room for the")));
 }
 
-TEST(HostMemory, StagesOfAPipelineCountTheirOwnNeed) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.train.steps = 2;
-  config.parallel.pipeline = 2;
-  config.train.micro_batch = 3;
-  config.model.width = 64;
+TEST_F(HostMemory, StagesOfAPipelineCountTheirOwnNeed) {
+  apply_settings(config, "train.steps=2 parallel.pipeline=2 train.micro_batch=3 model.width=64");
   // The plan that a trainer shows is that of the rank that needs most.
   const Need twice_the_most = need_of(config, 2);
   EXPECT_EQ(failure_of([&] { run_with(config, 2, twice_the_most.run, dir); }), "");

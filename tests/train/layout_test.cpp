@@ -1,20 +1,15 @@
 // Assignment of layers and ranks: balanced stages, grids that fit, tapes for the passes in flight.
 #include "src/train/stage/layout.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <numeric>
 
 #include "src/core/rng.h"
 #include "src/train/stage/stage.h"
 #include "tests/support/failure.h"
+#include "tests/support/settings.h"
 
 namespace espalier::train::layout_test {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 double most_expensive(std::span<const double> costs, const std::vector<size_t>& ends) {
   double most = 0;
@@ -96,9 +91,7 @@ TEST(Balance, RoundingDecidesNothing) {
 io::Config gpt(int64_t layers) {
   io::Config config;
   config.model.layers = layers;
-  config.model.width = 32;
-  config.model.heads = 2;
-  config.model.context = 16;
+  testing::apply_settings(config, "model.width=32 model.heads=2 model.context=16");
   return config;
 }
 const ProblemShape kProblem{.classes = 64, .features = 16, .rows = 16};

@@ -2,8 +2,6 @@
 // and differences between ranks are found before the first step.
 #include "src/train/run/manifest.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sched.h>
 
 #include <fstream>
@@ -15,18 +13,13 @@
 #include "src/train/exchange/agreement.h"
 #include "src/train/run/snapshot.h"
 #include "tests/support/failure.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier::manifest_test {
 namespace {
 
 using namespace testing;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 using train::Manifest;
 
 /// Rewrites a checkpoint with other attributes.
@@ -68,16 +61,13 @@ void edit_manifest(const std::filesystem::path& path,
 
 /// Resumes and collects notes.
 Outcome resume(const io::Config& config, int ranks, std::string& notes) {
-  return run(config, ranks,
-             {.resume = "auto", .on_note = [&](const std::string& text) { notes += text + '\n'; }});
+  return run(config, ranks, notes, {.resume = "auto"});
 }
 
 /// Pruned from the start, with storages chosen by timing.
 io::Config timed_config(const TempDir& dir) {
   io::Config config = tiny_config(dir);
-  config.pruning.method = "random";
-  config.pruning.at_step = 0;
-  config.sparse.storage.fallback = "auto";
+  apply_settings(config, "pruning.method=random pruning.at_step=0 sparse.storage=auto");
   return config;
 }
 
@@ -119,8 +109,7 @@ TEST_F(CheckResume, RefusesWhatChangesResultsSilently) {
   EXPECT_THAT(failure(), AllOf(HasSubstr("FILE is of a run with other data"),
                                HasSubstr("data.train had 5 bytes and has 6 bytes"),
                                HasSubstr("--accept-changes data")));
-  now_.train.seed = 9;
-  now_.train.global_batch = 36;
+  apply_settings(now_, "train.seed=9 train.global_batch=36");
   is_.mask_file = "7 bytes";
   is_.validation_data = "8 bytes";
   EXPECT_THAT(failure({"order"}),
@@ -162,19 +151,18 @@ TEST_F(CheckResume, ComparesTheTypeOfTokens) {
 }
 
 TEST_F(CheckResume, ComparesTheParametrization) {
-  for (const std::string setting : {"train.parametrization=standard", "train.base_width=64"}) {
+  for (const std::string value : {"standard", "supar-lr:64"}) {
     now_ = before_;
-    config::apply_override(now_, setting);
-    EXPECT_THAT(failure(), HasSubstr("--accept-changes parametrization")) << setting;
+    now_.train.base_width = 0;
+    config::apply_override(now_, "train.parametrization=" + value);
+    EXPECT_THAT(failure(), HasSubstr("--accept-changes parametrization")) << value;
   }
 }
 
 TEST_F(CheckResume, NamesOtherSettingsThatAlterResultsAndTheMachine) {
-  now_.optimizer.lr = 0.5;
-  now_.run.out = "elsewhere";
+  apply_settings(now_, "optimizer.lr=0.5 run.out=elsewhere");
   now_.data.train = {"moved.txt"};
-  now_.train.checkpoint_every = 7;
-  now_.parallel.zero = 1;
+  apply_settings(now_, "train.checkpoint_every=7 parallel.zero=1");
   EXPECT_THAT(notes(), ElementsAre("settings differ from the checkpoint's: optimizer.lr was 0.001 "
                                    "and is 0.5"));
   now_ = before_;
@@ -195,35 +183,34 @@ TEST_F(CheckResume, SaysThatAFileHasNoManifest) {
 }
 
 TEST_F(CheckResume, TimingsHoldForTheSameSettingsKernelsAndRanks) {
-  const auto keeps = [this](train::Timed timed) {
-    return train::timings_are_valid({.config = before_, .manifest = &was_, .file = ""}, now_, is_,
-                                    timed);
+  const auto kept = [this] {
+    const train::SavedRun saved{.config = before_, .manifest = &was_, .file = ""};
+    std::string found;
+    found += timings_are_valid(saved, now_, is_, train::Timed::storages) ? "storages " : "";
+    found += timings_are_valid(saved, now_, is_, train::Timed::codecs) ? "codecs" : "";
+    return found;
   };
-  now_.optimizer.lr = 0.5;
-  now_.parallel.timeout_s = 3;
-  EXPECT_TRUE(keeps(train::Timed::storages));
-  EXPECT_TRUE(keeps(train::Timed::codecs));
+  apply_settings(now_, "optimizer.lr=0.5 parallel.timeout_s=3");
+  EXPECT_EQ(kept(), "storages codecs");
   is_.ranks = 2;
-  EXPECT_TRUE(keeps(train::Timed::storages));
-  EXPECT_FALSE(keeps(train::Timed::codecs));
+  EXPECT_EQ(kept(), "storages ");
   is_ = was_;
   now_.pruning.sparsity = 0.5;
-  EXPECT_FALSE(keeps(train::Timed::storages));
-  EXPECT_TRUE(keeps(train::Timed::codecs));
+  EXPECT_EQ(kept(), "codecs");
   now_ = before_;
   now_.parallel.codec.fallback = "maxmin:3";
-  EXPECT_TRUE(keeps(train::Timed::storages));
-  EXPECT_FALSE(keeps(train::Timed::codecs));
+  EXPECT_EQ(kept(), "storages ");
   now_ = before_;
   is_.kernels = "other";
-  EXPECT_FALSE(keeps(train::Timed::storages));
-  EXPECT_FALSE(keeps(train::Timed::codecs));
+  EXPECT_EQ(kept(), "");
 }
 
+struct ManifestResume : RunTest {
+  ManifestResume() { config = timed_config(dir); }
+};
+
 /// The choice in the file differs from what the clock would choose.
-TEST(ManifestResume, TakesTheStoragesOfTheCheckpoint) {
-  const TempDir dir;
-  io::Config config = timed_config(dir);
+TEST_F(ManifestResume, TakesTheStoragesOfTheCheckpoint) {
   const auto file = dir / "run/checkpoints/step-000006.h5";
   for (const std::string storage : {"expanded", "sparse"}) {
     for (const int ranks : {1, 2}) {
@@ -259,9 +246,7 @@ TEST(ManifestResume, TakesTheStoragesOfTheCheckpoint) {
 
 /// An attempt that was killed before its first checkpoint has chosen by the clock; the next one
 /// repeats its bits.
-TEST(ManifestResume, TakesTheStoragesOfAnAttemptWithoutCheckpoint) {
-  const TempDir dir;
-  io::Config config = timed_config(dir);
+TEST_F(ManifestResume, TakesTheStoragesOfAnAttemptWithoutCheckpoint) {
   const auto manifest_file = dir / "run/manifest.json";
   for (const std::string storage : {"expanded", "sparse"}) {
     for (const int ranks : {1, 2}) {
@@ -295,32 +280,19 @@ TEST(ManifestResume, TakesTheStoragesOfAnAttemptWithoutCheckpoint) {
 
 /// The budget has room for the copies of checkpoints beside the planned storages. A larger storage
 /// of the checkpoint takes it, on the rank that has the parameter: then no rank copies.
-TEST(ManifestResume, StoragesOfTheCheckpointMayTakeTheMemoryOfCopies) {
+TEST_F(ManifestResume, StoragesOfTheCheckpointMayTakeTheMemoryOfCopies) {
   for (const int ranks : {1, 2}) {
-    const TempDir dir;
-    io::Config config = timed_config(dir);
-    config.train.micro_batch = 3;
-    config.train.checkpoint_every = 3;
-    config.train.keep_checkpoints = 9;
+    config = timed_config(dir);
+    apply_settings(config,
+                   "train.micro_batch=3 train.checkpoint_every=3 train.keep_checkpoints=9 "
+                   "parallel.timeout_s=10 pruning.sparsity=0.5");
     config.parallel.pipeline = ranks;
-    config.parallel.timeout_s = 10;
-    config.pruning.sparsity = 0.5;
-    const auto fit = [&] {
-      train::Fit of_first;
-      parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
-        train::Trainer trainer(config, comm, {.resume = "auto"});
-        if (comm.rank() == 0) {
-          of_first = trainer.fit();
-        }
-      });
-      return of_first;
-    };
     run(config, ranks, {.stop_after = 6});
-    const train::MemoryPlan plan = fit().plan;
+    const train::MemoryPlan plan = fit_of(config, ranks, "auto").plan;
     config.train.memory_budget = fmt::format("{}B", plan.needed() + plan.checkpoint_copy);
     std::filesystem::remove_all(dir / "run");
     run(config, ranks, {.stop_after = 6});
-    EXPECT_TRUE(fit().copies_checkpoints);
+    EXPECT_TRUE(fit_of(config, ranks, "auto").copies_checkpoints);
     for (const bool larger : {false, true}) {
       edit_manifest(dir / "run/checkpoints/step-000006.h5", [&](nlohmann::json& manifest) {
         for (auto& [name, chosen] : manifest["storages"].items()) {
@@ -342,11 +314,8 @@ TEST(ManifestResume, StoragesOfTheCheckpointMayTakeTheMemoryOfCopies) {
   }
 }
 
-TEST(ManifestResume, TakesTheStoragesOfAllStages) {
-  const TempDir dir;
-  io::Config config = timed_config(dir);
-  config.train.micro_batch = 3;
-  config.parallel.pipeline = 2;
+TEST_F(ManifestResume, TakesTheStoragesOfAllStages) {
+  apply_settings(config, "train.micro_batch=3 parallel.pipeline=2");
   run(config, 2, {.stop_after = 6});
   const auto saved =
       train::progress_of(io::CheckpointReader(dir / "run/checkpoints/step-000006.h5"));
@@ -356,13 +325,11 @@ TEST(ManifestResume, TakesTheStoragesOfAllStages) {
 }
 
 /// Codecs chosen by the clock, and what a resumed run then sends.
-TEST(ManifestResume, TakesTheCodecsOfTheCheckpoint) {
-  const TempDir dir;
+TEST_F(ManifestResume, TakesTheCodecsOfTheCheckpoint) {
   const auto file = dir / "run/checkpoints/step-000006.h5";
   for (const std::string codec : {"table:1", "fp8-e5m2:1024"}) {
-    io::Config config = tiny_config(dir);
-    config.parallel.codec_min_size = 64;
-    config.parallel.codec.fallback = "fastest";
+    config = tiny_config(dir);
+    apply_settings(config, "parallel.codec_min_size=64 parallel.codec=fastest");
     run(config, 2, {.stop_after = 6});
     io::Config named = config;
     named.parallel.codec.fallback = "fp32";
@@ -389,15 +356,14 @@ TEST(ManifestResume, TakesTheCodecsOfTheCheckpoint) {
   }
 }
 
-TEST(ManifestResume, TakesTheDecisionWhetherToEncode) {
-  const TempDir dir;
+TEST_F(ManifestResume, TakesTheDecisionWhetherToEncode) {
   const auto file = dir / "run/checkpoints/step-000006.h5";
   for (const std::string decision : {"yes", "no"}) {
-    io::Config config = tiny_config(dir);
+    config = tiny_config(dir);
     config.parallel.codec_min_size = 64;
-    config.parallel.codec.fallback = "maxmin:2";
-    config.parallel.reduction = "auto";
+    apply_settings(config, "parallel.codec=maxmin:2 parallel.reduction=auto");
     run(config, 2, {.stop_after = 6});
+    EXPECT_EQ(testing::read_json(dir / "run/summary.json")["choices"]["reduction"], "sra");
     edit_meta(file, [&](io::CheckpointMeta& meta) {
       std::string& choice = meta.extra.at("codec_choice");
       const size_t begin = choice.find("?=") + 2;
@@ -415,14 +381,12 @@ TEST(ManifestResume, TakesTheDecisionWhetherToEncode) {
 }
 
 /// The last stage borrows the first parameter of the first stage, and decides for itself.
-TEST(ManifestResume, KeepsTheDecisionsOfStagesThatShareAParameter) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
+TEST_F(ManifestResume, KeepsTheDecisionsOfStagesThatShareAParameter) {
+  config = tiny_config(dir);
   in_two_stages(config, "1f1b");
-  config.model.tie_embeddings = true;
-  config.parallel.codec_min_size = 64;
-  config.parallel.codec.fallback = "maxmin:2";
-  config.parallel.reduction = "auto";
+  apply_settings(config,
+                 "model.tie_embeddings=true parallel.codec_min_size=64 parallel.codec=maxmin:2 "
+                 "parallel.reduction=auto");
   run(config, 4, {.stop_after = 6});
   const auto file = dir / "run/checkpoints/step-000006.h5";
   const std::string choice = io::CheckpointReader(file).meta().extra.at("codec_choice");
@@ -434,37 +398,28 @@ TEST(ManifestResume, KeepsTheDecisionsOfStagesThatShareAParameter) {
 }
 
 /// After pruning more samples would fit the budget at once, and sums would have another order.
-TEST(ManifestResume, KeepsTheMicroBatchThatABudgetChose) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.pruning.method = "magnitude";
-  config.pruning.at_step = 4;
-  config.sparse.storage.fallback = "sparse";
-  config.model.width = 64;
-  const auto planned = [&](const io::Config& with, const train::TrainerOptions& options) {
-    train::Fit fit;
-    parallel::run_ranks(1, [&](parallel::Communicator& comm) {
-      train::Trainer trainer(with, comm, options);
-      fit = trainer.fit();
-    });
-    return fit;
-  };
-  const size_t dense = planned(config, {.resume = "none"}).plan.needed();
+TEST_F(ManifestResume, KeepsTheMicroBatchThatABudgetChose) {
+  config = tiny_config(dir);
+  apply_settings(config,
+                 "pruning.method=magnitude pruning.at_step=4 sparse.storage=sparse model.width=64");
+  const size_t dense = fit_of(config).plan.needed();
   config.train.memory_budget = fmt::format("{} B", dense - 1);
-  ASSERT_EQ(planned(config, {.resume = "none"}).choice.micro_batch, 6);
+  ASSERT_EQ(fit_of(config).choice.micro_batch, 6);
   const Outcome whole = run(config);
   run(config, 1, {.stop_after = 6});
-  EXPECT_EQ(planned(config, {.resume = "auto"}).choice.micro_batch, 6);
+  EXPECT_EQ(fit_of(config, 1, "auto").choice.micro_batch, 6);
   Outcome resumed = run(config, 1, {.resume = "auto"});
   resumed.losses = whole.losses;
   EXPECT_EQ(resumed, whole);
   config.train.memory_budget = fmt::format("{} B", dense);
-  EXPECT_EQ(planned(config, {.resume = "auto"}).choice.micro_batch, 12) << "another budget";
+  EXPECT_EQ(fit_of(config, 1, "auto").choice.micro_batch, 12) << "another budget";
 }
+
+using ManifestOfRanks = RunTest;
 
 /// Two machines, with two ranks and one. A rank with another count would time codecs that the
 /// others restore, and wait for them.
-TEST(ManifestOfRanks, CountsTheRanksOfTheFirstMachineOnAllOfThem) {
+TEST_F(ManifestOfRanks, CountsTheRanksOfTheFirstMachineOnAllOfThem) {
   parallel::run_ranks(3,
                       [](parallel::Communicator& comm) {
                         const Manifest manifest =
@@ -475,44 +430,40 @@ TEST(ManifestOfRanks, CountsTheRanksOfTheFirstMachineOnAllOfThem) {
 }
 
 /// After pruning fewer stages would fit the budget: "auto" must not choose again.
-TEST(ManifestResume, KeepsTheStagesThatABudgetChose) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.train.micro_batch = 3;
-  config.model.width = 64;
-  config.pruning.method = "magnitude";
-  config.pruning.at_step = 4;
-  config.sparse.storage.fallback = "sparse";
-  const auto planned = [&](const io::Config& with, const std::string& resume) {
-    std::pair<int, size_t> stages_and_bytes;
+TEST_F(ManifestResume, KeepsTheStagesThatABudgetChose) {
+  config = tiny_config(dir);
+  apply_settings(config,
+                 "train.micro_batch=3 model.width=64 pruning.method=magnitude pruning.at_step=4 "
+                 "sparse.storage=sparse");
+  const auto stages = [&](const std::string& resume) {
+    int found = 0;
     parallel::run_ranks(2, [&](parallel::Communicator& comm) {
-      const train::Trainer trainer(with, comm, {.resume = resume});
+      const train::Trainer trainer(config, comm, {.resume = resume});
       if (comm.rank() == 0) {
-        stages_and_bytes = {trainer.layout().grid.pipeline, trainer.fit().plan.needed()};
+        found = trainer.layout().grid.pipeline;
       }
     });
-    return stages_and_bytes;
+    return found;
   };
-  const size_t dense = planned(config, "none").second;
+  const size_t dense = fit_of(config, 2).plan.needed();
   config.parallel.pipeline = 0;
   config.train.memory_budget = fmt::format("{} B", dense - 1);
-  ASSERT_EQ(planned(config, "none").first, 2);
+  ASSERT_EQ(stages("none"), 2);
   run(config, 2, {.stop_after = 6});
-  EXPECT_EQ(planned(config, "auto").first, 2);
+  EXPECT_EQ(stages("auto"), 2);
   config.train.memory_budget = fmt::format("{} B", dense);
-  EXPECT_EQ(planned(config, "auto").first, 1) << "another budget";
+  EXPECT_EQ(stages("auto"), 1) << "another budget";
 }
 
-TEST(ManifestOfRanks, WithOtherSettingsAreNamedBeforeTheFirstStep) {
-  const TempDir dir;
+TEST_F(ManifestOfRanks, WithOtherSettingsAreNamedBeforeTheFirstStep) {
   const auto message_of = [&](const std::string& override_of_rank_1) {
     return failure_of([&] {
       parallel::run_ranks(3, [&](parallel::Communicator& comm) {
-        io::Config config = tiny_config(dir);
+        io::Config mine = config;
         if (comm.rank() == 1) {
-          config::apply_override(config, override_of_rank_1);
+          config::apply_override(mine, override_of_rank_1);
         }
-        train::Trainer trainer(config, comm, {.resume = "none"});
+        train::Trainer trainer(mine, comm, {.resume = "none"});
       });
     });
   };
@@ -526,20 +477,11 @@ TEST(ManifestOfRanks, WithOtherSettingsAreNamedBeforeTheFirstStep) {
 }
 
 /// Memory of kernels depends on threads, which ranks may choose each for themselves.
-TEST(ManifestOfRanks, WithOtherPlansAreNamedBeforeTheFirstStep) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
+TEST_F(ManifestOfRanks, WithOtherPlansAreNamedBeforeTheFirstStep) {
   config.model.context = 64;
   const auto needed = [&](int64_t threads) {
     config.run.threads = threads;
-    size_t bytes = 0;
-    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
-      const train::Trainer trainer(config, comm, {.resume = "none"});
-      if (comm.rank() == 0) {
-        bytes = trainer.fit().plan.needed();
-      }
-    });
-    return bytes;
+    return fit_of(config, 2).plan.needed();
   };
   const size_t of_one_thread = needed(1);
   ASSERT_GT(needed(8), of_one_thread);
@@ -557,13 +499,11 @@ TEST(ManifestOfRanks, WithOtherPlansAreNamedBeforeTheFirstStep) {
   EXPECT_FALSE(std::filesystem::exists(dir / "unequal/metrics.jsonl"));
 }
 
-TEST(ManifestOfRanks, DivideTheCores) {
+TEST_F(ManifestOfRanks, DivideTheCores) {
   const int cores = usable_cpu_count();
   for (const int ranks : {1, cores, cores + 1}) {
-    const TempDir dir;
-    io::Config config = tiny_config(dir);
-    config.run.threads = 0;
-    config.train.global_batch = ranks;
+    config = tiny_config(dir);
+    apply_settings(config, fmt::format("run.threads=0 train.global_batch={}", ranks));
     parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
       train::Trainer trainer(config, comm, {.resume = "none"});
       EXPECT_EQ(trainer.stage().stream().threads(), std::max(cores / ranks, 1)) << ranks;
@@ -591,7 +531,7 @@ class OnCpus {
   std::vector<int> before_;
 };
 
-TEST(ManifestOfRanks, DivideTheCpusTheyMayUse) {
+TEST_F(ManifestOfRanks, DivideTheCpusTheyMayUse) {
   const std::vector<int> all = usable_cpus();
   if (all.size() < 2) {
     GTEST_SKIP() << "needs two CPUs";
@@ -607,10 +547,8 @@ TEST(ManifestOfRanks, DivideTheCpusTheyMayUse) {
        {Case{.cpus = {all, all}, .threads = count / 2}, Case{.cpus = {one}, .threads = 1},
         Case{.cpus = {other}, .threads = count - 1}, Case{.cpus = {one, other}, .threads = 1},
         Case{.cpus = {all, one}, .threads = 1}, Case{.cpus = {one, one}, .threads = 1}}) {
-    const TempDir dir;
-    io::Config config = tiny_config(dir);
-    config.run.threads = 0;
-    config.train.global_batch = 2;
+    config = tiny_config(dir);
+    apply_settings(config, "run.threads=0 train.global_batch=2");
     parallel::run_ranks(static_cast<int>(each.cpus.size()), [&](parallel::Communicator& comm) {
       const OnCpus bound(each.cpus[static_cast<size_t>(comm.rank())]);
       train::Trainer trainer(config, comm, {.resume = "none"});
@@ -620,11 +558,10 @@ TEST(ManifestOfRanks, DivideTheCpusTheyMayUse) {
 }
 
 /// A container with --cpus=1.5, as the root of a machine.
-TEST(ManifestOfRanks, DivideTheQuotaOfAContainer) {
+TEST_F(ManifestOfRanks, DivideTheQuotaOfAContainer) {
   if (usable_cpu_count() < 2) {
     GTEST_SKIP() << "needs two CPUs";
   }
-  const TempDir dir;
   const auto root = dir / "machine";
   std::filesystem::create_directories(root / "proc/self");
   std::filesystem::create_directories(root / "sys/fs/cgroup/job");
@@ -634,7 +571,7 @@ TEST(ManifestOfRanks, DivideTheQuotaOfAContainer) {
   std::ofstream(root / "proc/meminfo") << "MemTotal: 16000000 kB\n";
   const auto threads = [&](const std::string& quota) {
     std::ofstream(root / "sys/fs/cgroup/job/cpu.max") << quota << '\n';
-    io::Config config = tiny_config(dir);
+    config = tiny_config(dir);
     config.run.threads = 0;
     int found = 0;
     parallel::run_ranks(1, [&](parallel::Communicator& comm) {
@@ -650,8 +587,7 @@ TEST(ManifestOfRanks, DivideTheQuotaOfAContainer) {
   EXPECT_EQ(threads("1000 100000"), 1) << "at least one";
 }
 
-TEST(ManifestOfRanks, WithOtherKernelsAreNamedBeforeTheFirstStep) {
-  const TempDir dir;
+TEST_F(ManifestOfRanks, WithOtherKernelsAreNamedBeforeTheFirstStep) {
   const std::string message = failure_of([&] {
     parallel::run_ranks(3, [&](parallel::Communicator& comm) {
       train::Trainer trainer(
@@ -664,7 +600,7 @@ TEST(ManifestOfRanks, WithOtherKernelsAreNamedBeforeTheFirstStep) {
   EXPECT_FALSE(std::filesystem::exists(dir / "run/metrics.jsonl"));
 }
 
-TEST(ManifestOfRanks, WithOtherProgramsOrLibrariesAreNamed) {
+TEST_F(ManifestOfRanks, WithOtherProgramsOrLibrariesAreNamed) {
   for (const auto& [what, words] :
        {std::pair{"program", "different programs"}, std::pair{"gemm", "different libraries"},
         std::pair{"hdf5", "different libraries"}, std::pair{"mpi", "different libraries"}}) {
@@ -681,7 +617,7 @@ TEST(ManifestOfRanks, WithOtherProgramsOrLibrariesAreNamed) {
   }
 }
 
-TEST(ManifestOfRanks, WithOtherInputsAreNamed) {
+TEST_F(ManifestOfRanks, WithOtherInputsAreNamed) {
   for (const std::string what : {"train_data", "validation_data", "mask_file"}) {
     const std::string message = failure_of([&] {
       parallel::run_ranks(2, [&](parallel::Communicator& comm) {
@@ -692,7 +628,6 @@ TEST(ManifestOfRanks, WithOtherInputsAreNamed) {
     });
     EXPECT_THAT(message, HasSubstr("(not the same on rank 1): B on rank 1, A on rank 0; copy"));
   }
-  const TempDir dir;
   const std::string message = failure_of([&] {
     parallel::run_ranks(2, [&](parallel::Communicator& comm) {
       const auto file = dir / fmt::format("{}.h5", comm.rank());
@@ -703,12 +638,11 @@ TEST(ManifestOfRanks, WithOtherInputsAreNamed) {
   EXPECT_THAT(message, HasSubstr("different checkpoints to resume from (not the same on rank 1)"));
 }
 
+using AdaPrecRounds = RunTest;
+
 /// Only a loss or norm that is not finite ends a trial, on all ranks; other failures end the run.
-TEST(AdaPrecRounds, DoNotSwallowTheFailureOfOneRank) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.parallel.codec.fallback = "adaprec:100:5:fp32+maxmin:4";
-  config.train.steps = 100;
+TEST_F(AdaPrecRounds, DoNotSwallowTheFailureOfOneRank) {
+  apply_settings(config, "parallel.codec=adaprec:100:5:fp32+maxmin:4 train.steps=100");
   std::filesystem::create_directories(config.run.out);
   const auto round = [&](const std::function<void(int rank)>& train_step) {
     return failure_of([&] {
@@ -731,8 +665,9 @@ TEST(AdaPrecRounds, DoNotSwallowTheFailureOfOneRank) {
               HasSubstr("no memory on rank 1"));
 }
 
-TEST(Progress, ACheckpointThatNamesNoParametrizationHasTheOldOne) {
-  const TempDir dir;
+using Progress = RunTest;
+
+TEST_F(Progress, ACheckpointThatNamesNoParametrizationHasTheOldOne) {
   io::CheckpointWriter writer(dir / "old.h5");
   writer.write_meta({.step = 3, .config = "[data]\ntrain = [\"x\"]\n", .extra = {}});
   writer.commit();

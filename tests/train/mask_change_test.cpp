@@ -1,13 +1,12 @@
 // Masks that change during training, in whole runs: survivors keep their state, the method chooses
 // the grown elements, ranks and resumed runs agree, and results do not depend on the storage.
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "pruning/drop_grow.h"
 #include "pruning/registry.h"
 #include "pruning/schedule.h"
 #include "tests/support/method_kinds.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
 
 namespace espalier::mask_change_test {
@@ -18,9 +17,7 @@ using namespace testing;
 io::Config moving(const TempDir& dir, const std::string& method) {
   io::Config config = tiny_config(dir);
   config.pruning.method = method;
-  config.pruning.sparsity = 0.8;
-  config.pruning.to_step = 11;
-  config.pruning.every = 3;
+  apply_settings(config, "pruning.sparsity=0.8 pruning.to_step=11 pruning.every=3");
   return config;
 }
 
@@ -105,7 +102,7 @@ Dense probed(Trained& run) {
   return seen;
 }
 
-class MaskChange : public ::testing::TestWithParam<std::string> {};
+using MaskChange = RunTestWithParam<std::string>;
 
 void expect_dense_gradient(Trained& run) {
   sparse::Store& store = run.store();
@@ -137,8 +134,7 @@ void expect_dense_gradient(Trained& run) {
 }
 
 TEST_P(MaskChange, AProbeSeesTheDenseGradientAndWritesNone) {
-  const TempDir dir;
-  io::Config config = moving(dir, "rigl");
+  config = moving(dir, "rigl");
   config.sparse.storage.fallback = GetParam();
   after(2, config, expect_dense_gradient);
 }
@@ -189,8 +185,7 @@ void expect_state_carried(Trained& run, const io::Config& config, int64_t step) 
 TEST_P(MaskChange, SurvivorsKeepTheirStateAndNewOnesStartAtZero) {
   for (const char* way : {"rigl", "set", "magnitude gradually", "rigl gradually"}) {
     SCOPED_TRACE(way);
-    const TempDir dir;
-    io::Config config = changing(dir, way);
+    config = changing(dir, way);
     config.sparse.storage.fallback = GetParam();
     const int64_t step = config.pruning.gradual() ? 8 : 6;  // runs end before its change
     after(step, config, [&](Trained& run) { expect_state_carried(run, config, step); });
@@ -228,23 +223,19 @@ void expect_rigl(Trained& run, const io::Config& config, int64_t step) {
 }
 
 TEST_P(MaskChange, RiglDropsTheSmallestAndGrowsByTheGradient) {
-  const TempDir dir;
-  io::Config config = moving(dir, "rigl");
+  config = moving(dir, "rigl");
   config.sparse.storage.fallback = GetParam();
   after(3, config, [&](Trained& run) { expect_rigl(run, config, 3); });
 }
 
 TEST_P(MaskChange, EveryStorageMovesTheSameMasks) {
   for (const char* way : {"rigl", "set", "magnitude gradually", "rigl gradually"}) {
-    const TempDir dir;
-    io::Config config = changing(dir, way);
+    config = changing(dir, way);
     const Outcome reference = run(config);
     config.sparse.storage.fallback = GetParam();
     const Outcome other = run(config);
     if (GetParam() == "sparse") {  // sums in another order
-      for (size_t i = 0; i < reference.losses.size(); ++i) {
-        EXPECT_NEAR(other.losses[i], reference.losses[i], 2e-5) << way << " step " << i + 1;
-      }
+      EXPECT_THAT(other.losses, AreNear(reference.losses, 2e-5)) << way;
     } else {
       EXPECT_EQ(other, reference) << way;
     }
@@ -254,11 +245,10 @@ TEST_P(MaskChange, EveryStorageMovesTheSameMasks) {
 
 INSTANTIATE_TEST_SUITE_P(Storages, MaskChange, ::testing::ValuesIn(storages()));
 
-class MaskChangeWays : public ::testing::TestWithParam<std::string> {};
+using MaskChangeWays = RunTestWithParam<std::string>;
 
 TEST_P(MaskChangeWays, ResumeIsNoBreak) {
-  const TempDir dir;
-  const io::Config config = changing(dir, GetParam());
+  config = changing(dir, GetParam());
   for (const int ranks : {1, 2}) {
     const Outcome whole = run(config, ranks);
     // At changes (3, 9 or 5, 8) and between.
@@ -270,8 +260,7 @@ TEST_P(MaskChangeWays, ResumeIsNoBreak) {
 /// Gradients that train are summed in another order: masks could differ where two weights are equal
 /// to seven digits.
 TEST_P(MaskChangeWays, RanksMatchOneRank) {
-  const TempDir dir;
-  const io::Config config = changing(dir, GetParam());
+  config = changing(dir, GetParam());
   const Outcome one = run(config);
   for (const int ranks : {2, 3}) {
     const Outcome many = run(config, ranks);
@@ -334,8 +323,7 @@ void expect_snip(Trained& run, const io::Config& config) {
 }
 
 TEST_P(MaskChange, SnipKeepsTheLargestSaliencies) {
-  const TempDir dir;
-  io::Config config = changing(dir, "snip");
+  config = changing(dir, "snip");
   config.pruning.scope = "global";
   config.sparse.storage.fallback = GetParam();
   config.pruning.score_batches = 3;
@@ -420,8 +408,7 @@ void expect_grasp(Trained& run, const io::Config& config) {
 }
 
 TEST_P(MaskChange, GraspPrunesByTheHessianTimesTheGradient) {
-  const TempDir dir;
-  io::Config config = changing(dir, "grasp");
+  config = changing(dir, "grasp");
   config.pruning.scope = "global";
   config.sparse.storage.fallback = GetParam();
   config.pruning.score_batches = 1;
@@ -445,9 +432,10 @@ void run_with_hooks(const io::Config& config, int64_t steps,
 
 using Arrays = std::map<std::string, std::vector<float>>;
 
-TEST(LearningMethods, MovementAddsUpEveryStepOfTheWindow) {
-  const TempDir dir;
-  io::Config config = changing(dir, "movement gradually");
+using LearningMethods = RunTest;
+
+TEST_F(LearningMethods, MovementAddsUpEveryStepOfTheWindow) {
+  config = changing(dir, "movement gradually");
   config.train.steps = 20;  // prunes for the first time after step 5
   config.pruning.to_step = 18;
   Arrays expected;
@@ -485,9 +473,8 @@ TEST(LearningMethods, MovementAddsUpEveryStepOfTheWindow) {
 }
 
 /// The gradient of the penalty in plain loops, with z and u of a run of the method.
-TEST(LearningMethods, ElsaAddsThePenaltyToTheGradient) {
-  const TempDir dir;
-  io::Config config = changing(dir, "elsa gradually");
+TEST_F(LearningMethods, ElsaAddsThePenaltyToTheGradient) {
+  config = changing(dir, "elsa gradually");
   config.optimizer.clip = 0.1;  // of the sum
   Arrays z;
   Arrays u;
@@ -541,16 +528,12 @@ TEST(LearningMethods, ElsaAddsThePenaltyToTheGradient) {
 }
 
 /// Without the pull, as many large weights would be pruned as magnitude prunes after these steps.
-TEST(LearningMethods, ElsaPullsPrunedWeightsToZero) {
-  const TempDir dir;
+TEST_F(LearningMethods, ElsaPullsPrunedWeightsToZero) {
   const auto pruned_away = [&](const std::string& method) {
-    io::Config config = changing(dir, "elsa gradually");
-    config.train.steps = 60;
-    config.optimizer.lr = 5e-3;
+    config = changing(dir, "elsa gradually");
+    apply_settings(config, "train.steps=60 optimizer.lr=5e-3");
     config.pruning.method = method;
-    config.pruning.from_step = 10;
-    config.pruning.to_step = 60;
-    config.pruning.every = 5;
+    apply_settings(config, "pruning.from_step=10 pruning.to_step=60 pruning.every=5");
     if (method == "none") {
       config.pruning.from_step = config.pruning.to_step = -1;
     }
@@ -578,9 +561,10 @@ TEST(LearningMethods, ElsaPullsPrunedWeightsToZero) {
   EXPECT_LT(pruned_away("elsa"), 0.75 * pruned_away("none"));
 }
 
-TEST(MovingMasks, TheStepOfAChangeSendsDenseGradientsAsIntegers) {
-  const TempDir dir;
-  io::Config config = moving(dir, "rigl");
+using MovingMasks = RunTest;
+
+TEST_F(MovingMasks, TheStepOfAChangeSendsDenseGradientsAsIntegers) {
+  config = moving(dir, "rigl");
   config.pruning.distribution = "uniform";  // no layer is full
   run(config, 2);
   const auto lines = io::read_metrics(dir / "run/metrics.jsonl");
@@ -607,14 +591,11 @@ std::map<std::string, std::map<int32_t, std::pair<float, float>>> states_after(
   return states;
 }
 
-TEST(MovingMasks, FirstUpdatesOfNewElementsAreNoLargerThanThoseOfOthers) {
-  const TempDir dir;
-  io::Config config = moving(dir, "set");
-  config.optimizer.beta2 = 0.999;
-  config.optimizer.weight_decay = 0;
-  config.train.steps = 120;
-  config.pruning.to_step = 110;
-  config.pruning.every = 100;
+TEST_F(MovingMasks, FirstUpdatesOfNewElementsAreNoLargerThanThoseOfOthers) {
+  config = moving(dir, "set");
+  apply_settings(config,
+                 "optimizer.beta2=0.999 optimizer.weight_decay=0 train.steps=120 "
+                 "pruning.to_step=110 pruning.every=100");
   const auto before = states_after(100, config);
   double others = 0, fresh = 0;
   int64_t survivors = 0, grown = 0;
@@ -635,15 +616,12 @@ TEST(MovingMasks, FirstUpdatesOfNewElementsAreNoLargerThanThoseOfOthers) {
   EXPECT_LT(fresh / static_cast<double>(grown), others / static_cast<double>(survivors));
 }
 
-TEST(MovingMasks, LearnWhileTheyMove) {
-  const TempDir dir;
+TEST_F(MovingMasks, LearnWhileTheyMove) {
   for (const char* method : {"rigl", "set"}) {
-    io::Config config = moving(dir, method);
-    config.train.steps = 150;
-    config.optimizer.lr = 5e-3;
-    config.pruning.sparsity = 0.9;
-    config.pruning.to_step = 100;
-    config.pruning.every = 10;
+    config = moving(dir, method);
+    apply_settings(config,
+                   "train.steps=150 optimizer.lr=5e-3 pruning.sparsity=0.9 pruning.to_step=100 "
+                   "pruning.every=10");
     // Letter frequencies alone give 2.8 nats; predicting the rest of each word gives less than 1.
     EXPECT_LT(run(config).losses.back(), 1.2) << method;
     EXPECT_NEAR(testing::read_json(dir / "run/summary.json")["sparsity"].get<double>(), 0.9, 1e-4);

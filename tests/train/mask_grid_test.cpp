@@ -1,16 +1,10 @@
 // Masks from gradients have the bits of one rank on every grid, for every micro-batch; masks of
 // --init that have the sparsity are the first masks.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <numeric>
-
 #include "pruning/registry.h"
 #include "src/train/masks/sample_gradients.h"
-#include "tests/support/failure.h"
 #include "tests/support/grid.h"
 #include "tests/support/method_kinds.h"
-#include "tests/support/ways.h"
+#include "tests/support/settings.h"
 
 namespace espalier::mask_grid_test {
 namespace {
@@ -22,7 +16,7 @@ struct Grid {
   int64_t stages, zero, micro_batch;
 };
 
-class EveryGrid : public ::testing::TestWithParam<std::string> {};
+using EveryGrid = RunTestWithParam<std::string>;
 
 /// "snip bf16 llama": method, type, family. Updates are so small that weights keep their bits, and
 /// masks depend on gradients alone.
@@ -33,28 +27,24 @@ io::Config config_for(const TempDir& dir, const std::string& way) {
   if (method != way) {
     take_type(config, way.substr(way.find(' ') + 1));
   }
-  config.pruning.method = method;
-  config.pruning.sparsity = 0.8;
+  apply_settings(config, fmt::format("pruning.method={} pruning.sparsity=0.8", method));
   config.optimizer.lr = config.optimizer.min_lr = 1e-30;
   config.train.steps = 4;
   if (testing::moves(pruning::method_of(config.pruning))) {
-    config.pruning.every = 2;
-    config.pruning.to_step = 4;
+    apply_settings(config, "pruning.every=2 pruning.to_step=4");
   }
   return config;
 }
 
 TEST_P(EveryGrid, HasTheMasksOfOneRank) {
-  const TempDir dir;
-  io::Config config = config_for(dir, GetParam());
+  config = config_for(dir, GetParam());
   const Outcome one = run_grid(config, 1);
   ASSERT_FALSE(one.positions.empty());
   for (const auto& [ranks, stages, zero, micro_batch] :
        {Grid{1, 1, 0, 3}, Grid{2, 1, 0, 0}, Grid{4, 1, 1, 1}, Grid{3, 1, 0, 2}, Grid{2, 2, 0, 1},
         Grid{4, 2, 1, 0}, Grid{4, 4, 0, 2}}) {
-    config.parallel.pipeline = stages;
-    config.parallel.zero = zero;
-    config.train.micro_batch = micro_batch;
+    apply_settings(config, fmt::format("parallel.pipeline={} parallel.zero={} train.micro_batch={}",
+                                       stages, zero, micro_batch));
     EXPECT_EQ(run_grid(config, ranks).positions, one.positions)
         << ranks << " ranks, " << stages << " stages, micro-batch " << micro_batch;
   }
@@ -62,8 +52,7 @@ TEST_P(EveryGrid, HasTheMasksOfOneRank) {
 
 /// Fewer samples than replicas: some only find the scales.
 TEST_P(EveryGrid, HasTheMasksOfOneRankWithFewSamples) {
-  const TempDir dir;
-  io::Config config = config_for(dir, GetParam());
+  config = config_for(dir, GetParam());
   config.train.global_batch = 4;
   const Outcome one = run_grid(config, 1);
   EXPECT_EQ(run_grid(config, 4).positions, one.positions);
@@ -118,13 +107,11 @@ std::vector<std::string> methods_of_runs() {
   return names;
 }
 
-class FromPrunedStart : public ::testing::TestWithParam<std::string> {};
+using FromPrunedStart = RunTestWithParam<std::string>;
 
 /// In any scope, on any grid, and with masks that move later.
 TEST_P(FromPrunedStart, MasksOfTheSparsityAreTheFirstMasks) {
-  const TempDir dir;
   const std::string file = pruned_file(dir);
-  io::Config config = tiny_config(dir);
   config.pruning.method = "none";
   config.optimizer.lr = config.optimizer.min_lr = 1e-30;
   const Outcome kept = run(config, 1, {.init = file});
@@ -133,8 +120,7 @@ TEST_P(FromPrunedStart, MasksOfTheSparsityAreTheFirstMasks) {
   const pruning::Method& method = pruning::method_of(config.pruning);
   config.pruning.at_step = testing::learns(method) ? 6 : -1;
   if (testing::waits(method)) {
-    config.pruning.to_step = 6;
-    config.pruning.every = 1;
+    apply_settings(config, "pruning.to_step=6 pruning.every=1");
   }
   if (testing::moves(method)) {
     config.pruning.drop_fraction = 0;
@@ -153,17 +139,17 @@ TEST_P(FromPrunedStart, MasksOfTheSparsityAreTheFirstMasks) {
 
 INSTANTIATE_TEST_SUITE_P(Methods, FromPrunedStart, ::testing::ValuesIn(methods_of_runs()));
 
-TEST(FromPrunedStartOfAnotherSparsity, MovingMasksReachTheirs) {
-  const TempDir dir;
+using FromPrunedStartOfAnotherSparsity = RunTest;
+
+TEST_F(FromPrunedStartOfAnotherSparsity, MovingMasksReachTheirs) {
   const std::string file = pruned_file(dir);
   for (const char* method : {"rigl", "set"}) {
     for (const double sparsity : {0.9, 0.5}) {
-      io::Config config = tiny_config(dir);
-      config.pruning.method = method;
-      config.pruning.sparsity = sparsity;
-      config.pruning.every = 3;
+      config = tiny_config(dir);
+      apply_settings(config, fmt::format("pruning.method={} pruning.sparsity={} pruning.every=3",
+                                         method, sparsity));
       std::string notes;
-      run(config, 1, {.init = file, .on_note = [&](const std::string& note) { notes += note; }});
+      run(config, 1, notes, {.init = file});
       EXPECT_NEAR(sparsity_of(dir), std::max(sparsity, 0.8), 1e-3) << method;
       EXPECT_EQ(notes.find("nothing comes back") != std::string::npos, sparsity < 0.8) << notes;
     }

@@ -1,11 +1,8 @@
 // run.operation_times: the table of times in summary.json, and that measuring changes no bit.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <limits>
 #include <map>
 
-#include "io/files/file_system.h"
 #include "io/run/parse_json.h"
 #include "tests/support/settings.h"
 #include "tests/support/support.h"
@@ -24,9 +21,10 @@ io::Config config_of(const TempDir& dir) {
   return config;
 }
 
-TEST(OperationTimes, AreInTheSummaryAndChangeNoBit) {
-  const TempDir dir;
-  io::Config config = config_of(dir);
+using OperationTimes = RunTest;
+
+TEST_F(OperationTimes, AreInTheSummaryAndChangeNoBit) {
+  config = config_of(dir);
   const Outcome plain = run(config);
   EXPECT_FALSE(summary_of(config).contains("operation_times"));
   config.run.operation_times = true;
@@ -54,9 +52,8 @@ TEST(OperationTimes, AreInTheSummaryAndChangeNoBit) {
       calls, [](const auto& one) { return one.first.starts_with("gemm 64x"); }));
 }
 
-TEST(OperationTimes, CountStepsSinceAResume) {
-  const TempDir dir;
-  io::Config config = config_of(dir);
+TEST_F(OperationTimes, CountStepsSinceAResume) {
+  config = config_of(dir);
   config.run.operation_times = true;
   run(config, 1, {.stop_after = 5});
   EXPECT_EQ(summary_of(config)["operation_times"]["steps"], 2);

@@ -1,22 +1,16 @@
 // Parametrization supar in whole runs: how far an update moves the logits depends neither on width
 // nor on density; pipelines, ZeRO-1 and resumes change no bit while the density changes.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "src/core/rng.h"
 #include "src/train/stage/stage.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier::train::parametrization_run_test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using namespace espalier::testing;
 
 constexpr int64_t kVocabulary = 29;
@@ -26,8 +20,7 @@ constexpr int64_t kSamples = 8;
 /// The mean distance that 4 updates move the logits of one sequence.
 double movement(const std::string& parametrization, int64_t width, double density) {
   io::Config config;
-  config.model.layers = 2;
-  config.model.width = width;
+  apply_settings(config, fmt::format("model.layers=2 model.width={}", width));
   config.model.heads = width / 16;
   config.model.context = kContext;
   config.train.parametrization = parametrization;
@@ -92,7 +85,9 @@ double spread(const std::string& parametrization) {
   return most / least;
 }
 
-TEST(ParametrizationRuns, AnUpdateMovesLogitsAlikeInEveryWidthAndDensity) {
+using ParametrizationRuns = RunTest;
+
+TEST_F(ParametrizationRuns, AnUpdateMovesLogitsAlikeInEveryWidthAndDensity) {
   EXPECT_LT(spread("supar"), 1.7);
   EXPECT_GT(spread("standard"), 3);
 }
@@ -101,32 +96,27 @@ TEST(ParametrizationRuns, AnUpdateMovesLogitsAlikeInEveryWidthAndDensity) {
 io::Config pruned_gradually(const TempDir& dir) {
   io::Config config = tiny_config(dir);
   prune_gradually(config);
-  config.train.parametrization = "supar";
-  config.train.base_width = 16;
+  apply_settings(config, "train.parametrization=supar train.base_width=16");
   return config;
 }
 
-TEST(ParametrizationRuns, ChangeResultsAndResumeWithoutABreak) {
-  const TempDir dir;
-  io::Config config = pruned_gradually(dir);
+TEST_F(ParametrizationRuns, ChangeResultsAndResumeWithoutABreak) {
+  config = pruned_gradually(dir);
   const Outcome whole = run(config);
   EXPECT_EQ(run_with_breaks(config, 1, {6}), whole);
   config.train.parametrization = "standard";
   EXPECT_NE(run(config), whole);
 }
 
-TEST(ParametrizationRuns, FullDensityAtTheBaseWidthIsStandard) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
+TEST_F(ParametrizationRuns, FullDensityAtTheBaseWidthIsStandard) {
   const Outcome standard = run(config);
   config.train.parametrization = "supar";
   config.train.base_width = config.model.width;
   EXPECT_EQ(run(config), standard);
 }
 
-TEST(ParametrizationRuns, RanksAndStagesChangeNoBit) {
-  const TempDir dir;
-  io::Config config = pruned_gradually(dir);
+TEST_F(ParametrizationRuns, RanksAndStagesChangeNoBit) {
+  config = pruned_gradually(dir);
   config.train.micro_batch = 3;
   const Outcome serial = run(config);
   io::Config stages = config;
@@ -138,21 +128,16 @@ TEST(ParametrizationRuns, RanksAndStagesChangeNoBit) {
 }
 
 /// A run that starts pruned says what the mask changes by default, and what bounds its first steps.
-TEST(ParametrizationRun, SaysWhatFollowsFromTheMask) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
+TEST_F(ParametrizationRuns, SaysWhatFollowsFromTheMask) {
   const auto notes_of = [&] {
     std::string notes;
-    run(config, 1, {.on_note = [&](const std::string& text) { notes += text + '\n'; }});
+    run(config, 1, notes);
     return notes;
   };
   EXPECT_THAT(notes_of(), Not(HasSubstr("pruned parameters")));
-  config.pruning.method = "random";
-  config.pruning.at_step = 0;
-  config.pruning.sparsity = 0.75;
-  config.sparse.index.fallback = "bitmap";
-  config.optimizer.warmup_steps = 7;
-  config.optimizer.clip = 0.5;
+  apply_settings(config,
+                 "pruning.method=random pruning.at_step=0 pruning.sparsity=0.75 "
+                 "sparse.index=bitmap optimizer.warmup_steps=7 optimizer.clip=0.5");
   EXPECT_THAT(notes_of(),
               AllOf(HasSubstr("factors of train.parametrization = \"supar-lr\""),
                     HasSubstr("pruned parameters: index bitmap (8); learning rate rises over 7 "

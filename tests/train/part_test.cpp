@@ -3,13 +3,12 @@
 #include "src/train/stage/part.h"
 
 #include <fmt/ranges.h>
-#include <gtest/gtest.h>
 
 #include "src/core/rng.h"
 #include "src/model/networks/families.h"
 #include "src/train/stage/stage.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier::train::part_test {
 namespace {
@@ -39,10 +38,7 @@ bool is_family(const std::string& model) {
 io::Config config_of(const Setting& setting) {
   io::Config config;
   config.model.kind = setting.model;
-  config.model.layers = 3;
-  config.model.heads = 2;
-  config.model.width = 32;
-  config.model.context = 16;
+  testing::apply_settings(config, "model.layers=3 model.heads=2 model.width=32 model.context=16");
   config.model.hidden = {40, 24, 32};
   config.model.network = {"conv 6 3 norm", "basic 8", "max 2", "wide 6", "norm", "linear 8"};
   config.model.image = {5, 4, 1};
@@ -55,9 +51,8 @@ io::Config config_of(const Setting& setting) {
     testing::take_family(config.model, setting.model);
   }
   config.model.tie_embeddings = setting.tied;
-  config.model.dropout = setting.dropout;
-  config.train.dtype = setting.dtype;
-  config.sparse.storage.fallback = setting.storage;
+  testing::apply_settings(config, fmt::format("model.dropout={} train.dtype={} sparse.storage={}",
+                                              setting.dropout, setting.dtype, setting.storage));
   return config;
 }
 

@@ -1,25 +1,20 @@
 // Training over a pipeline equals training without one: losses, values, moments and masks, to the
 // bit, for every schedule; checkpoints go from any grid to any other.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "parallel/pipeline/schedule/registry.h"
 #include "pruning/registry.h"
 #include "tests/support/failure.h"
 #include "tests/support/grid.h"
 #include "tests/support/method_kinds.h"
-#include "tests/support/ways.h"
+#include "tests/support/settings.h"
 
 namespace espalier::pipeline_test {
 namespace {
 
 using namespace testing;
-using ::testing::HasSubstr;
 
 io::Config config_for(const TempDir& dir) {
   io::Config config = tiny_config(dir);
-  config.model.layers = 4;
-  config.train.micro_batch = 1;
+  apply_settings(config, "model.layers=4 train.micro_batch=1");
   config.optimizer.clip = 0.5;  // clips: the norm is that of all stages
   return config;
 }
@@ -30,9 +25,11 @@ io::Config over(io::Config config, const std::string& schedule, int64_t stages) 
   return config;
 }
 
-TEST(Pipeline, EveryScheduleEqualsTheSerialRun) {
-  const TempDir dir;
-  const io::Config config = config_for(dir);
+struct Pipeline : RunTest {
+  Pipeline() { config = config_for(dir); }
+};
+
+TEST_F(Pipeline, EveryScheduleEqualsTheSerialRun) {
   const Outcome serial = run_grid(config, 1);
   for (const parallel::ScheduleEntry* entry : parallel::schedules()) {
     const std::string schedule(entry->name);
@@ -43,53 +40,35 @@ TEST(Pipeline, EveryScheduleEqualsTheSerialRun) {
   }
 }
 
-TEST(Pipeline, InEveryPrecisionStorageAndRecompute) {
-  const TempDir dir;
+TEST_F(Pipeline, InEveryPrecisionStorageAndRecompute) {
+  std::vector<std::string> ways;
   for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
-    for (const std::string storage : {"dense", "sparse"}) {
+    for (const std::string storage : {"dense", "sparse optimizer.state_bits=8"}) {
       for (const std::string recompute : {"none", "full"}) {
-        io::Config config = config_for(dir);
-        config.train.dtype = dtype;
-        config.train.recompute = recompute;
-        config.sparse.storage.fallback = storage;
-        config.model.dropout = 0.1;
-        config.pruning.method = "magnitude";
-        config.pruning.at_step = 4;
-        config.optimizer.state_bits = storage == "sparse" ? 8 : 32;
-        SCOPED_TRACE(fmt::format("{} {} {}", dtype, storage, recompute));
-        const Outcome serial = run_grid(config, 1);
-        expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
-        expect_equal(run_grid(over(config, "zb-v", 2), 2), serial);
+        ways.push_back("train.dtype=" + dtype + " sparse.storage=" + storage +
+                       " train.recompute=" + recompute);
       }
     }
   }
-}
-
-TEST(Pipeline, DecodersEqualTheSerialRun) {
-  const TempDir dir;
   for (const std::string family : {"llama", "qwen3", "neox", "gemma3"}) {
-    for (const std::string dtype : {"fp32", "bf16"}) {
-      io::Config config = config_for(dir);
-      take_family(config.model, family);
-      config.train.dtype = dtype;
-      config.train.recompute = dtype == "fp32" ? "none" : "full";
-      config.sparse.storage.fallback = dtype == "fp32" ? "dense" : "sparse";
-      config.model.dropout = 0.1;
-      config.pruning.method = "magnitude";
-      config.pruning.at_step = 4;
-      SCOPED_TRACE(fmt::format("{} {}", family, dtype));
-      const Outcome serial = run_grid(config, 1);
-      expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
-      expect_equal(run_grid(over(config, "zb-v", 2), 2), serial);
-    }
+    ways.push_back("family:" + family);
+    ways.push_back("family:" + family +
+                   " train.dtype=bf16 train.recompute=full sparse.storage=sparse");
+  }
+  for (const std::string& way : ways) {
+    SCOPED_TRACE(way);
+    config = config_for(dir);
+    apply_settings(config, "model.dropout=0.1 pruning.method=magnitude pruning.at_step=4 " + way);
+    const Outcome serial = run_grid(config, 1);
+    expect_equal(run_grid(over(config, "1f1b", 2), 2), serial);
+    expect_equal(run_grid(over(config, "zb-v", 2), 2), serial);
   }
 }
 
 /// Stages x replicas against as many replicas without stages.
-TEST(Pipeline, GridEqualsReplicas) {
-  const TempDir dir;
+TEST_F(Pipeline, GridEqualsReplicas) {
   for (const int64_t zero : {0, 1}) {
-    io::Config config = config_for(dir);
+    config = config_for(dir);
     config.parallel.zero = zero;
     const Outcome replicas = run_grid(config, 2);
     expect_equal(run_grid(over(config, "1f1b", 2), 4), replicas);
@@ -97,16 +76,13 @@ TEST(Pipeline, GridEqualsReplicas) {
   }
 }
 
-TEST(Pipeline, OrderOfRanksChangesNoBit) {
-  const TempDir dir;
+TEST_F(Pipeline, OrderOfRanksChangesNoBit) {
   for (const std::string reduction : {"sra", "hierarchical"}) {
-    io::Config config = over(config_for(dir), "1f1b", 2);
-    config.pruning.method = "magnitude";
-    config.pruning.at_step = 3;
+    config = over(config_for(dir), "1f1b", 2);
+    apply_settings(config, "pruning.method=magnitude pruning.at_step=3");
     config.parallel.zero = reduction == "sra" ? 1 : 0;
     config.parallel.reduction = reduction;
-    config.parallel.codec.fallback = "maxmin:4";
-    config.parallel.rounding = "stochastic";
+    apply_settings(config, "parallel.codec=maxmin:4 parallel.rounding=stochastic");
     config.parallel.error_feedback = reduction == "sra";
     const Outcome whole = run_grid(config, 6);
     config.parallel.rank_order = "stages_first";
@@ -121,8 +97,7 @@ TEST(Pipeline, OrderOfRanksChangesNoBit) {
   }
 }
 
-TEST(Pipeline, PruningSeesAllStages) {
-  const TempDir dir;
+TEST_F(Pipeline, PruningSeesAllStages) {
   for (const pruning::Method* entry : pruning::methods()) {
     const std::string method(entry->name);
     for (const bool early : entry->run == nullptr || testing::waits(*entry)
@@ -131,10 +106,9 @@ TEST(Pipeline, PruningSeesAllStages) {
       if (early && testing::learns(*entry)) {
         continue;  // has nothing to learn from
       }
-      io::Config config = config_for(dir);
+      config = config_for(dir);
       config.pruning.method = method;
-      config.pruning.sparsity = 0.8;
-      config.pruning.block = 4;
+      apply_settings(config, "pruning.sparsity=0.8 pruning.block=4");
       config.pruning.at_step = early ? 0 : 3;
       config.pruning.exclude = {"blocks.0.attention.qkv.weight"};  // of one stage alone
       if (testing::moves(pruning::method_of(config.pruning))) {
@@ -152,50 +126,30 @@ TEST(Pipeline, PruningSeesAllStages) {
 }
 
 /// The head's share is summed over micro-batches separately from the embedding's: other bits.
-TEST(Pipeline, TiedEmbeddings) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
+TEST_F(Pipeline, TiedEmbeddings) {
   config.model.tie_embeddings = true;
   const Outcome serial = run_grid(config, 1);
   for (const int64_t zero : {0, 1}) {
     config.parallel.zero = zero;
     for (const int ranks : {2, 4}) {
       const Outcome parts = run_grid(over(config, "1f1b", 2), ranks);
-      ASSERT_EQ(parts.losses.size(), serial.losses.size());
-      for (size_t i = 0; i < serial.losses.size(); ++i) {
-        EXPECT_NEAR(parts.losses[i], serial.losses[i], 1e-5) << i;
-      }
+      EXPECT_THAT(parts.losses, AreNear(serial.losses, 1e-5));
     }
   }
 }
 
 /// Sums that depend on an element's place in the flat array, which is another one in each stage:
 /// run_grid compares both stages' copies of the tied parameter, and a resumed run has one for both.
-TEST(Pipeline, TiedEmbeddingsStayTheSameOnBothStages) {
-  const auto errors_in_16_bits = [](io::Config& config) {
-    config.train.dtype = "bf16";
-    config.parallel.codec.fallback = "maxmin:4";
-    config.parallel.rounding = "stochastic";
-    config.parallel.error_feedback = true;
-  };
-  const auto sharded = [](io::Config& config) {
-    config.train.dtype = "bf16";
-    config.parallel.codec.fallback = "maxmin:4";
-    config.parallel.rounding = "stochastic";
-    config.parallel.zero = 1;
-  };
-  const auto ring = [](io::Config& config) { config.parallel.reduction = "ring"; };
-  for (const auto& [name, apply, ranks] :
-       std::vector<std::tuple<std::string, void (*)(io::Config&), int>>{
-           {"errors in 16 bits", errors_in_16_bits, 4},
-           {"sharded", sharded, 4},
-           {"ring", ring, 6}}) {
-    SCOPED_TRACE(name);
-    const TempDir dir;
-    io::Config config = over(config_for(dir), "1f1b", 2);
-    config.model.tie_embeddings = true;
-    config.train.global_batch = 12;
-    apply(config);
+TEST_F(Pipeline, TiedEmbeddingsStayTheSameOnBothStages) {
+  const std::string coded =
+      "train.dtype=bf16 parallel.codec=maxmin:4 parallel.rounding=stochastic ";
+  for (const auto& [ranks, settings] :
+       {RanksWay{4, coded + "parallel.error_feedback=true"}, RanksWay{4, coded + "parallel.zero=1"},
+        RanksWay{6, "parallel.reduction=ring"}}) {
+    SCOPED_TRACE(settings);
+    config = over(config_for(dir), "1f1b", 2);
+    apply_settings(config, "model.tie_embeddings=true train.global_batch=12");
+    apply_settings(config, settings);
     const Outcome whole = run_grid(config, ranks);
     config.run.out += "-in-parts";
     run_grid(config, ranks, {.stop_after = 6});
@@ -205,11 +159,8 @@ TEST(Pipeline, TiedEmbeddingsStayTheSameOnBothStages) {
   }
 }
 
-TEST(Pipeline, ResumesOnAnyGrid) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
-  config.pruning.method = "magnitude";
-  config.pruning.at_step = 3;
+TEST_F(Pipeline, ResumesOnAnyGrid) {
+  apply_settings(config, "pruning.method=magnitude pruning.at_step=3");
   const Outcome whole = run_grid(config, 1);
   struct Grid {
     int ranks;
@@ -230,9 +181,7 @@ TEST(Pipeline, ResumesOnAnyGrid) {
   }
 }
 
-TEST(Pipeline, KeepsItsStagesWhenItGoesOn) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
+TEST_F(Pipeline, KeepsItsStagesWhenItGoesOn) {
   config.parallel.partition = {5, 1};
   run_grid(over(config, "1f1b", 2), 2, {.stop_after = 6});
   config.parallel.partition = {};  // timed
@@ -251,12 +200,10 @@ TEST(Pipeline, KeepsItsStagesWhenItGoesOn) {
   EXPECT_THAT(partition_of("gpipe"), ::testing::Not(::testing::ElementsAre(5, 1)));
 }
 
-TEST(Pipeline, SettingsThatDoNotFitNameTheFix) {
-  const TempDir dir;
-  const auto error_of = [](const io::Config& config, int ranks) {
-    return failure_of([&] { run_grid(config, ranks); });
+TEST_F(Pipeline, SettingsThatDoNotFitNameTheFix) {
+  const auto error_of = [](const io::Config& made, int ranks) {
+    return failure_of([&] { run_grid(made, ranks); });
   };
-  io::Config config = config_for(dir);
   EXPECT_THAT(error_of(over(config, "1f1b", 2), 3), HasSubstr("multiple of 2 ranks"));
   EXPECT_THAT(error_of(over(config, "interleaved", 4), 4), HasSubstr("only 6 layers"));
   config.train.micro_batch = 4;
@@ -272,8 +219,7 @@ TEST(Pipeline, SettingsThatDoNotFitNameTheFix) {
 void expect_bytes(const std::string& codec, int64_t width) {
   const TempDir dir;
   io::Config config = over(config_for(dir), "1f1b", 2);
-  config.train.micro_batch = 3;
-  config.parallel.activation_codec = codec;
+  apply_settings(config, fmt::format("train.micro_batch=3 parallel.activation_codec={}", codec));
   std::vector<int64_t> sent;
   parallel::run_ranks(2, [&](parallel::Communicator& comm) {
     train::Trainer trainer(config, comm,
@@ -292,34 +238,26 @@ void expect_bytes(const std::string& codec, int64_t width) {
   }
 }
 
-TEST(Pipeline, SendsTheBytesOfTheFormula) {
+TEST_F(Pipeline, SendsTheBytesOfTheFormula) {
   expect_bytes("fp32", 4);
   expect_bytes("bf16", 2);
 }
 
-TEST(Pipeline, ActivationsInBf16AreClose) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
+TEST_F(Pipeline, ActivationsInBf16AreClose) {
   const Outcome serial = run_grid(config, 1);
   config.parallel.activation_codec = "bf16";
   const Outcome narrow = run_grid(over(config, "1f1b", 2), 2);
   ASSERT_EQ(narrow.losses.size(), serial.losses.size());
   EXPECT_NE(narrow.losses, serial.losses);
-  for (size_t i = 0; i < serial.losses.size(); ++i) {
-    EXPECT_NEAR(narrow.losses[i], serial.losses[i], 2e-2) << i;
-  }
+  EXPECT_THAT(narrow.losses, AreNear(serial.losses, 2e-2));
 }
 
 /// SAMO's argument: the smaller state of a pruned model needs fewer stages. An asynchronous
 /// schedule takes the fewest (others the fastest, by measured times: Budget.ChoosesTheStages…).
-TEST(Pipeline, AutomaticStagesAreAsFewAsFitTheBudget) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
-  config.model.width = 128;
-  config.model.layers = 8;
-  config.parallel.pipeline = 0;
-  config.parallel.bucket_mb = 0.01;
-  config.parallel.schedule = "async";
+TEST_F(Pipeline, AutomaticStagesAreAsFewAsFitTheBudget) {
+  apply_settings(config,
+                 "model.width=128 model.layers=8 parallel.pipeline=0 parallel.bucket_mb=0.01 "
+                 "parallel.schedule=async");
   const auto stages_of = [&](const io::Config& one, std::string& notes) {
     int stages = 0;
     parallel::run_ranks(4, [&](parallel::Communicator& comm) {
@@ -340,53 +278,34 @@ TEST(Pipeline, AutomaticStagesAreAsFewAsFitTheBudget) {
   config.train.memory_budget = "85 MiB";
   const int dense = stages_of(config, notes);
   EXPECT_GT(dense, 1);
-  config.pruning.method = "random";
-  config.pruning.at_step = 0;
-  config.sparse.storage.fallback = "sparse";
+  apply_settings(config, "pruning.method=random pruning.at_step=0 sparse.storage=sparse");
   notes.clear();
   EXPECT_LT(stages_of(config, notes), dense);
   EXPECT_THAT(notes, HasSubstr("unpruned it would take "));
 }
 
 /// The plan of the rank with the largest memory bounds all ranks, buffers of messages included.
-TEST(Pipeline, NoRankNeedsMoreThanWasPlanned) {
-  const TempDir dir;
+TEST_F(Pipeline, NoRankNeedsMoreThanWasPlanned) {
   for (const std::string schedule :
        {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "message-driven"}) {
     for (const bool tied : {false, true}) {
-      io::Config config = over(config_for(dir), schedule, 2);
-      config.model.tie_embeddings = tied;
-      config.train.steps = 3;
-      parallel::run_ranks(4, [&](parallel::Communicator& comm) {
-        train::Trainer trainer(config, comm, {.resume = "none"});
-        trainer.run();
-        EXPECT_LE(trainer.arena().total().peak, train::sum_of(trainer.fit().plan.peak))
-            << schedule << " rank " << comm.rank() << " tied " << tied;
-      });
+      config = over(config_for(dir), schedule, 2);
+      apply_settings(config, fmt::format("model.tie_embeddings={} train.steps=3", tied));
+      SCOPED_TRACE(fmt::format("{} tied {}", schedule, tied));
+      expect_within_plan(config, 4);
     }
   }
 }
 
 /// The first stage holds the most micro-batches: only it must recompute.
-TEST(Pipeline, StagesRecomputeNoMoreThanTheyMust) {
-  const TempDir dir;
-  io::Config config = over(config_for(dir), "1f1b", 3);
-  config.model.width = 64;
-  config.model.context = 64;
-  config.train.micro_batch = 2;
-  config.train.steps = 3;
+TEST_F(Pipeline, StagesRecomputeNoMoreThanTheyMust) {
+  config = over(config_for(dir), "1f1b", 3);
+  apply_settings(config, "model.width=64 model.context=64 train.micro_batch=2 train.steps=3");
   config.parallel.partition = {3, 2, 1};
   const auto needed = [&](const std::string& recompute) {
     io::Config one = config;
     one.train.recompute = recompute;
-    size_t bytes = 0;
-    parallel::run_ranks(3, [&](parallel::Communicator& comm) {
-      const train::Trainer trainer(one, comm, {.resume = "none"});
-      if (comm.rank() == 0) {
-        bytes = trainer.fit().plan.needed();
-      }
-    });
-    return bytes;
+    return fit_of(one, 3).plan.needed();
   };
   const size_t none = needed("none");
   const size_t selective = needed("selective");
@@ -394,13 +313,7 @@ TEST(Pipeline, StagesRecomputeNoMoreThanTheyMust) {
   const Outcome whole = run_grid(config, 3);
   config.train.recompute = "auto";
   config.train.memory_budget = fmt::format("{} B", (none + selective) / 2);
-  std::vector<model::Recompute> chosen;
-  parallel::run_ranks(3, [&](parallel::Communicator& comm) {
-    const train::Trainer trainer(config, comm, {.resume = "none"});
-    if (comm.rank() == 0) {
-      chosen = trainer.fit().by_rank;
-    }
-  });
+  const std::vector<model::Recompute> chosen = fit_of(config, 3).by_rank;
   ASSERT_EQ(chosen.size(), 3U);
   EXPECT_EQ(chosen.front(), model::Recompute::selective);
   EXPECT_EQ(chosen.back(), model::Recompute::none);

@@ -1,13 +1,11 @@
 // Runs in 16 bits without a master copy beside the values (train.master_copy = false): updates
 // round at random, with the same bits for any ownership and after a checkpoint.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 
 #include "src/kernels/rules/master.h"
 #include "src/optim/optimizer.h"
 #include "tests/support/grid.h"
-#include "tests/support/ways.h"
+#include "tests/support/settings.h"
 
 namespace espalier::rounding_run_test {
 namespace {
@@ -16,8 +14,7 @@ using namespace testing;
 
 io::Config rounded(const TempDir& dir, const std::string& dtype) {
   io::Config config = tiny_config(dir);
-  config.train.dtype = dtype;
-  config.train.master_copy = false;
+  apply_settings(config, fmt::format("train.dtype={} train.master_copy=false", dtype));
   config.train.loss_scale = dtype == "fp16" ? 1024 : 0;
   config.optimizer.clip = 0.5;  // acts
   return config;
@@ -28,67 +25,48 @@ io::Config sharded(io::Config config) {
   return config;
 }
 
-const std::vector<testing::Way> kWays{
-    {"dense", [](io::Config&) {}},
-    {"eight_bits", testing::set_eight_bits},
-    {"gradual", testing::prune_gradually},
-    {"rigl", testing::move_masks},
-    {"sgd",
-     [](io::Config& config) {
-       testing::prune_expanded(config);
-       config.optimizer.kind = "sgd";
-     }},
-};
-
-class RoundedRuns : public ::testing::TestWithParam<std::tuple<size_t, std::string>> {
+class RoundedRuns : public RunTestWithParam<std::tuple<std::string, std::string>> {
  protected:
-  io::Config config() const {
-    io::Config made = rounded(dir_, std::get<1>(GetParam()));
-    kWays[std::get<0>(GetParam())].apply(made);
-    return made;
+  RoundedRuns() {
+    config = rounded(dir, std::get<1>(GetParam()));
+    apply_settings(config, std::get<0>(GetParam()));
   }
-  TempDir dir_;
 };
 
 TEST_P(RoundedRuns, HaveTheBitsOfAWholeOptimizer) {
   for (const int ranks : {1, 3}) {
-    EXPECT_EQ(run(sharded(config()), ranks), run(config(), ranks)) << ranks << " ranks";
+    EXPECT_EQ(run(sharded(config), ranks), run(config, ranks)) << ranks << " ranks";
   }
 }
 
 TEST_P(RoundedRuns, HaveTheSameBitsInStages) {
-  io::Config made = config();
-  made.model.layers = 4;
-  made.train.micro_batch = 1;
-  const Outcome serial = run_grid(made, 1);
-  made.parallel.pipeline = 2;
+  apply_settings(config, "model.layers=4 train.micro_batch=1");
+  const Outcome serial = run_grid(config, 1);
+  config.parallel.pipeline = 2;
   for (const char* schedule : {"1f1b", "zb-v"}) {
-    made.parallel.schedule = schedule;
-    expect_equal(run_grid(made, 2), serial);
+    config.parallel.schedule = schedule;
+    expect_equal(run_grid(config, 2), serial);
   }
 }
 
 TEST_P(RoundedRuns, GoOnWithoutABreak) {
-  expect_resume_is_no_break(config(), 1, {3, 4, 7});
-  expect_resume_is_no_break(sharded(config()), 2, {3, 4, 7});
+  expect_resume_is_no_break(config, 1, {3, 4, 7});
+  expect_resume_is_no_break(sharded(config), 2, {3, 4, 7});
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, RoundedRuns,
-                         ::testing::Combine(::testing::Range(size_t{0}, kWays.size()),
-                                            ::testing::Values("bf16", "fp16")),
-                         [](const auto& tested) {
-                           return kWays[std::get<0>(tested.param)].name + "_" +
-                                  std::get<1>(tested.param);
-                         });
+                         ::testing::Combine(::testing::Values("", "eight_bits", "prune_gradually",
+                                                              "move_masks",
+                                                              "prune_expanded optimizer.kind=sgd"),
+                                            ::testing::Values("bf16", "fp16")));
+
+using RoundedStages = RunTest;
 
 /// Asynchronous stages count their updates separately.
-TEST(RoundedStages, StepByThemselvesWithTheBitsOfOneRank) {
-  const TempDir dir;
+TEST_F(RoundedStages, StepByThemselvesWithTheBitsOfOneRank) {
   for (const char* prediction : {"none", "stash", "spectrain"}) {
-    io::Config config = rounded(dir, "bf16");
-    config.model.layers = 4;
-    config.train.global_batch = 3;
-    config.parallel.schedule = "async";
+    config = rounded(dir, "bf16");
+    apply_settings(config, "model.layers=4 train.global_batch=3 parallel.schedule=async");
     config.parallel.weight_prediction = prediction;
     config.parallel.partition = {2, 1, 3};
     config.parallel.check_every = 0;
@@ -101,12 +79,9 @@ TEST(RoundedStages, StepByThemselvesWithTheBitsOfOneRank) {
 }
 
 /// run_grid compares both stages' copies of one parameter.
-TEST(RoundedStages, KeepTiedEmbeddingsTheSame) {
-  const TempDir dir;
-  io::Config config = rounded(dir, "bf16");
-  config.model.tie_embeddings = true;
-  config.train.micro_batch = 1;
-  config.parallel.pipeline = 2;
+TEST_F(RoundedStages, KeepTiedEmbeddingsTheSame) {
+  config = rounded(dir, "bf16");
+  apply_settings(config, "model.tie_embeddings=true train.micro_batch=1 parallel.pipeline=2");
   for (const int ranks : {2, 4}) {
     config.parallel.zero = ranks == 4 ? 1 : 0;
     EXPECT_EQ(run_grid(config, ranks).losses.size(), 12U);
@@ -117,9 +92,10 @@ bool in_16_bits(const std::vector<float>& values) {
   return std::ranges::all_of(values, [](float x) { return to_float(to_bf16(x)) == x; });
 }
 
-TEST(RoundedState, HoldsHalvesOfVectorsAlone) {
-  const TempDir dir;
-  const io::Config config = rounded(dir, "bf16");
+using RoundedState = RunTest;
+
+TEST_F(RoundedState, HoldsHalvesOfVectorsAlone) {
+  config = rounded(dir, "bf16");
   parallel::run_ranks(1, [&](parallel::Communicator& comm) {
     train::Trainer trainer(config, comm, {.resume = "none"});
     trainer.run();
@@ -142,10 +118,9 @@ TEST(RoundedState, HoldsHalvesOfVectorsAlone) {
 
 /// A checkpoint without a master copy, loaded with one: the master copy is the values. The reverse:
 /// the values stay.
-TEST(RoundedState, ComesFromAnyCheckpoint) {
+TEST_F(RoundedState, ComesFromAnyCheckpoint) {
   for (const bool before : {true, false}) {
-    const TempDir dir;
-    io::Config config = rounded(dir, "bf16");
+    config = rounded(dir, "bf16");
     config.train.master_copy = before;
     const Outcome first = run(config, 1, {.stop_after = 6});
     config.train.master_copy = !before;
@@ -164,19 +139,6 @@ TEST(RoundedState, ComesFromAnyCheckpoint) {
     });
     EXPECT_EQ(run(config, 1, {.resume = "auto"}).losses.size(), 6U);
   }
-}
-
-TEST(RoundedState, ASkippedStepChangesNothing) {
-  const TempDir dir;
-  io::Config config = rounded(dir, "fp16");
-  config.model.context = 2;
-  config.train.global_batch = 1;
-  config.train.steps = 1;
-  config.train.loss_scale = 0;  // the first one overflows
-  const Outcome after = run(config);
-  config.optimizer.lr = config.optimizer.min_lr = 0;
-  config.train.loss_scale = 1;
-  EXPECT_EQ(after.values, run(config).values);
 }
 
 /// Half a unit in the last place, 64 times, of numbers in [1, 2): each element has its own draw in

@@ -2,13 +2,11 @@
 // nor on the parts in which they are read.
 #include "src/train/run/source.h"
 
-#include <gtest/gtest.h>
-
-#include <array>
 #include <numeric>
 
 #include "io/data/images.h"
 #include "tests/support/image_files.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
 
 namespace espalier::source_test {
@@ -89,12 +87,11 @@ void expect_same_in_parts(const train::Source& source) {
   EXPECT_NE(training(source, 8, 1, kSamples), whole) << "another step";
 }
 
-TEST(Source, TokensOfStepsAndEvaluations) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
+using Source = RunTest;
+
+TEST_F(Source, TokensOfStepsAndEvaluations) {
   config.model.context = kContext;
-  config.data.kind = "bytes";
-  config.data.validation_fraction = 0.25;
+  apply_settings(config, "data.kind=bytes data.validation_fraction=0.25");
   std::string text(200, ' ');
   std::iota(text.begin(), text.end(), '\0');  // a token is its place
   std::ofstream(dir / "text.txt") << text;
@@ -119,9 +116,7 @@ TEST(Source, TokensOfStepsAndEvaluations) {
   }
 }
 
-TEST(Source, ImagesOfStepsAndEvaluations) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
+TEST_F(Source, ImagesOfStepsAndEvaluations) {
   config.data = {
       .kind = "images", .train = {dir / "images", dir / "labels"}, .validation_fraction = 0.25};
   std::string pixels, labels;
@@ -173,15 +168,13 @@ io::Config cifar_config(const TempDir& dir) {
   return config;
 }
 
-TEST(Source, RandomViewsAreForTrainingOnly) {
-  const TempDir dir;
-  io::Config config = cifar_config(dir);
+TEST_F(Source, RandomViewsAreForTrainingOnly) {
+  config = cifar_config(dir);
   const auto source = train::open_source(config);
   EXPECT_EQ(source->problem().image, (Shape{32, 32, 3}));
   EXPECT_EQ(source->problem().classes, 10);
   expect_same_in_parts(*source);
-  config.data.crop = 0;
-  config.data.flip = false;
+  apply_settings(config, "data.crop=0 data.flip=false");
   const auto plain = train::open_source(config);
   EXPECT_EQ(validation(*source, 0, kSamples), validation(*plain, 0, kSamples));
   const Batch seen = training(*source, 7, 1, kSamples);
@@ -190,9 +183,8 @@ TEST(Source, RandomViewsAreForTrainingOnly) {
   EXPECT_NE(seen.inputs, whole.inputs);
 }
 
-TEST(Source, RanksAndBreaksKeepViewsAndEpochs) {
-  const TempDir dir;
-  io::Config config = cifar_config(dir);
+TEST_F(Source, RanksAndBreaksKeepViewsAndEpochs) {
+  config = cifar_config(dir);
   config.train.steps = 6;  // 72 samples, 4 epochs of 18
   config.train.micro_batch = 2;
   config.run.out = dir / "one";
@@ -202,10 +194,7 @@ TEST(Source, RanksAndBreaksKeepViewsAndEpochs) {
   for (const int ranks : {2, 3}) {
     config.run.out = dir / std::to_string(ranks);
     const Outcome many = run(config, ranks);
-    ASSERT_EQ(many.losses.size(), one.losses.size());
-    for (size_t step = 0; step < one.losses.size(); ++step) {
-      EXPECT_NEAR(many.losses[step], one.losses[step], 1e-5) << ranks << " ranks, step " << step;
-    }
+    EXPECT_THAT(many.losses, AreNear(one.losses, 1e-5)) << ranks;
   }
 }
 

@@ -1,8 +1,6 @@
 // Storages that are chosen by timing: what a trial computes, and that ranks choose alike.
 #include "src/train/memory/storage_choice.h"
 
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cmath>
 #include <map>
@@ -10,8 +8,8 @@
 
 #include "src/model/layers/convolution.h"
 #include "tests/support/failure.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier::storage_choice_test {
 namespace {
@@ -29,9 +27,7 @@ class Exhausted : public MemorySource {
 /// All ranks choose from one list, though one of them has no memory for a storage.
 TEST(StorageChoice, DropsWhatOneRankCannotHold) {
   io::Config config;
-  config.pruning.method = "block";
-  config.pruning.block = 8;
-  config.sparse.storage.fallback = "auto";
+  testing::apply_settings(config, "pruning.method=block pruning.block=8 sparse.storage=auto");
   const auto choose = [&](Exhausted& memory, parallel::Communicator& comm) {
     Arena arena(memory);
     Stream stream(arena, 1);
@@ -81,8 +77,7 @@ double g_least = INFINITY;  // of the largest numbers of each factor of SDDMM
 TEST(StorageChoice, TimesNumbersOfNormalSize) {
   for (const double density : {0.01, 0.1, 0.5}) {
     io::Config config;
-    config.pruning.method = "random";
-    config.sparse.storage.fallback = "auto";
+    testing::apply_settings(config, "pruning.method=random sparse.storage=auto");
     g_table = kernels::by_name("cpu");
     kernels::Kernels recording = g_table;
     recording.sddmm = [](Stream& stream, const kernels::SddmmArgs& args) {
@@ -115,8 +110,7 @@ std::map<std::string, std::set<int64_t>> g_rows;  // of the images of each opera
 /// by other kernels than products of patches.
 TEST(StorageChoice, TimesConvolutionsAsConvolutions) {
   io::Config config;
-  config.pruning.method = "random";
-  config.sparse.storage.fallback = "auto";
+  testing::apply_settings(config, "pruning.method=random sparse.storage=auto");
   g_table = kernels::by_name("cpu");
   kernels::Kernels recording = g_table;
   recording.convolution = [](Stream& stream, const kernels::ConvolutionArgs& args) {

@@ -1,8 +1,5 @@
 // The event files of whole runs (run.tensorboard): numbers of metrics.jsonl, histograms of weights,
 // on any ranks, through resumes and failures.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cerrno>
 #include <numeric>
 #include <set>
@@ -11,22 +8,19 @@
 #include "io/files/file_system.h"
 #include "tests/support/event_files.h"
 #include "tests/support/failure.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier::testing::tensorboard_run_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 /// Evaluations at steps 5, 10 and 12; pruned after step 4.
 io::Config config_for(const TempDir& dir) {
   io::Config config = tiny_config(dir);
   prune_sparse(config);
-  config.train.eval_every = 5;
-  config.run.tensorboard = true;
+  apply_settings(config, "train.eval_every=5 run.tensorboard=true");
   return config;
 }
 
@@ -53,7 +47,11 @@ void expect_equal(const std::map<int64_t, Event>& got, const std::map<int64_t, E
   }
 }
 
-TEST(TensorBoardRun, HasTheNumbersOfMetrics) {
+struct TensorBoardRun : RunTest {
+  TensorBoardRun() { config = config_for(dir); }
+};
+
+TEST_F(TensorBoardRun, HasTheNumbersOfMetrics) {
   const std::map<std::string, std::string> tags{
       {"loss", "train/loss"},
       {"lr", "train/learning_rate"},
@@ -70,10 +68,7 @@ TEST(TensorBoardRun, HasTheNumbersOfMetrics) {
       {"allreduce_bytes", "communication/allreduce_bytes"},
       {"p2p_bytes", "communication/p2p_bytes"},
       {"sparsity", "masks/sparsity"}};
-  const TempDir dir;
-  io::Config config = config_for(dir);
-  config.train.dtype = "fp16";
-  config.train.loss_scale = 1024;
+  apply_settings(config, "train.dtype=fp16 train.loss_scale=1024");
   run(config, 2);
   EXPECT_EQ(names_in(events_of(config)).size(), 1U) << "one rank writes";
   const auto events = shown_events(events_of(config));
@@ -100,10 +95,9 @@ TEST(TensorBoardRun, HasTheNumbersOfMetrics) {
   EXPECT_EQ(seen.size(), tags.size());
 }
 
-TEST(TensorBoardRun, HasHistogramsOfKeptWeightsAndDensities) {
+TEST_F(TensorBoardRun, HasHistogramsOfKeptWeightsAndDensities) {
   for (const char* dtype : {"fp32", "bf16"}) {
-    const TempDir dir;
-    io::Config config = config_for(dir);
+    config = config_for(dir);
     config.train.dtype = dtype;
     const Outcome outcome = run(config, 2);
     const auto events = shown_events(events_of(config));
@@ -134,18 +128,17 @@ TEST(TensorBoardRun, HasHistogramsOfKeptWeightsAndDensities) {
 }
 
 /// Pipelines and ZeRO change no bit, so that the events are equal.
-TEST(TensorBoardRun, IsTheSameWithStagesAndShards) {
-  const TempDir dir;
+TEST_F(TensorBoardRun, IsTheSameWithStagesAndShards) {
   io::Config whole = config_for(dir);
   whole.train.micro_batch = 3;
   io::Config stages = whole;
   in_two_stages(stages, "1f1b");
   io::Config sharded = whole;
   sharded.parallel.zero = 1;
-  const auto events_on = [](const io::Config& config, int ranks) {
-    run(config, ranks);
-    EXPECT_EQ(names_in(events_of(config)).size(), 1U);
-    return comparable_events(config);
+  const auto events_on = [](const io::Config& made, int ranks) {
+    run(made, ranks);
+    EXPECT_EQ(names_in(events_of(made)).size(), 1U);
+    return comparable_events(made);
   };
   expect_equal(events_on(stages, 2), events_on(whole, 1));
   const auto replicas = events_on(whole, 2);
@@ -153,12 +146,9 @@ TEST(TensorBoardRun, IsTheSameWithStagesAndShards) {
   expect_equal(events_on(sharded, 2), replicas);
 }
 
-TEST(TensorBoardRun, AParameterOfTwoStagesIsShownOnce) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
-  config.model.tie_embeddings = true;
-  config.train.micro_batch = 3;
-  const auto counts_on = [&config](int ranks) {
+TEST_F(TensorBoardRun, AParameterOfTwoStagesIsShownOnce) {
+  apply_settings(config, "model.tie_embeddings=true train.micro_batch=3");
+  const auto counts_on = [&](int ranks) {
     run(config, ranks);
     const auto events = shown_events(events_of(config));
     std::map<std::string, double> counts;
@@ -172,11 +162,8 @@ TEST(TensorBoardRun, AParameterOfTwoStagesIsShownOnce) {
   EXPECT_EQ(counts_on(2), one);
 }
 
-TEST(TensorBoardRun, AResumedRunHasTheWholeSequence) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
-  config.train.checkpoint_every = 2;
-  config.train.keep_checkpoints = 9;
+TEST_F(TensorBoardRun, AResumedRunHasTheWholeSequence) {
+  apply_settings(config, "train.checkpoint_every=2 train.keep_checkpoints=9");
   const Outcome whole = run(config, 2);
   const auto want = comparable_events(config);
   const auto metrics = metrics_without_times(config);
@@ -200,10 +187,8 @@ TEST(TensorBoardRun, AResumedRunHasTheWholeSequence) {
   expect_equal(comparable_events(config), want);
 }
 
-TEST(TensorBoardRun, ChangesNoBitAndIsOffByDefault) {
+TEST_F(TensorBoardRun, ChangesNoBitAndIsOffByDefault) {
   EXPECT_FALSE(io::Config().run.tensorboard);
-  const TempDir dir;
-  io::Config config = config_for(dir);
   const Outcome with = run(config, 2);
   const auto metrics = metrics_without_times(config);
   fs::remove_all(config.run.out);
@@ -238,9 +223,7 @@ class FullDisk : public io::FileSystem {
   int64_t left_;
 };
 
-TEST(TensorBoardRun, AFullDiskEndsTheRunAndAResumeCompletesIt) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
+TEST_F(TensorBoardRun, AFullDiskEndsTheRunAndAResumeCompletesIt) {
   config.train.checkpoint_every = 2;
   run(config);
   const auto want = comparable_events(config);
@@ -257,9 +240,7 @@ TEST(TensorBoardRun, AFullDiskEndsTheRunAndAResumeCompletesIt) {
   expect_equal(comparable_events(config), want);
 }
 
-TEST(TensorBoardRun, ItsFilesAreNoInputs) {
-  const TempDir dir;
-  io::Config config = config_for(dir);
+TEST_F(TensorBoardRun, ItsFilesAreNoInputs) {
   run(config);
   config.data.train = {event_files_in(events_of(config)).at(0).string()};
   EXPECT_THAT(failure_of([&] { run(config); }), HasSubstr("is a file of the run directory"));

@@ -1,23 +1,18 @@
 // Every key of the schema in runs in which it has no effect: it is an error or is named, and no bit
 // of the run changes.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <set>
 
-#include "src/config/effect.h"
+#include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/config/schema.h"
 #include "tests/support/image_files.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
 
 namespace espalier::train::unused_keys_test {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::Contains;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
 using namespace espalier::testing;
 
@@ -59,37 +54,18 @@ struct Change {
 };
 
 io::Config images(const TempDir& dir) {
-  constexpr uint32_t kImages = 40;
-  constexpr uint32_t kEdge = 4;
-  std::string pixels;
-  std::string labels;
-  for (uint32_t i = 0; i < kImages; ++i) {
-    labels += static_cast<char>(i % 3);
-    for (uint32_t p = 0; p < kEdge * kEdge; ++p) {
-      pixels += static_cast<char>((i * 31 + p * 7) % 256);
-    }
-  }
-  const auto write = [](const std::filesystem::path& path, const std::string& content) {
-    std::ofstream(path, std::ios::binary) << content;
-  };
-  write(dir / "images", idx_file({kImages, kEdge, kEdge}, pixels));
-  write(dir / "labels", idx_file({kImages}, labels));
   io::Config config = tiny_config(dir);
   config.model.kind = "mlp";
   config.model.hidden = {8};
-  config.data.kind = "images";
-  config.data.train = {(dir / "images").string(), (dir / "labels").string()};
+  config.data = write_images(dir / "", 40, 4);
   return config;
 }
 
 std::vector<Base> bases(const TempDir& dir) {
   io::Config gpt = tiny_config(dir);
-  gpt.train.steps = 3;
-  gpt.train.eval_batches = 1;
-  gpt.train.checkpoint_every = -1;
-  gpt.train.parametrization = "standard";
-  gpt.optimizer.warmup_steps = 1;
-  gpt.run.trace = false;
+  apply_settings(gpt,
+                 "train.steps=3 train.eval_batches=1 train.checkpoint_every=-1 "
+                 "train.parametrization=standard optimizer.warmup_steps=1 run.trace=false");
   std::vector<Base> all{{"gpt", gpt}, {"two ranks", gpt, 2}, {"images", images(dir)}};
   all.back().config.train.steps = 3;
   const auto with = [&](const std::string& name, const std::vector<std::string>& settings) {
@@ -118,13 +94,15 @@ std::vector<Base> bases(const TempDir& dir) {
   return all;
 }
 
-TEST(UnusedKeys, AreErrorsOrNamedAndChangeNoBit) {
-  const TempDir dir;
+using UnusedKeys = RunTest;
+
+TEST_F(UnusedKeys, AreErrorsOrNamedAndChangeNoBit) {
   std::set<std::string> without_effect;
   for (const Base& base : bases(dir)) {
     config::validate(base.config);
     const Outcome before = run(base.config, base.ranks);
-    for (const config::Field& field : config::fields()) {
+    for (const config::Field* row : config::members()) {
+      const config::Field& field = *row;
       if (config::has_effect(field, base.config, base.facts())) {
         continue;
       }
@@ -135,7 +113,8 @@ TEST(UnusedKeys, AreErrorsOrNamedAndChangeNoBit) {
       try {
         config::validate(changed);
       } catch (const Failure& failure) {
-        EXPECT_THAT(failure.what(), HasSubstr(field.name)) << what;
+        EXPECT_THAT(failure.what(), HasSubstr(field.of_key.empty() ? field.name : field.of_key))
+            << what;
         continue;
       }
       EXPECT_THAT(config::keys_without_effect(changed, base.facts()),
@@ -146,21 +125,21 @@ TEST(UnusedKeys, AreErrorsOrNamedAndChangeNoBit) {
       }
     }
   }
-  for (const config::Field& field : config::fields()) {
-    EXPECT_EQ(without_effect.contains(field.key()), !field.effect.where.empty()) << field.key();
+  for (const config::Field* row : config::members()) {
+    EXPECT_EQ(without_effect.contains(row->key()), !row->effect.where.empty() || !row->of.empty())
+        << row->key();
   }
 }
 
 /// The other way round: a key is not named where it changes the run.
-TEST(UnusedKeys, AreNotNamedWhereTheyHaveAnEffect) {
-  const TempDir dir;
+TEST_F(UnusedKeys, AreNotNamedWhereTheyHaveAnEffect) {
   for (const Base& base : bases(dir)) {
     const Outcome before = run(base.config, base.ranks);
     for (const std::string key :
          {"optimizer.beta1", "optimizer.momentum", "optimizer.min_lr", "pruning.sparsity",
           "pruning.n", "pruning.scope", "parallel.codec", "model.norm", "model.hidden"}) {
       const config::Field& field =
-          *config::find_field(key.substr(0, key.find('.')), key.substr(key.find('.') + 1));
+          *config::find_member(key.substr(0, key.find('.')), key.substr(key.find('.') + 1));
       io::Config changed = base.config;
       std::visit(Change{field}, field.slot(changed));
       if (field.name == "scope") {
@@ -175,23 +154,19 @@ TEST(UnusedKeys, AreNotNamedWhereTheyHaveAnEffect) {
         continue;
       }
       EXPECT_THAT(config::keys_without_effect(changed, base.facts()),
-                  Not(Contains(StartsWith(key))))
+                  Not(Contains(StartsWith(field.key()))))
           << base.name;
     }
   }
 }
 
-TEST(UnusedKeys, ARunNamesThemAtItsStart) {
-  const TempDir dir;
-  io::Config config = tiny_config(dir);
-  config.train.steps = 1;
-  config.optimizer.offload = true;
-  config.parallel.codec_min_size = 64;
-  std::vector<std::string> notes;
-  run(config, 1, {.on_note = [&](const std::string& note) { notes.push_back(note); }});
-  EXPECT_THAT(notes, Contains(AllOf(HasSubstr("without effect in this run"),
-                                    HasSubstr("optimizer.offload (only on a GPU)"),
-                                    HasSubstr("parallel.codec_min_size (only"))));
+TEST_F(UnusedKeys, ARunNamesThemAtItsStart) {
+  apply_settings(config, "train.steps=1 optimizer.offload=true parallel.codec_min_size=64");
+  std::string notes;
+  run(config, 1, notes);
+  EXPECT_THAT(notes, (AllOf(HasSubstr("without effect in this run"),
+                            HasSubstr("optimizer.offload (only on a GPU)"),
+                            HasSubstr("parallel.codec_min_size (only"))));
 }
 
 }  // namespace

@@ -1,107 +1,62 @@
 // Runs whose values are sent in codes: resumed, pruned, over pipelines, on other ranks, within
 // their memory.
-#include <gtest/gtest.h>
-
 #include "io/checkpoint/checkpoint.h"
 #include "tests/support/grid.h"
-#include "tests/support/ways.h"
+#include "tests/support/settings.h"
 
 namespace espalier::value_codec_run_test {
 namespace {
 
 using namespace testing;
 
-const std::vector<Way> kWays{
-    {"dense", [](io::Config&) {}},
-    {"pruned", prune},
-    {"sparse_storage", prune_sparse},
-    {"expanded_storage", prune_expanded},
-    {"block_storage",
-     [](io::Config& config) {
-       prune(config);
-       config.pruning.method = "block";
-       config.pruning.block = 8;
-       config.sparse.storage.fallback = "block";
-     }},
-    {"gradual", prune_gradually},
-    {"rigl", move_masks},
-    {"sgd", [](io::Config& config) { config.optimizer.kind = "sgd"; }},
-    {"eight_bits", testing::set_eight_bits},
-    {"fp32_gradients", [](io::Config& config) { config.train.gradient_dtype = "fp32"; }},
-    {"coded_gradients",
-     [](io::Config& config) {
-       config.parallel.codec.fallback = "maxmin:4";
-       config.parallel.codec_min_size = 64;
-       config.parallel.error_feedback = true;
-     }},
-    {"by_pattern",
-     [](io::Config& config) {
-       config.parallel.value_codec = {.fallback = "fp32", .patterns = {{"*.mlp.*", "maxmin:3:64"}}};
-     }},
-    {"one_owner",  // small buckets: some ranks own whole parameters
-     [](io::Config& config) {
-       prune(config);
-       config.parallel.bucket_mb = 1e-4;
-     }},
-    {"without_overlap",
-     [](io::Config& config) {
-       config.parallel.overlap = false;
-       config.train.micro_batch = 1;
-     }},
-};
-
-class ValueCodecRuns : public ::testing::TestWithParam<std::tuple<size_t, std::string>> {
+class ValueCodecRuns : public RunTestWithParam<std::tuple<std::string, std::string>> {
  protected:
-  io::Config config() const {
-    io::Config made = tiny_config(dir_);
-    made.train.dtype = std::get<1>(GetParam());
-    made.train.checkpoint_every = 5;
-    made.train.keep_checkpoints = 9;
-    made.parallel.zero = 1;
-    made.parallel.value_codec.fallback = "linear8";
-    made.parallel.check_every = 1;
-    made.optimizer.clip = 0.05;
-    kWays[std::get<0>(GetParam())].apply(made);
-    return made;
+  ValueCodecRuns() {
+    const auto& [settings, dtype] = GetParam();
+    apply_settings(config,
+                   "train.checkpoint_every=5 train.keep_checkpoints=9 parallel.zero=1 "
+                   "parallel.value_codec=linear8 parallel.check_every=1 optimizer.clip=0.05 " +
+                       settings + " train.dtype=" + dtype);
   }
-  TempDir dir_;
 };
 
 TEST_P(ValueCodecRuns, LearnsAndResumesWithoutABreak) {
-  io::Config exact = config();
+  io::Config exact = config;
   exact.parallel.value_codec = {.fallback = "fp32", .patterns = {}};
   const Outcome plain = run(exact, 3);
-  const Outcome whole = run(config(), 3);
+  const Outcome whole = run(config, 3);
   EXPECT_NE(whole.values, plain.values);
   EXPECT_NEAR(whole.losses.back(), plain.losses.back(), 0.01 * plain.losses.back());
   // Before, at and after the pruning.
-  EXPECT_EQ(testing::run_with_breaks(config(), 3, {2, 4, 7}), whole);
+  EXPECT_EQ(run_with_breaks(config, 3, {2, 4, 7}), whole);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ValueCodecRuns,
-                         ::testing::Combine(::testing::Range(size_t{0}, kWays.size()),
-                                            ::testing::Values("fp32", "bf16")),
-                         [](const auto& tested) {
-                           return kWays[std::get<0>(tested.param)].name + "_" +
-                                  std::get<1>(tested.param);
-                         });
+// The smallest buckets: some ranks own whole parameters.
+INSTANTIATE_TEST_SUITE_P(
+    All, ValueCodecRuns,
+    ::testing::Combine(
+        ::testing::Values("", "prune", "prune_sparse", "prune_expanded", "blocks pruning.block=8",
+                          "prune_gradually", "move_masks", "optimizer.kind=sgd", "eight_bits",
+                          "train.gradient_dtype=fp32",
+                          "codec:maxmin:4 parallel.error_feedback=true",
+                          "parallel.value_codec={default=\"fp32\",\"*.mlp.*\"=\"maxmin:3:64\"}",
+                          "prune parallel.bucket_mb=1e-4",
+                          "parallel.overlap=false train.micro_batch=1"),
+        ::testing::Values("fp32", "bf16")));
+
+using CodedValueMemory = RunTest;
 
 /// State is planned to the byte where masks are known; elsewhere the plan is at least the use.
-TEST(CodedValueMemory, IsAsPlanned) {
+TEST_F(CodedValueMemory, IsAsPlanned) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     for (const std::string codec : {"linear8", "maxmin:2", "fp16"}) {
       for (const std::string method : {"none", "random", "magnitude"}) {
-        const TempDir dir;
-        io::Config config = tiny_config(dir);
-        config.model.width = 64;
-        config.train.steps = 5;
-        config.train.dtype = dtype;
-        config.optimizer.state_bits = 8;
-        config.parallel.zero = 1;
-        config.parallel.value_codec.fallback = codec;
-        config.pruning.method = method;
-        config.pruning.sparsity = 0.5;
-        config.pruning.scope = "layer";
+        config = tiny_config(dir);
+        apply_settings(config,
+                       fmt::format("model.width=64 train.steps=5 train.dtype={} "
+                                   "optimizer.state_bits=8 parallel.zero=1 parallel.value_codec={} "
+                                   "pruning.method={} pruning.sparsity=0.5 pruning.scope=layer",
+                                   dtype, codec, method));
         config.pruning.at_step = method == "magnitude" ? 3 : -1;
         for (const int ranks : {2, 4}) {
           parallel::run_ranks(ranks, [&](parallel::Communicator& comm) {
@@ -128,14 +83,12 @@ TEST(CodedValueMemory, IsAsPlanned) {
 }
 
 /// All ranks together hold one copy of 4 bytes, for any type; for bf16 it replaces the low halves.
-TEST(CodedValueMemory, IsOneMasterCopyAmongAllRanks) {
+TEST_F(CodedValueMemory, IsOneMasterCopyAmongAllRanks) {
   for (const std::string dtype : {"fp32", "bf16"}) {
-    const TempDir dir;
-    io::Config config = tiny_config(dir);
+    config = tiny_config(dir);
     config.model.width = 64;
     config.train.dtype = dtype;
-    config.parallel.zero = 1;
-    config.parallel.value_codec.fallback = "linear8";
+    apply_settings(config, "parallel.zero=1 parallel.value_codec=linear8");
     run(config, 3);
     const auto summary = testing::read_json(dir / "run/summary.json");
     double held = 0;
@@ -163,14 +116,14 @@ void expect_common(sparse::Store& store, const std::filesystem::path& file, bool
   EXPECT_NE(differ, coded);
 }
 
+using CodedValueCheckpoints = RunTest;
+
 /// Checkpoints hold the exact master copies and the replicated values, independent of ownership.
-TEST(CodedValueCheckpoints, ResumeOnAnyNumberOfRanks) {
+TEST_F(CodedValueCheckpoints, ResumeOnAnyNumberOfRanks) {
   for (const std::string dtype : {"fp32", "bf16"}) {
-    const TempDir dir;
-    io::Config config = tiny_config(dir);
+    config = tiny_config(dir);
     config.train.dtype = dtype;
-    config.parallel.zero = 1;
-    config.parallel.value_codec.fallback = "maxmin:3";
+    apply_settings(config, "parallel.zero=1 parallel.value_codec=maxmin:3");
     const Outcome first = run(config, 3, {.stop_after = 6});
     io::Config exact = config;
     exact.parallel.value_codec.fallback = "fp32";
@@ -196,16 +149,15 @@ TEST(CodedValueCheckpoints, ResumeOnAnyNumberOfRanks) {
   }
 }
 
-TEST(CodedValuePipelines, ReplicasOfStagesAgreeAndResume) {
+using CodedValuePipelines = RunTest;
+
+TEST_F(CodedValuePipelines, ReplicasOfStagesAgreeAndResume) {
   for (const bool tied : {false, true}) {
-    const TempDir dir;
-    io::Config config = tiny_config(dir);
+    config = tiny_config(dir);
     config.model.tie_embeddings = tied;
-    config.train.micro_batch = 2;
-    config.train.checkpoint_every = 5;
-    config.parallel.pipeline = 2;
-    config.parallel.zero = 1;
-    config.parallel.check_every = 1;
+    apply_settings(config,
+                   "train.micro_batch=2 train.checkpoint_every=5 parallel.pipeline=2 "
+                   "parallel.zero=1 parallel.check_every=1");
     const Outcome plain = run_grid(config, 4);
     config.parallel.value_codec.fallback = "linear8";
     const Outcome whole = expect_resume_is_no_break(config, 4, {5});

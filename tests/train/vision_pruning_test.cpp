@@ -1,7 +1,5 @@
 // Pruning of convolutional networks. Scores and inputs that methods read are compared with plain
 // loops in double; every registered method trains, with the equalities of other networks.
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "pruning/plan.h"
@@ -11,8 +9,8 @@
 #include "src/train/run/calibration.h"
 #include "tests/support/image_files.h"
 #include "tests/support/method_kinds.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier::vision_pruning_test {
 namespace {
@@ -36,23 +34,9 @@ const std::vector<std::string> kBlocks{"conv 4 3 groups 2",
 const std::vector<std::string> kPlain{"conv 4 3 groups 2", "conv 8 3 stride 2", "lrn 3",
                                       "conv 8 3 groups 2", "max 2 stride 1",    "linear 12"};
 
-/// Images of three classes, which differ in the brightness of their rows.
-io::Config config_of(const TempDir& dir, const std::vector<std::string>& network,
-                     uint32_t images = 120) {
-  std::string pixels;
-  std::string labels;
-  for (uint32_t i = 0; i < images; ++i) {
-    labels += static_cast<char>(i % 3);
-    for (uint32_t p = 0; p < kNumbers; ++p) {
-      const uint32_t row = p / (kEdge * kChannels);
-      pixels += static_cast<char>(philox(2, i, p)[0] % 100 + 70 * (row % 3 == i % 3 ? 1 : 0));
-    }
-  }
-  std::ofstream(dir / "images", std::ios::binary)
-      << idx_file({images, kEdge, kEdge, kChannels}, pixels);
-  std::ofstream(dir / "labels", std::ios::binary) << idx_file({images}, labels);
+io::Config config_of(const TempDir& dir, const std::vector<std::string>& network) {
   io::Config config = tiny_config(dir);
-  config.data = {.kind = "images", .train = {dir / "images", dir / "labels"}};
+  config.data = write_images(dir / "", 120, kEdge, kChannels);
   config.model.kind = "vision";
   config.model.image = {kEdge, kEdge, kChannels};
   config.model.network = network;
@@ -171,11 +155,12 @@ std::map<std::string, sparse::Mask> pruned_plainly(Network& network,
   return masks;
 }
 
+using VisionPruning = RunTest;
+
 /// The inputs of a convolution are the patches of all panels (of 1 MiB) of all micro-batches.
-TEST(VisionPruning, CalibratedMethodsReadAllPatches) {
+TEST_F(VisionPruning, CalibratedMethodsReadAllPatches) {
   constexpr int64_t kSamples = 1100;
-  const TempDir dir;
-  const io::Config config =
+  config =
       config_of(dir, {"conv 6 3 groups 2", "conv 4 3 stride 2", "conv 6 1 groups 2", "linear 10"});
   const std::vector<std::string> names{"0.conv", "1.conv", "2.conv", "3.linear"};
   const std::vector<Plain> layers{
@@ -215,11 +200,10 @@ TEST(VisionPruning, CalibratedMethodsReadAllPatches) {
 }
 
 /// A probe of the next pass, and the flat gradient of the same network without pruning.
-TEST(VisionPruning, AProbeSeesTheDenseGradientOfManyPanels) {
+TEST_F(VisionPruning, AProbeSeesTheDenseGradientOfManyPanels) {
   constexpr int64_t kSamples = 900;  // two panels of 1 MiB in the second convolution
   for (const std::string dtype : {"fp32", "bf16"}) {
-    const TempDir dir;
-    io::Config config = config_of(dir, {"conv 8 3", "conv 4 3 groups 2", "basic 6", "linear 9"});
+    config = config_of(dir, {"conv 8 3", "conv 4 3 groups 2", "basic 6", "linear 9"});
     take_type(config, dtype);
     config.train.gradient_dtype = "fp32";
     config.train.global_batch = kSamples;
@@ -296,18 +280,13 @@ class VisionPruningWays : public ::testing::TestWithParam<std::string> {
   io::Config pruned(const std::vector<std::string>& network) const {
     io::Config config = config_of(dir_, network);
     config.pruning.method = method().name;
-    config.pruning.sparsity = 0.7;
-    config.pruning.block = 4;
+    apply_settings(config, "pruning.sparsity=0.7 pruning.block=4");
     if (GetParam().ends_with(" gradually")) {
-      config.pruning.from_step = 2;
-      config.pruning.to_step = 11;
-      config.pruning.every = 3;
+      apply_settings(config, "pruning.from_step=2 pruning.to_step=11 pruning.every=3");
     } else if (testing::moves(method())) {
-      config.pruning.to_step = 11;
-      config.pruning.every = 3;
+      apply_settings(config, "pruning.to_step=11 pruning.every=3");
     } else if (testing::waits(method())) {
-      config.pruning.to_step = 9;
-      config.pruning.every = 1;
+      apply_settings(config, "pruning.to_step=9 pruning.every=1");
     } else if (testing::learns(method())) {
       config.pruning.at_step = 5;
     } else if (!testing::scores(method())) {

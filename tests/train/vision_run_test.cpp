@@ -1,172 +1,114 @@
 // Trainings of networks for images, convolutional (with batch norm and residual blocks) or of
 // transformer blocks: the equalities of equality_test.cpp, and the moving averages of batch norm.
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <fstream>
-#include <mutex>
 
-#include "src/core/rng.h"
 #include "src/model/networks/registry.h"
+#include "tests/support/failure.h"
+#include "tests/support/image_files.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
-#include "tests/support/ways.h"
 
 namespace espalier::vision_run_test {
 namespace {
 
 using namespace testing;
 
-constexpr int kImages = 120;
 constexpr int kEdge = 6;
 
-void write_idx(const std::string& path, const std::vector<int>& sizes, const std::string& items) {
-  std::ofstream out(path, std::ios::binary);
-  out << std::string{0, 0, 8, static_cast<char>(sizes.size())};
-  for (const int size : sizes) {
-    out << std::string{0, 0, static_cast<char>(size / 256), static_cast<char>(size % 256)};
-  }
-  out << items;
-}
-
-/// Images of three classes, which differ in the brightness of their rows.
-io::Config config_of(const TempDir& dir, const std::string& dtype = "fp32") {
-  std::string pixels;
-  std::string labels;
-  for (uint32_t i = 0; i < kImages; ++i) {
-    labels += static_cast<char>(i % 3);
-    for (uint32_t p = 0; p < kEdge * kEdge; ++p) {
-      pixels += static_cast<char>(philox(2, i, p)[0] % 100 + 70 * (p / kEdge % 3 == i % 3 ? 1 : 0));
-    }
-  }
-  write_idx(dir / "images", {kImages, kEdge, kEdge}, pixels);
-  write_idx(dir / "labels", {kImages}, labels);
+/// `network`: "convolutions" or "transformer".
+io::Config config_of(const TempDir& dir, const std::string& network, const std::string& dtype) {
   io::Config config = tiny_config(dir);
-  testing::take_type(config, dtype);
-  config.data = {.kind = "images", .train = {dir / "images", dir / "labels"}};
+  take_type(config, dtype);
+  config.data = write_images(dir / "", 120, kEdge);
   config.model.kind = "vision";
   config.model.image = {kEdge, kEdge, 1};
   config.model.network = {"conv 4 3 norm", "basic 6 stride 2", "bottleneck 8", "wide 6", "norm"};
-  config.train.global_batch = 12;
-  config.train.micro_batch = 3;
-  return config;
-}
-
-double largest_difference(const Outcome& a, const Outcome& b) {
-  double largest = 0;
-  for (const auto& [name, values] : a.values) {
-    const auto& others = b.values.at(name);
-    for (size_t i = 0; i < values.size(); ++i) {
-      largest = std::max(largest, std::abs(static_cast<double>(values[i] - others[i])));
-    }
+  if (network == "transformer") {
+    config.model.network = {"patch 16 2", "2 x transformer 2", "token-mean"};
+    config.model.dropout = 0.1;
   }
-  return largest;
-}
-
-io::Config transformer_config(const TempDir& dir, const std::string& dtype) {
-  io::Config config = config_of(dir, dtype);
-  config.model.network = {"patch 16 2", "2 x transformer 2", "token-mean"};
-  config.model.dropout = 0.1;
+  apply_settings(config, "train.global_batch=12 train.micro_batch=3");
   return config;
 }
 
-class VisionRuns : public ::testing::TestWithParam<std::string> {
+/// Of a network and a type.
+class VisionRuns : public RunTestWithParam<std::tuple<std::string, std::string>> {
  protected:
-  TempDir dir_;
-  io::Config config_ = config_of(dir_, GetParam());
+  VisionRuns() { config = config_of(dir, std::get<0>(GetParam()), std::get<1>(GetParam())); }
 };
 
-TEST_P(VisionRuns, LearnsAndEvaluatesWithMovingAverages) {
-  config_.train.steps = 60;
-  config_.optimizer.lr = 5e-3;
-  const Outcome outcome = run(config_);
+TEST_P(VisionRuns, LearnAndEvaluateWithMovingAverages) {
+  config.model.dropout = 0;
+  config.train.steps = std::get<0>(GetParam()) == "transformer" ? 150 : 60;
+  config.optimizer.lr = 5e-3;
+  const Outcome outcome = run(config);
   EXPECT_LT(outcome.losses.back(), 0.5) << "of about 1.1 = log 3 at the start";
   EXPECT_LT(outcome.val_loss, 0.7);
 }
 
 TEST_P(VisionRuns, StagesChangeNoBit) {
-  const Outcome whole = run(config_);
-  config_.parallel.pipeline = 2;
+  const Outcome whole = run(config);
+  config.parallel.pipeline = 2;
   for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
-    config_.parallel.schedule = schedule;
-    EXPECT_EQ(run(config_, 2).losses, whole.losses) << schedule;
+    config.parallel.schedule = schedule;
+    EXPECT_EQ(run(config, 2).losses, whole.losses) << schedule;
   }
 }
 
 TEST_P(VisionRuns, ResumeIsNoBreak) {
-  prune_sparse(config_);
-  const Outcome whole = run(config_);
-  EXPECT_EQ(run_with_breaks(config_, 1, {2, 4, 7}), whole);
-}
-
-TEST_P(VisionRuns, KeptTilesChangeNoBit) {
-  prune_sparse(config_);
-  const Outcome made = run(config_);
-  config_.sparse.keep_tiles = true;
-  EXPECT_EQ(run(config_), made);
+  prune_sparse(config);
+  const Outcome whole = run(config);
+  EXPECT_EQ(run_with_breaks(config, 1, {2, 4, 7}), whole);
 }
 
 TEST_P(VisionRuns, FullMaskIsDense) {
-  const Outcome dense = run(config_);
-  prune(config_);
-  config_.pruning.sparsity = 0;
-  EXPECT_EQ(run(config_), dense);
+  const Outcome dense = run(config);
+  prune(config);
+  config.pruning.sparsity = 0;
+  EXPECT_EQ(run(config), dense);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, VisionRuns, ::testing::Values("fp32", "bf16", "fp16"));
+const auto kTypes = ::testing::Values("fp32", "bf16", "fp16");
+INSTANTIATE_TEST_SUITE_P(All, VisionRuns,
+                         ::testing::Combine(::testing::Values("convolutions", "transformer"),
+                                            kTypes));
 
-class TransformerRuns : public ::testing::TestWithParam<std::string> {
- protected:
-  TempDir dir_;
-  io::Config config_ = transformer_config(dir_, GetParam());
-};
+using ConvolutionRuns = VisionRuns;
 
-TEST_P(TransformerRuns, Learn) {
-  config_.model.dropout = 0;
-  config_.train.steps = 150;
-  config_.optimizer.lr = 5e-3;
-  const Outcome outcome = run(config_);
-  EXPECT_LT(outcome.losses.back(), 0.5) << "of about 1.1 = log 3 at the start";
-  EXPECT_LT(outcome.val_loss, 0.7);
+TEST_P(ConvolutionRuns, KeptTilesChangeNoBit) {
+  prune_sparse(config);
+  const Outcome made = run(config);
+  config.sparse.keep_tiles = true;
+  EXPECT_EQ(run(config), made);
 }
 
-TEST_P(TransformerRuns, StagesChangeNoBit) {
-  const Outcome whole = run(config_);
-  config_.parallel.pipeline = 2;
-  for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
-    config_.parallel.schedule = schedule;
-    EXPECT_EQ(run(config_, 2).losses, whole.losses) << schedule;
-  }
-}
+INSTANTIATE_TEST_SUITE_P(All, ConvolutionRuns,
+                         ::testing::Combine(::testing::Values("convolutions"), kTypes));
+
+using TransformerRuns = VisionRuns;
 
 TEST_P(TransformerRuns, RecomputeChangesNoBit) {
-  const Outcome kept = run(config_);
+  const Outcome kept = run(config);
   for (const std::string recompute : {"selective", "full"}) {
-    config_.train.recompute = recompute;
-    EXPECT_EQ(run(config_), kept) << recompute;
+    config.train.recompute = recompute;
+    EXPECT_EQ(run(config), kept) << recompute;
   }
 }
 
-TEST_P(TransformerRuns, ResumeIsNoBreak) {
-  prune_sparse(config_);
-  const Outcome whole = run(config_);
-  EXPECT_EQ(run_with_breaks(config_, 1, {2, 4, 7}), whole);
-}
+INSTANTIATE_TEST_SUITE_P(All, TransformerRuns,
+                         ::testing::Combine(::testing::Values("transformer"), kTypes));
 
-TEST_P(TransformerRuns, FullMaskIsDense) {
-  const Outcome dense = run(config_);
-  prune(config_);
-  config_.pruning.sparsity = 0;
-  EXPECT_EQ(run(config_), dense);
-}
-
-INSTANTIATE_TEST_SUITE_P(Types, TransformerRuns, ::testing::Values("fp32", "bf16", "fp16"));
+struct Vision : RunTest {
+  Vision() { take("convolutions"); }
+  void take(const std::string& network) { config = config_of(dir, network, "fp32"); }
+  /// Updates of Adam magnify the rounding of small gradients.
+  void take_sgd() { apply_settings(config, "optimizer.kind=sgd optimizer.lr=0.05"); }
+};
 
 /// Storages compute the same products in other orders.
-TEST(TransformerStorages, Agree) {
-  const TempDir dir;
-  io::Config config = transformer_config(dir, "fp32");
-  config.optimizer.kind = "sgd";  // an update of Adam magnifies rounding of small gradients
-  config.optimizer.lr = 0.05;
+TEST_F(Vision, StoragesOfTransformersAgree) {
+  take("transformer");
+  take_sgd();
   prune(config);
   config.sparse.storage.fallback = "dense";
   const Outcome dense = run(config);
@@ -176,22 +118,9 @@ TEST(TransformerStorages, Agree) {
   EXPECT_LT(largest_difference(run(config), dense), 1e-5);
 }
 
-TEST(TransformerRanks, MatchOneRank) {
-  const TempDir dir;
-  io::Config config = transformer_config(dir, "fp32");
-  config.optimizer.kind = "sgd";
-  config.optimizer.lr = 0.05;
-  const Outcome one = run(config, 1);
-  for (const int64_t zero : {0, 1}) {
-    config.parallel.zero = zero;
-    EXPECT_LT(largest_difference(run(config, 4), one), 1e-5) << " zero " << zero;
-  }
-}
-
 /// A checkpoint of another norm is refused: its parameters have another meaning.
-TEST(TransformerIdentity, HasTheNorm) {
-  const TempDir dir;
-  io::Config config = transformer_config(dir, "fp32");
+TEST_F(Vision, TheIdentityHasTheNorm) {
+  take("transformer");
   const auto norm_of = [](const io::Config& of) {
     std::string found = "none";
     for (const auto& [key, value] : model::network_of(of.model).identity(of.model)) {
@@ -206,24 +135,19 @@ TEST(TransformerIdentity, HasTheNorm) {
 
 /// Storages that were chosen by timing are those of the manifest, the same on all ranks, and
 /// compute as if they were named.
-TEST(VisionStorages, AreChosenByTiming) {
-  const TempDir dir;
+TEST_F(Vision, StoragesAreChosenByTiming) {
   for (const std::string dtype : {"fp32", "bf16"}) {
     for (const int64_t pipeline : {1, 2}) {
-      io::Config config = config_of(dir, dtype);
+      config = config_of(dir, "convolutions", dtype);
       config.model.network = {"conv 4 3 norm", "conv 8 3 groups 2", "basic 6 stride 2", "max 3",
                               "linear 16"};
       prune(config);
-      config.pruning.at_step = 0;
-      config.parallel.pipeline = pipeline;
-      config.sparse.storage.fallback = "auto";
+      apply_settings(
+          config,
+          fmt::format("pruning.at_step=0 parallel.pipeline={} sparse.storage=auto", pipeline));
       std::string notes;
-      const Outcome timed = run(config, 4, {.on_note = [&](const std::string& note) {
-                                  static std::mutex mutex;
-                                  const std::lock_guard lock(mutex);
-                                  notes += note;
-                                }});
-      EXPECT_NE(notes.find("3x3 of 6x6"), std::string::npos) << notes;
+      const Outcome timed = run(config, 4, notes);
+      EXPECT_THAT(notes, HasSubstr("3x3 of 6x6"));
       const auto storages = read_json(dir / "run/manifest.json")["storages"]
                                 .get<std::map<std::string, std::string>>();
       EXPECT_EQ(storages.size(), 7U) << "two groups, a block of three, a perceptron, the first";
@@ -236,26 +160,25 @@ TEST(VisionStorages, AreChosenByTiming) {
 
 /// With the same micro-batches the statistics are the same on any number of ranks, so only the
 /// order of sums differs.
-TEST(VisionRanks, MatchOneRank) {
-  const TempDir dir;
-  io::Config config = config_of(dir);
-  config.optimizer.kind = "sgd";  // an update of Adam magnifies rounding of small gradients
-  config.optimizer.lr = 0.05;
-  const Outcome one = run(config, 1);
-  for (const int ranks : {2, 4}) {
-    for (const int64_t zero : {0, 1}) {
-      config.parallel.zero = zero;
-      EXPECT_LT(largest_difference(run(config, ranks), one), 2e-4) << ranks << " zero " << zero;
+TEST_F(Vision, RanksMatchOneRank) {
+  for (const auto& [network, most] :
+       {std::pair("convolutions", 2e-4), std::pair("transformer", 1e-5)}) {
+    take(network);
+    take_sgd();
+    const Outcome one = run(config, 1);
+    for (const int ranks : {2, 4}) {
+      for (const int64_t zero : {0, 1}) {
+        SCOPED_TRACE(fmt::format("{}, {} ranks, zero {}", network, ranks, zero));
+        config.parallel.zero = zero;
+        EXPECT_LT(largest_difference(run(config, ranks), one), most);
+      }
     }
   }
 }
 
 /// Replicas that share statistics of a part of a micro-batch each equal one with all of it.
-TEST(VisionRanks, SharedStatisticsMatchOneRank) {
-  const TempDir dir;
-  io::Config config = config_of(dir);
-  config.optimizer.kind = "sgd";
-  config.optimizer.lr = 0.05;
+TEST_F(Vision, SharedStatisticsMatchOneRank) {
+  take_sgd();
   config.train.micro_batch = 12;  // all: else a replica's micro-batches have other neighbours
   const Outcome one = run(config, 1);
   config.train.sync_batch_norm = true;
@@ -266,19 +189,14 @@ TEST(VisionRanks, SharedStatisticsMatchOneRank) {
     config.parallel.pipeline = 2;
     EXPECT_LT(std::abs(run(config, 2 * ranks).losses.back() - one.losses.back()), 1e-4) << ranks;
   }
-  config.parallel.pipeline = 1;
-  config.train.sync_batch_norm = false;
-  config.train.micro_batch = 3;
+  apply_settings(config, "parallel.pipeline=1 train.sync_batch_norm=false train.micro_batch=3");
   EXPECT_GT(largest_difference(run(config, 2), one), 1e-3) << "own statistics are others";
 }
 
 /// The average of the first step is a tenth of the way from its start (0 and 1) to the statistics
 /// of the step: whatever clips the gradient.
-TEST(VisionAverages, DoNotDependOnClippingRateOrLossScale) {
-  const TempDir dir;
-  io::Config config = config_of(dir);
-  config.train.steps = 1;
-  config.optimizer.warmup_steps = 0;
+TEST_F(Vision, AveragesDoNotDependOnClippingRateOrLossScale) {
+  apply_settings(config, "train.steps=1 optimizer.warmup_steps=0");
   const auto averages = [&] {
     std::map<std::string, std::vector<float>> found;
     for (const auto& [name, values] : run(config).values) {
@@ -298,25 +216,16 @@ TEST(VisionAverages, DoNotDependOnClippingRateOrLossScale) {
   EXPECT_GT(moved, 1e-3);
   config.optimizer.clip = 1e-6;
   EXPECT_EQ(averages(), plain);
-  config.optimizer.lr = 1e-9;
-  config.optimizer.kind = "lion";
+  apply_settings(config, "optimizer.lr=1e-9 optimizer.kind=lion");
   EXPECT_EQ(averages(), plain);
   config.train.loss_scale = 256;
   EXPECT_EQ(averages(), plain);
 }
 
-TEST(VisionErrors, OnePixelHasNoVariance) {
-  const TempDir dir;
-  io::Config config = config_of(dir);
+TEST_F(Vision, OnePixelHasNoVariance) {
   config.model.network = {"conv 4 3", "mean", "conv 4 1 norm"};
   config.train.micro_batch = 1;
-  try {
-    run(config);
-    ADD_FAILURE() << "accepted";
-  } catch (const Failure& failure) {
-    EXPECT_NE(std::string(failure.what()).find("micro-batch of one pixel"), std::string::npos)
-        << failure.what();
-  }
+  EXPECT_THAT(failure_of([&] { run(config); }), HasSubstr("micro-batch of one pixel"));
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ Schedule interleaved(const ScheduleShape& shape) {
 
 extern const ScheduleEntry kInterleaved{
     .name = "interleaved",
-    .help = "1f1b over virtual_stages stages a rank; takes multiples of p micro-batches",
+    .help = "1f1b over several stages a rank; takes multiples of p micro-batches",
     .build = interleaved,
     .chunks = 0,
 };

@@ -8,6 +8,7 @@
 //   simulate.h        times a schedule: makespan, idle share, a timeline
 //   message_driven.h  the schedule whose order depends on arrival times
 //   draw.h            pictures of a timeline, as text and SVG
+//   passes.h          single passes through the stages of a schedule
 //   builders.h        building blocks of the schedules
 //
 // The network is cut into S = ranks × chunks stages of contiguous layers, numbered in forward
@@ -107,12 +108,5 @@ struct Schedule {
   }
   bool operator==(const Schedule&) const = default;
 };
-
-/// Forwards only, for evaluation, through the stages of `like`: groups of p micro-batches pass a
-/// rank's chunks one after the other.
-Schedule forward_only(const Schedule& like, int micro_batches);
-
-/// One micro-batch forward and back through the stages of `like`.
-Schedule one_micro_batch(const Schedule& like);
 
 }  // namespace espalier::parallel

@@ -2,18 +2,13 @@
 
 #include <algorithm>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "parallel/reduction/sra.h"
 
 namespace espalier::parallel {
 
 DeviceReduction::Order order_of(std::string_view reduction) {
   return reduction == "nccl" ? DeviceReduction::Order::by_nccl : DeviceReduction::Order::by_rank;
-}
-
-void DeviceReduction::run(const BucketedCollective& step, size_t bucket, std::string_view doing) {
-  std::vector<int64_t> slices;
-  run(step.job(bucket, slices), doing);
 }
 
 void DeviceReduction::run(const SliceJob& job, std::string_view doing) {

@@ -11,7 +11,7 @@
 // Memory: the other versions of this rank's slice; with a Wire also codes of all slices, codes of
 // those versions, and fp32 sums of the slice. It grows with the largest array so far; the host
 // waits only when it grows.
-#include "parallel/reduction/buckets.h"
+#include "parallel/reduction/reduction.h"
 #include "parallel/transport/device/link.h"
 
 namespace espalier::parallel {
@@ -28,8 +28,6 @@ class DeviceReduction {
   /// Runs after all work enqueued on the link's compute stream so far. A wire's stream is the
   /// link's. `doing`: for PeerLost, as in "summing gradients".
   void run(const SliceJob& job, std::string_view doing);
-  /// One bucket of a step.
-  void run(const BucketedCollective& step, size_t bucket, std::string_view doing);
 
  private:
   void sum_by_nccl();

@@ -4,6 +4,7 @@
 // data.
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "src/core/stream.h"
@@ -23,6 +24,8 @@ class DeviceLink {
   virtual Stream& stream() = 0;
   /// Orders the following messages after all work enqueued on the compute stream so far.
   virtual void follow_compute() = 0;
+  /// Orders the kernels enqueued on the compute stream from now on after these messages.
+  virtual void lead_compute() = 0;
   /// Groups the messages that `calls` starts. `doing` is text for PeerLost, as in "summing
   /// gradients".
   virtual void group(std::string_view doing, const std::function<void()>& calls) = 0;
@@ -32,6 +35,9 @@ class DeviceLink {
   virtual void all_reduce(const Tensor& data) = 0;
   /// As all_reduce, but only rank `root` gets the sum; data of the other ranks is unchanged.
   virtual void reduce(int root, const Tensor& data) = 0;
+  /// Makes the work enqueued since the last `follow_compute` a span on Track::allreduce of the
+  /// current trace, which must outlive the link.
+  virtual void trace(std::string name) = 0;
 };
 
 /// One rank of `size` ranks, on a dry arena.
@@ -42,11 +48,13 @@ class PlannedLink final : public DeviceLink {
   int size() const override { return size_; }
   Stream& stream() override { return stream_; }
   void follow_compute() override {}
+  void lead_compute() override {}
   void group(std::string_view, const std::function<void()>& calls) override { calls(); }
   void send(int, std::span<const std::byte>) override {}
   void receive(int, std::span<std::byte>) override {}
   void all_reduce(const Tensor&) override {}
   void reduce(int, const Tensor&) override {}
+  void trace(std::string) override {}
 
  private:
   int rank_, size_;

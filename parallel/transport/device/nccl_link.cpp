@@ -8,7 +8,6 @@
 
 #include "parallel/transport/collectives.h"
 #include "src/core/exact_sum.h"
-#include "src/core/trace.h"
 
 namespace espalier::parallel {
 namespace {

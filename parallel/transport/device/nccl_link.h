@@ -57,7 +57,14 @@ class NcclLink final : public DeviceLink {
   Stream& stream() override { return stream_; }
 
   void follow_compute() override;
-  void lead_compute();
+  void lead_compute() override;
+  /// A group between kernels of the compute stream: it follows those enqueued so far, and leads the
+  /// later ones.
+  void exchange(std::string_view doing, const std::function<void()>& calls) {
+    follow_compute();
+    group(doing, calls);
+    lead_compute();
+  }
 
   void group(std::string_view doing, const std::function<void()>& calls) override;
   void send(int to, std::span<const std::byte> data) override { send(to, data, traffic_); }
@@ -71,11 +78,9 @@ class NcclLink final : public DeviceLink {
   /// send for the same sum.
   void sum_counts(const Tensor& counts);
 
-  /// Makes the work enqueued since the last `follow_compute` a span on Track::allreduce of the
-  /// current trace, which must outlive the link. The span begins when the kernels before it and the
-  /// previous span have ended. Times are those at which the host observes the events: in each call
-  /// of `group` and repeatedly while it waits.
-  void trace(std::string name);
+  /// The span begins when the kernels before it and the previous span have ended. Times are those
+  /// at which the host observes the events: in each call of `group` and repeatedly while it waits.
+  void trace(std::string name) override;
 
   /// Throws if waiting for this link is useless, after ending work in flight. For callers that wait
   /// without a queue.

@@ -1,5 +1,5 @@
 #pragma once
-// Families of Hugging Face models: one file each; the list is in registry.cpp. A family translates
+// Families of Hugging Face models; the list is in registry.cpp. A family translates
 // config.json to the keys of [model] and back, and names the tensors of its files.
 //
 //   table = family.tensors(model)     GPT-2: {"h.{}.ln_1.weight", "blocks.{}.norm1.weight"}, …

@@ -81,7 +81,8 @@ Json write_gemma3(const io::ModelConfig& model) {
   const double scalar = 1 / (model.attention_scale * model.attention_scale);
   const double whole = std::round(scalar);
   check(std::abs(scalar - whole) < 1e-6 * scalar,
-        "model.attention_scale = {:.6g} is no 1 / sqrt of a whole number, which transformers needs "
+        "model.family:attention_scale = {:.6g} is no 1 / sqrt of a whole number, which "
+        "transformers needs "
         "(query_pre_attn_scalar); export plain arrays with -o FILE.h5",
         model.attention_scale);
   json["query_pre_attn_scalar"] = static_cast<int64_t>(whole);
@@ -101,17 +102,7 @@ Json write_gemma3(const io::ModelConfig& model) {
 }  // namespace
 
 extern const Family kGemma3;
-const Family kGemma3{
-    .name = "gemma3_text",
-    .help = "Gemma 3, text models",
-    .architecture = kLikeGemma3.architecture,
-    .base = "Gemma3TextModel",
-    .prefix = "model.",
-    .read = read_gemma3,
-    .positions_key = "max_position_embeddings",
-    .fits = [](const io::ModelConfig& model) { return is_decoder(model, kLikeGemma3.family); },
-    .write = write_gemma3,
-    .tensors = [](const io::ModelConfig& model) { return llama_tensors(model, kLikeGemma3); },
-    .ignored = llama_ignored};
+const Family kGemma3 =
+    llama_family<kLikeGemma3>("Gemma 3, text models", "Gemma3TextModel", read_gemma3, write_gemma3);
 
 }  // namespace espalier::hub

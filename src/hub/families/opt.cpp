@@ -27,7 +27,7 @@ void read_opt(const ConfigJson& json, io::ModelConfig& model) {
 
 Json write_opt(const io::ModelConfig& model) {
   check(model.norm_epsilon == kOptEpsilon,
-        "model.norm_epsilon = {}: norms of OPT compute with {}; export plain arrays with -o "
+        "model.family:norm_epsilon = {}: norms of OPT compute with {}; export plain arrays with -o "
         "FILE.h5",
         model.norm_epsilon, kOptEpsilon);
   return {{"architectures", {"OPTForCausalLM"}},

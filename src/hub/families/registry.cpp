@@ -1,5 +1,4 @@
 #include <array>
-#include <set>
 
 #include "src/config/limits.h"
 #include "src/hub/families/family.h"
@@ -92,67 +91,22 @@ void check_common_keys(const ConfigJson& json) {
 
 std::vector<std::string> keys_without_effect(const ConfigJson& json) {
   // Keys of every model, and keys that matter only in training, in other tasks or in generation.
-  static const std::set<std::string_view> kKnown{"_attn_implementation_autoset",
-                                                 "_commit_hash",
-                                                 "_flash_attn_2_enabled",
-                                                 "_model_name_or_path",
-                                                 "_name_or_path",
-                                                 "_sliding_window_pattern",
-                                                 "activation_dropout",
-                                                 "architectures",
-                                                 "attention_dropout",
-                                                 "attn_implementation",
-                                                 "attn_pdrop",
-                                                 "auto_map",
-                                                 "bos_token_id",
-                                                 "cache_implementation",
-                                                 "chunk_size_feed_forward",
-                                                 "classifier_dropout",
-                                                 "cross_attention_hidden_size",
-                                                 "dropout",
-                                                 "dtype",
-                                                 "embd_pdrop",
-                                                 "eos_token_id",
-                                                 "finetuning_task",
-                                                 "gradient_checkpointing",
-                                                 "hidden_dropout",
-                                                 "id2label",
-                                                 "init_std",
-                                                 "initializer_range",
-                                                 "is_decoder",
-                                                 "label2id",
-                                                 "layerdrop",
-                                                 "model_max_length",
-                                                 "model_type",
-                                                 "n_ctx",
-                                                 "name_or_path",
-                                                 "num_labels",
-                                                 "output_attentions",
-                                                 "output_hidden_states",
-                                                 "output_past",
-                                                 "pad_token_id",
-                                                 "prefix",
-                                                 "pretraining_tp",
-                                                 "problem_type",
-                                                 "reorder_and_upcast_attn",
-                                                 "resid_pdrop",
-                                                 "return_dict",
-                                                 "summary_activation",
-                                                 "summary_first_dropout",
-                                                 "summary_proj_to_labels",
-                                                 "summary_type",
-                                                 "summary_use_proj",
-                                                 "task_specific_params",
-                                                 "tie_encoder_decoder",
-                                                 "tokenizer_class",
-                                                 "torch_dtype",
-                                                 "torchscript",
-                                                 "transformers_version",
-                                                 "unk_token_id",
-                                                 "use_bfloat16",
-                                                 "use_cache"};
+  static constexpr std::string_view kKnown =
+      " _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _model_name_or_path"
+      " _name_or_path _sliding_window_pattern activation_dropout architectures"
+      " attention_dropout attn_implementation attn_pdrop auto_map bos_token_id"
+      " cache_implementation chunk_size_feed_forward classifier_dropout"
+      " cross_attention_hidden_size dropout dtype embd_pdrop eos_token_id finetuning_task"
+      " gradient_checkpointing hidden_dropout id2label init_std initializer_range"
+      " is_decoder label2id layerdrop model_max_length model_type n_ctx name_or_path"
+      " num_labels output_attentions output_hidden_states output_past pad_token_id prefix"
+      " pretraining_tp problem_type reorder_and_upcast_attn resid_pdrop return_dict"
+      " summary_activation summary_first_dropout summary_proj_to_labels summary_type"
+      " summary_use_proj task_specific_params tie_encoder_decoder tokenizer_class"
+      " torch_dtype torchscript transformers_version unk_token_id use_bfloat16 use_cache ";
   std::vector<std::string> keys = json.unread();
-  std::erase_if(keys, [](const std::string& key) { return kKnown.contains(key); });
+  std::erase_if(keys,
+                [](const std::string& key) { return kKnown.find(" " + key + " ") != kKnown.npos; });
   return keys;
 }
 

@@ -124,7 +124,7 @@ std::string activation_name(std::string_view activation) {
       return std::string(theirs);
     }
   }
-  fail("model.activation = \"{}\" has no name in Hugging Face's config.json", activation);
+  fail("model.family:activation = \"{}\" has no name in Hugging Face's config.json", activation);
 }
 
 double positive_in(const ConfigJson& json, const std::string& key, double missing) {
@@ -203,7 +203,7 @@ void write_rotary(const io::ModelConfig& model, Json& json, const std::string& b
     return;
   }
   check(model.rotary_scaling != "dynamic",
-        "model.rotary_scaling = \"dynamic\" computes with model.context, and transformers with the "
+        "model.rotary = \"dynamic\" computes with model.context, and transformers with the "
         "length of each sequence; export plain arrays with -o FILE.h5");
   Json scaling{{"rope_type", model.rotary_scaling},
                {"factor", model.rotary_factor},
@@ -220,7 +220,7 @@ void write_rotary(const io::ModelConfig& model, Json& json, const std::string& b
   }
   if (model.rotary_gain > 0) {
     check(model.rotary_scaling == "yarn",
-          "model.rotary_gain beside model.rotary_scaling = \"{}\" has no key in Hugging Face's "
+          "a gain of model.rotary = \"{}\" has no key in Hugging Face's "
           "config.json; export plain arrays with -o FILE.h5",
           model.rotary_scaling);
     scaling["attention_factor"] = model.rotary_gain;
@@ -230,53 +230,6 @@ void write_rotary(const io::ModelConfig& model, Json& json, const std::string& b
 
 bool is_decoder(const io::ModelConfig& model, std::string_view family) {
   return model.kind == "decoder" && model.family == family;
-}
-
-/// Layers from max_window_layers on have the window; newer files list the kind of each layer.
-void read_qwen_window(const ConfigJson& json, io::ModelConfig& model) {
-  if (json.has("layer_types")) {
-    const Json& types = json.json()["layer_types"];
-    const bool known = types.is_array() && std::ssize(types) == model.layers &&
-                       std::ranges::all_of(types, [](const Json& one) {
-                         return one == "full_attention" || one == "sliding_attention";
-                       });
-    if (!known) {
-      json.refuse("layer_types", "one entry a layer, \"full_attention\" or \"sliding_attention\"");
-    }
-  }
-  if (!json.flag("use_sliding_window", false) || json.is_null("sliding_window")) {
-    const Json types = json.has("layer_types") ? json.json()["layer_types"] : Json::array();
-    if (std::ranges::count(types, Json("sliding_attention")) > 0) {
-      json.refuse("layer_types",
-                  "layers have a window only with use_sliding_window and sliding_window");
-    }
-    return;
-  }
-  const int64_t window = json.number("sliding_window", kHubWindow);
-  int64_t windows = 0;
-  if (json.has("layer_types")) {
-    const Json& types = json.json()["layer_types"];
-    windows = types.is_array() ? std::ranges::count(types, Json("sliding_attention")) : -1;
-  } else {
-    constexpr int64_t kFirst = 28;  // where the key is missing
-    const Json& json_first = json.json();
-    const int64_t first =
-        json_first.contains("max_window_layers") && json_first["max_window_layers"] == 0
-            ? 0
-            : json.number("max_window_layers", kFirst);
-    windows = std::max<int64_t>(model.layers - first, 0);
-  }
-  if (windows != 0 && windows != model.layers) {
-    json.refuse(json.has("layer_types") ? "layer_types" : "max_window_layers",
-                "either all layers or none have the window of attention");
-  }
-  model.window = windows == 0 ? 0 : window;
-}
-
-void write_qwen_window(const io::ModelConfig& model, Json& json) {
-  json["use_sliding_window"] = model.window > 0;
-  json["sliding_window"] = model.window > 0 ? Json(model.window) : Json();
-  json["max_window_layers"] = model.window > 0 ? 0 : model.layers;
 }
 
 void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::ModelConfig& model) {

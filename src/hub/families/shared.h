@@ -35,9 +35,6 @@ void write_rotary(const io::ModelConfig& model, Json& json,
 bool is_decoder(const io::ModelConfig& model, std::string_view family);
 /// sliding_window of Mistral and Qwen where the key is missing.
 constexpr int64_t kHubWindow = 4096;
-/// The window of Qwen's layers, which must be alike.
-void read_qwen_window(const ConfigJson& json, io::ModelConfig& model);
-void write_qwen_window(const io::ModelConfig& model, Json& json);
 
 /// The settings in which Llama, Mistral, Qwen and Gemma differ.
 struct LlamaLike {
@@ -58,5 +55,21 @@ void read_llama(const ConfigJson& json, const LlamaLike& like, bool tied, io::Mo
 Json write_llama(const io::ModelConfig& model, const LlamaLike& like);
 std::vector<TensorRule> llama_tensors(const io::ModelConfig& model, const LlamaLike& like);
 std::vector<std::string> llama_ignored(const io::ModelConfig& model);
+/// `read` and `write` call those of Llama.
+template <const LlamaLike& kLike>
+constexpr Family llama_family(std::string_view help, std::string_view base,
+                              decltype(Family::read) read, decltype(Family::write) write) {
+  return {.name = kLike.type,
+          .help = help,
+          .architecture = kLike.architecture,
+          .base = base,
+          .prefix = "model.",
+          .read = read,
+          .positions_key = "max_position_embeddings",
+          .fits = [](const io::ModelConfig& model) { return is_decoder(model, kLike.family); },
+          .write = write,
+          .tensors = [](const io::ModelConfig& model) { return llama_tensors(model, kLike); },
+          .ignored = llama_ignored};
+}
 
 }  // namespace espalier::hub

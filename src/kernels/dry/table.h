@@ -1,6 +1,6 @@
 #pragma once
 // The "dry" table: checks arguments like every table; no arithmetic, no memory access. Each call
-// adds its cost (operations/cost.h) to dry_count(). It requests no workspace: plans of runs use the
+// adds its cost (verify/cost.h) to dry_count(). It requests no workspace: plans of runs use the
 // plan of the table that will run (Kernels::plan).
 #include "src/kernels/kernels.h"
 

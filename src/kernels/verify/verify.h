@@ -1,5 +1,6 @@
 #pragma once
-// Preconditions of each operation's arguments (types, shapes, contiguity), and the cost of a call.
+// Preconditions of each operation's arguments (types, shapes, contiguity), and the cost of a call;
+// each source of this folder defines those of the header of its name in operations/.
 // Every table checks its arguments before the kernel runs, "dry" included, so a dry run finds the
 // same mistakes. Throws Bug. Reads no element.
 //

@@ -1,5 +1,5 @@
 // Checks arguments of encoding, decoding and sums of messages; see verify.h.
-#include "src/kernels/operations/cost.h"
+#include "src/kernels/verify/cost.h"
 #include "src/kernels/verify/verify.h"
 #include "src/kernels/wire_codec.h"
 

@@ -158,7 +158,7 @@ void Attention::rotate(Pass& pass, const Tensor& qkv, bool inverse) const {
   pass.kernels.rotary(pass.stream, {.x = x,
                                     .cosines = cosines_,
                                     .sines = sines_,
-                                    .positions = pass.positions,
+                                    .positions = positions_of(pass.cached),
                                     .heads = heads,
                                     .width = options_.rotary.width,
                                     .inverse = inverse});

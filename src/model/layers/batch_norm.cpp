@@ -5,14 +5,16 @@
 namespace espalier::model {
 namespace {
 
+using Replicas = BatchStatistics::Replicas;
+
 /// The replicas that share statistics; null: there is one, or the pass only plans.
 const Replicas* replicas_of(const Pass& pass) {
-  return pass.training && !pass.stream.arena().dry() ? pass.replicas : nullptr;
+  return pass.training && !pass.stream.arena().dry() ? pass.batch.replicas : nullptr;
 }
 
 /// Pixels that the statistics of x are of. Replicas have as many each.
 int64_t pixels(const Pass& pass, const Tensor& x) {
-  return x.rows() * (pass.replicas != nullptr ? pass.replicas->count : 1);
+  return x.rows() * (pass.batch.replicas != nullptr ? pass.batch.replicas->count : 1);
 }
 
 /// Gathers [a, b] of each replica. Calls body(c, a of each replica, b of each replica) for all c.
@@ -144,7 +146,7 @@ void BatchNorm::backward(Pass& pass, const Saved& saved, const Tensor& y, const 
                                                 .dmean = store_->full_gradient(*mean_),
                                                 .dvariance = store_->full_gradient(*variance_),
                                                 .count = pixels(pass, saved.x),
-                                                .share = pass.batch_share,
+                                                .share = pass.batch.share,
                                                 .accumulate = pass.accumulate});
 }
 

@@ -3,7 +3,7 @@
 // no activations: callers pass what backward needs.
 //
 // In training the statistics are those of one micro-batch on one rank ("ghost" statistics): the
-// same for any number of ranks and stages, as long as train.micro_batch stays; with pass.replicas,
+// same for any number of ranks and stages, as long as train.micro_batch stays; with pass.batch.replicas,
 // those of the micro-batches of all replicas together. Otherwise they are moving averages, the
 // parameters NAME.mean and NAME.variance:
 //

@@ -23,9 +23,9 @@ void apply_dropout(Pass& pass, std::string_view place, const Tensor& x, const Te
   const int64_t per_sequence = x.count() / pass.samples;
   pass.kernels.dropout(pass.stream, {.x = x,
                                      .y = y,
-                                     .probability = pass.dropout,
-                                     .key = mix(pass.dropout_key, hash_of(place)),
-                                     .offset = pass.first_sequence * per_sequence});
+                                     .probability = pass.dropout.rate,
+                                     .key = mix(pass.dropout.key, hash_of(place)),
+                                     .offset = pass.dropout.first_sequence * per_sequence});
 }
 
 }  // namespace espalier::model

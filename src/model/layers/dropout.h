@@ -9,6 +9,6 @@ namespace espalier::model {
 /// nothing if `drops` is false.
 void apply_dropout(Pass& pass, std::string_view place, const Tensor& x, const Tensor& y);
 
-inline bool drops(const Pass& pass) { return pass.dropout > 0; }
+inline bool drops(const Pass& pass) { return pass.dropout.rate > 0; }
 
 }  // namespace espalier::model

@@ -1,5 +1,6 @@
 #include "src/model/layers/embedding.h"
 
+#include "src/model/key_value_cache.h"
 #include "src/model/layers/dropout.h"
 
 namespace espalier::model {
@@ -44,7 +45,7 @@ Tensor Embedding::forward(Pass& pass, const Tensor& /*x*/) {
                           .position = position_ != nullptr ? position_->dense : Tensor(),
                           .x = out,
                           .scale = options_.scale,
-                          .positions = pass.positions});
+                          .positions = positions_of(pass.cached)});
   apply_dropout(pass, name(), out, out);
   return out;
 }

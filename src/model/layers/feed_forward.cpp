@@ -22,7 +22,7 @@ constexpr std::array<const ActivationKind*, 4> kActivations{&kGelu, &kGeluErf, &
 Registry<ActivationKind> activations() { return kActivations; }
 
 Activation activation_by_name(std::string_view name) {
-  return find(activations(), "model.activation", name).kind;
+  return find(activations(), "model.family:activation", name).kind;
 }
 
 std::string_view name_of(Activation kind) {

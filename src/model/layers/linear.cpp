@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "src/model/key_value_cache.h"
+
 namespace espalier::model {
 
 using sparse::Initial;
@@ -60,7 +62,7 @@ void Linear::report_input(const Pass& pass, const Tensor& x) const {
 void Linear::forward(Pass& pass, sparse::Weight::Apply args) {
   report_input(pass, args.x);
   args.bias = bias();
-  args.few_rows = pass.few_rows;
+  args.few_rows = pass.cached != nullptr && pass.cached->few_rows;
   weight_->apply(pass.stream, args);
 }
 

@@ -73,13 +73,13 @@ double yarn(const RotaryOptions& options, std::span<double> frequencies) {
 
 constexpr RotaryScaling kUnscaled{.name = "none", .help = "as in training", .apply = unscaled};
 constexpr RotaryScaling kLinear{
-    .name = "linear", .help = "all frequencies / rotary_factor", .apply = linear};
-constexpr RotaryScaling kDynamic{
-    .name = "dynamic", .help = "a base that grows with context / rotary_context", .apply = dynamic};
-constexpr RotaryScaling kLlama3{
-    .name = "llama3",
-    .help = "low frequencies / rotary_factor, by turns within rotary_context",
-    .apply = llama3};
+    .name = "linear", .help = "all frequencies / factor", .apply = linear};
+constexpr RotaryScaling kDynamic{.name = "dynamic",
+                                 .help = "a base that grows with model.context / old context",
+                                 .apply = dynamic};
+constexpr RotaryScaling kLlama3{.name = "llama3",
+                                .help = "low frequencies / factor, by turns within the old context",
+                                .apply = llama3};
 constexpr RotaryScaling kYarn{
     .name = "yarn", .help = "likewise, by the number of the frequency; and a gain", .apply = yarn};
 constexpr std::array<const RotaryScaling*, 5> kScalings{&kUnscaled, &kLinear, &kDynamic, &kLlama3,
@@ -93,7 +93,7 @@ RotaryTables rotary_tables(const RotaryOptions& options) {
   const auto pairs = static_cast<size_t>(options.width / 2);
   std::vector<double> frequencies(pairs);
   set_frequencies(options.base, frequencies);
-  const RotaryScaling& scaling = find(rotary_scalings(), "model.rotary_scaling", options.scaling);
+  const RotaryScaling& scaling = find(rotary_scalings(), "model.rotary", options.scaling);
   const double own = scaling.apply(options, frequencies);
   const double gain = options.gain > 0 ? options.gain : own;
   const auto positions = static_cast<size_t>(options.positions);

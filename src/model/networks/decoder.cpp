@@ -75,24 +75,24 @@ Settings decoder_identity(const io::ModelConfig& config) {
           {"head_width", number(attention.head_width)},
           {"width", number(config.width)},
           {"tie_embeddings", number(config.tie_embeddings)},
-          {"activation", std::string(name_of(decoder.block.mlp.activation))},
-          {"residual", decoder.residual()},
-          {"biases", decoder.biases()},
-          {"norm_epsilon", number(decoder.block.norm_epsilon)},
+          {"family:activation", std::string(name_of(decoder.block.mlp.activation))},
+          {"family:residual", decoder.residual()},
+          {"family:biases", decoder.biases()},
+          {"family:norm_epsilon", number(decoder.block.norm_epsilon)},
           {"window", number(attention.window)},
           {"full_every", number(decoder.full_every)},
-          {"attention_scale", number(attention.score_scale())},
-          {"rotary_base", number(rotary.width > 0 ? rotary.base : 0)},
-          {"local_rotary_base", number(attention.window > 0 ? decoder.local_rotary_base : 0)},
-          {"rotary_share",
+          {"family:attention_scale", number(attention.score_scale())},
+          {"rotary:base", number(rotary.width > 0 ? rotary.base : 0)},
+          {"rotary:local_base", number(attention.window > 0 ? decoder.local_rotary_base : 0)},
+          {"rotary:share",
            number(static_cast<double>(rotary.width) / static_cast<double>(attention.head_width))},
-          {"rotary_scaling", rotary.scaling},
-          {"rotary_factor", number(scaled ? rotary.factor : 1)},
-          {"rotary_context", number(scaled && rotary.scaling != "linear" ? context : 0)},
+          {"rotary", rotary.scaling},
+          {"rotary:factor", number(scaled ? rotary.factor : 1)},
+          {"rotary:context", number(scaled && rotary.scaling != "linear" ? context : 0)},
           {"context", number(rotary.scaling == "dynamic" ? rotary.positions : 0)},
-          {"rotary_low", number(scaled ? rotary.low : 1)},
-          {"rotary_high", number(scaled ? rotary.high : 0)},
-          {"rotary_gain", number(scaled ? rotary.gain : 0)}};
+          {"rotary:low", number(scaled ? rotary.low : 1)},
+          {"rotary:high", number(scaled ? rotary.high : 0)},
+          {"rotary:gain", number(scaled ? rotary.gain : 0)}};
 }
 
 /// "KIND, 4 layers, ...".
@@ -110,21 +110,21 @@ void check_gpt(const io::ModelConfig& config) {
           "set model.kind = \"decoder\" and a model.family",
           key);
   };
-  unused(config.family == defaults.family, "family");
   unused(config.kv_heads == defaults.kv_heads, "kv_heads");
   unused(config.head_width == defaults.head_width, "head_width");
   unused(config.mlp_width == defaults.mlp_width, "mlp_width");
-  unused(config.activation == defaults.activation, "activation");
-  unused(config.residual == defaults.residual, "residual");
-  unused(config.biases == defaults.biases, "biases");
-  unused(config.norm_epsilon == defaults.norm_epsilon, "norm_epsilon");
+  unused(config.family == defaults.family && config.activation == defaults.activation &&
+             config.residual == defaults.residual && config.biases == defaults.biases &&
+             config.norm_epsilon == defaults.norm_epsilon &&
+             config.attention_scale == defaults.attention_scale,
+         "family");
   unused(config.window == defaults.window, "window");
   unused(config.full_every == defaults.full_every, "full_every");
-  unused(config.attention_scale == defaults.attention_scale, "attention_scale");
-  unused(config.rotary_base == defaults.rotary_base, "rotary_base");
-  unused(config.local_rotary_base == defaults.local_rotary_base, "local_rotary_base");
-  unused(config.rotary_share == defaults.rotary_share, "rotary_share");
-  unused(config.rotary_scaling == defaults.rotary_scaling, "rotary_scaling");
+  unused(config.rotary_base == defaults.rotary_base &&
+             config.local_rotary_base == defaults.local_rotary_base &&
+             config.rotary_share == defaults.rotary_share &&
+             config.rotary_scaling == defaults.rotary_scaling,
+         "rotary");
   gpt_of(config, 1);
 }
 

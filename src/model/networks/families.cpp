@@ -112,8 +112,8 @@ void check_positions(const io::ModelConfig& config, const Family& family) {
   const bool rotates =
       config.rotary_base > 0 || config.rotary_share > 0 || config.rotary_scaling != "none";
   check(!rotates || family.rotary_base > 0,
-        "model.rotary_base, rotary_share and rotary_scaling are for rotary positions, and "
-        "model.family = \"{}\" has learned ones; remove the keys",
+        "model.rotary is for rotary positions, and model.family = \"{}\" has learned ones; remove "
+        "the key",
         family.name);
 }
 
@@ -124,15 +124,15 @@ void check_windows(const io::ModelConfig& config, const Family& family) {
         "set model.window, or remove the key",
         config.full_every);
   check(config.local_rotary_base == 0 || (config.window > 0 && family.rotary_base > 0),
-        "model.local_rotary_base is for rotary positions of blocks with a window; set model.window "
-        "and a family with rotary positions, or remove the key");
+        "model.rotary:local_base is for rotary positions of blocks with a window; set "
+        "model.window and a family with rotary positions, or remove it");
 }
 
 bool is_parallel(const io::ModelConfig& config, const Family& family) {
   const bool parallel = config.residual == "auto" ? family.parallel : config.residual == "parallel";
   check(!parallel || !family.post_norm,
-        "model.residual = \"parallel\": the branches of model.family = \"{}\" have norms after "
-        "them, which need sequential branches; remove the key",
+        "model.family = \"{0}:residual=parallel\": the branches of {0} have norms after them, "
+        "which need sequential branches; remove the option",
         family.name);
   return parallel;
 }
@@ -144,13 +144,13 @@ RotaryOptions rotary_of(const io::ModelConfig& config, const Family& family, int
   const double share = config.rotary_share > 0 ? config.rotary_share : family.rotary_share;
   const auto width = static_cast<int64_t>(static_cast<double>(head) * share);
   check(width >= 2 && width % 2 == 0,
-        "model.rotary_share = {} of heads of {} features are {} features; rotary positions need an "
-        "even number: set another model.rotary_share or model.head_width",
+        "model.rotary:share = {} of heads of {} features are {} features; rotary positions "
+        "need an even number: set another share or model.head_width",
         share, head, width);
   check(config.rotary_scaling == "none" || config.rotary_factor >= 1,
-        "model.rotary_factor = {} would shorten the context; set 1 or more", config.rotary_factor);
+        "model.rotary:factor = {} would shorten the context; set 1 or more", config.rotary_factor);
   check(config.rotary_high == 0 || config.rotary_high > config.rotary_low,
-        "model.rotary_high = {} must be above model.rotary_low = {}; set a greater one, or 0",
+        "model.rotary:high = {} must be above low = {}; set a greater one, or 0",
         config.rotary_high, config.rotary_low);
   return {.width = width,
           .base = config.rotary_base > 0 ? config.rotary_base : family.rotary_base,

@@ -13,8 +13,8 @@ struct Family {
   std::string_view name;
   std::string_view help;
   std::string_view norm;        ///< a name of norms()
-  double norm_epsilon = 1e-5;   ///< default of model.norm_epsilon
-  std::string_view activation;  ///< default of model.activation, a name of activations()
+  double norm_epsilon = 1e-5;   ///< default of model.family:norm_epsilon
+  std::string_view activation;  ///< default of model.family:activation, a name of activations()
   bool gated = false;           ///< MLP: f(gate) * up
   bool fused = false;           ///< queries, keys and values are one matrix
   bool bias = false;            ///< of queries, keys and values
@@ -23,9 +23,9 @@ struct Family {
   bool head_norm = false;         ///< of queries and keys
   bool parallel = false;          ///< attention and MLP read the same stream
   bool post_norm = false;         ///< the outputs of attention and MLP have norms, too
-  double rotary_base = 0;         ///< default of model.rotary_base; 0: learned positions
-  double local_rotary_base = 0;   ///< default of model.local_rotary_base; 0: as rotary_base
-  double rotary_share = 1;        ///< default of model.rotary_share
+  double rotary_base = 0;         ///< default of model.rotary:base; 0: learned positions
+  double local_rotary_base = 0;   ///< default of model.rotary:local_base; 0: as rotary_base
+  double rotary_share = 1;        ///< default of model.rotary:share
   bool scaled_embedding = false;  ///< times sqrt(width)
 };
 
@@ -40,7 +40,7 @@ struct Decoder {
   double local_rotary_base = 0;
 
   TransformerBlock::Options block_at(int64_t number) const;
-  /// model.residual and model.biases with "auto" resolved; biases: "auto" if the attention has any.
+  /// residual and biases of model.family with "auto" resolved; biases: "auto" if the attention has any.
   std::string residual() const { return block.parallel ? "parallel" : "sequential"; }
   std::string biases() const {
     const bool attention = block.attention.bias || block.attention.output_bias;

@@ -10,6 +10,7 @@
 #include "pruning/plan.h"
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
+#include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
 namespace {
@@ -39,9 +40,9 @@ bool all_diverged(std::span<const PrecisionCandidate> candidates) {
 /// Copy of a rank's state. Masks must not change between copy and restore.
 class AdaPrec::StateCopy {
  public:
-  /// `restore_others`: restores the state outside the store. Throws Failure without memory for it.
-  StateCopy(sparse::Store& store, std::function<void()> restore_others)
-      : store_(store), restore_others_(std::move(restore_others)) {
+  /// Throws Failure without memory for it.
+  explicit StateCopy(sparse::Store& store, Progress progress = {})
+      : store_(store), progress_(std::move(progress)) {
     keep(store.value());
     keep(store.feedback());
     for (const sparse::Parameter& parameter : store.parameters()) {
@@ -58,7 +59,7 @@ class AdaPrec::StateCopy {
     store.stream().synchronize();  // the caller may change host memory at once
   }
 
-  /// Restores the copy bit for bit; callable any number of times. Not collective.
+  /// Restores the store bit for bit; callable any number of times. Not collective.
   void restore() {
     for (const Kept& kept : kept_) {
       store_.stream().copy(kept.copy.tensor(), kept.original);
@@ -69,8 +70,8 @@ class AdaPrec::StateCopy {
       }
     }
     store_.stream().synchronize();
-    restore_others_();
   }
+  const Progress& progress() const { return progress_; }
 
  private:
   struct Kept {
@@ -89,9 +90,21 @@ class AdaPrec::StateCopy {
   }
 
   sparse::Store& store_;
-  std::function<void()> restore_others_;
+  Progress progress_;
   std::vector<Kept> kept_;
 };
+
+std::shared_ptr<const void> AdaPrec::plan_copies(const io::Config& config, sparse::Store& store,
+                                                 int replicas) {
+  auto copies = std::make_shared<std::vector<StateCopy>>();
+  if (codec_chooser(config) == CodecChooser::adaprec && replicas > 1) {
+    copies->emplace_back(store);
+    if (config.train.memory_budget.empty()) {
+      copies->emplace_back(store);
+    }
+  }
+  return copies;
+}
 
 AdaPrec::AdaPrec(const io::Config& config, parallel::Communicator& comm, sparse::Store& store,
                  Callbacks callbacks, int64_t resumed_step)
@@ -157,7 +170,7 @@ void AdaPrec::keep(std::unique_ptr<StateCopy>& leader) {
   leader.reset();
   std::array<double, 1> without{0};
   try {
-    leader = std::make_unique<StateCopy>(store_, callbacks_.capture());
+    leader = std::make_unique<StateCopy>(store_, callbacks_.progress());
   } catch (const Failure&) {
     without[0] = 1;
   }
@@ -166,6 +179,11 @@ void AdaPrec::keep(std::unique_ptr<StateCopy>& leader) {
     keeps_leader_ = false;
     leader.reset();
   }
+}
+
+void AdaPrec::restore(StateCopy& copy) {
+  copy.restore();
+  callbacks_.restore(copy.progress());
 }
 
 /// Trains the steps of a trial again; returns their seconds.
@@ -178,7 +196,7 @@ double AdaPrec::repeat(const std::string& codec, int64_t step) {
   return now_seconds() - begin;
 }
 
-std::string AdaPrec::round(int64_t step) {
+AdaPrec::Round AdaPrec::round(int64_t step) {
   const Span span(Track::compute, "AdaPrec round");
   const double begin = now_seconds();
   const std::vector<std::string>& codecs = codec_.candidates;
@@ -191,13 +209,13 @@ std::string AdaPrec::round(int64_t step) {
   PrecisionChoice choice;  // on rank 0
   int64_t leads = -1;      // candidate that leads so far; -1: all have diverged
   int64_t kept = -1;       // candidate whose state `leader` has; -1: none
-  StateCopy start(store_, callbacks_.capture());
+  StateCopy start(store_, callbacks_.progress());
   std::unique_ptr<StateCopy> leader;
   for (int64_t number = 0; number <= last; ++number) {
     candidates.push_back(trial(codecs[static_cast<size_t>(number)], step, round.value_now));
     if (callbacks_.stopping()) {
-      start.restore();
-      return fmt::format("AdaPrec after step {}: stopped, without effect", step);
+      restore(start);
+      return {.note = fmt::format("AdaPrec after step {}: stopped, without effect", step)};
     }
     round.candidates = candidates;
     if (comm_.rank() == 0 && (number == last || !all_diverged(candidates))) {
@@ -211,29 +229,30 @@ std::string AdaPrec::round(int64_t step) {
         keep(leader);
         kept = leader ? number : -1;
       }
-      start.restore();
+      restore(start);
     }
   }
   const bool repeats = leads < last && leads != kept;
-  std::string note;
+  const auto chosen = static_cast<size_t>(leads);
+  Round made{.codec = codecs[chosen]};
   if (comm_.rank() == 0) {
     const parallel::Busy busy(comm_);
     log_->write(choice_record(round, choice));
     log_->sync();
-    note = fmt::format("AdaPrec after step {}: {} ({}{})", step, candidates[choice.chosen].name,
-                       choice.why, repeats ? "; its state was not kept: repeats its steps" : "");
+    made.note =
+        fmt::format("AdaPrec after step {}: {} ({}{})", step, candidates[choice.chosen].name,
+                    choice.why, repeats ? "; its state was not kept: repeats its steps" : "");
   }
-  const auto chosen = static_cast<size_t>(leads);
   double counts = candidates[chosen].seconds_per_step * static_cast<double>(round.trial_steps);
   if (repeats) {
-    start.restore();
+    restore(start);
     leader.reset();
     counts = repeat(codecs[chosen], step);
   } else if (leads < last) {
-    leader->restore();
+    restore(*leader);
   }
   seconds_ += now_seconds() - begin - counts;
-  return note;
+  return made;
 }
 
 }  // namespace espalier::train

@@ -30,13 +30,18 @@ namespace espalier::train {
 
 class AdaPrec {
  public:
-  /// Callbacks of the trainer. All but `capture` and `stopping` are collective.
+  /// The trainer's state outside the store, which trials change.
+  struct Progress {
+    int64_t step = 0;
+    std::string codec{}, loss_scale{};  ///< CodecChoice::state, LossScale::state
+  };
+  /// Callbacks of the trainer. `use`, `train` and `evaluate` are collective.
   struct Callbacks {
     std::function<void(const std::string& codec)> use;
     std::function<void(int64_t step)> train;  ///< the step after `step`; may throw Diverged
     std::function<double()> evaluate;         ///< validation loss
-    /// Saves the state outside the store; returns a function that restores it.
-    std::function<std::function<void()>()> capture = [] { return [] {}; };
+    std::function<Progress()> progress = [] { return Progress(); };
+    std::function<void(const Progress&)> restore = [](const Progress&) {};
     /// Mean bits per value of the codec in use, which is chosen by parameter.
     std::function<double()> bits = [] { return 32.0; };
     std::function<bool()> stopping = [] { return false; };  ///< the same on all ranks
@@ -49,15 +54,25 @@ class AdaPrec {
 
   bool due(int64_t step) const;
   /// Runs a round from the state after `step` steps: selects the chosen codec, and leaves the state
-  /// after the steps of its trial. Returns a note for the user.
-  std::string round(int64_t step);
+  /// after the steps of its trial.
+  struct Round {
+    std::string codec{};  ///< chosen; empty: stopped
+    std::string note{};   ///< for the user
+  };
+  Round round(int64_t step);
   /// Seconds spent in rounds since the last call, without the steps that count.
   double take_seconds() { return std::exchange(seconds_, 0.0); }
+
+  /// For plans: holds the copies of a dry store's state that the rounds of a run over `replicas`
+  /// make: under a budget one, the second only if there is room for it.
+  static std::shared_ptr<const void> plan_copies(const io::Config& config, sparse::Store& store,
+                                                 int replicas);
 
  private:
   PrecisionCandidate trial(const std::string& codec, int64_t step, double value_now);
   class StateCopy;
   void keep(std::unique_ptr<StateCopy>& leader);
+  void restore(StateCopy& copy);
   double repeat(const std::string& codec, int64_t step);
 
   const io::Config& config_;

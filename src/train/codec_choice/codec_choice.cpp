@@ -12,7 +12,8 @@
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
 #include "src/kernels/backend.h"
-#include "src/train/exchange/replica_collectives.h"
+#include "src/kernels/rules/wire/codecs.h"
+#include "src/train/exchange/replica_route.h"
 
 namespace espalier::train {
 namespace {
@@ -127,6 +128,18 @@ int64_t longest_in_doubt(const Stage& stage) {
   return longest < kParts ? longest : longest / kParts * kParts;
 }
 
+/// Segments of the flat gradient with format(number, parameter).
+template <class Format>
+WireSegments segments_of(const sparse::Store& store, const Format& format) {
+  WireSegments segments;
+  for (size_t p = store.parameters().size(); p-- > 0;) {  // the flat array is in backward order
+    const sparse::Parameter& parameter = store.parameters()[p];
+    segments.push_back(
+        {.first = parameter.offset, .count = parameter.kept(), .format = format(p, parameter)});
+  }
+  return segments;
+}
+
 }  // namespace
 
 bool times_codecs(const io::Config& config) {
@@ -197,13 +210,43 @@ std::vector<TimedSum> longest_timed_sums(const io::Config& config, const Stage& 
   return timings;
 }
 
+std::vector<WireSegments> possible_segments(const io::Config& config, const Stage& stage) {
+  const sparse::Store& store = stage.store();
+  const kernels::WireFormat plain = parallel::plain_format(store.gradient().dtype);
+  // `chosen`: of parameters whose codec is chosen at run time.
+  const auto with = [&](const kernels::WireFormat& chosen) {
+    return segments_of(store, [&](size_t, const sparse::Parameter& parameter) {
+      return gradient_format(config, stage, parameter).value_or(chosen);
+    });
+  };
+  std::vector<WireSegments> possible;
+  for (const kernels::WireFormat& format : codec_candidates(config, store.gradient().dtype)) {
+    possible.push_back(with(format));
+    if (format == plain &&
+        (codec_chooser(config) != CodecChooser::adaprec || times_codecs(config))) {
+      // Uncompressed parameters beside encoded ones take another path than a fully uncompressed
+      // gradient.
+      possible.push_back(possible.back());
+      possible.back().push_back(
+          {.first = store.flat_size(), .format = {.code = kernels::WireCode::maxmin}});
+    }
+  }
+  if (possible.empty()) {
+    possible.push_back(with(plain));
+  }
+  if (config.parallel.reduction == "auto" && has_lossy_gradient_codec(config)) {
+    possible.push_back(segments_of(store, [&](size_t, const auto&) { return plain; }));
+  }
+  return possible;
+}
+
 CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas,
-                         ReplicaCollectives& collectives)
+                         ReplicaRoute& route)
     : config_(config),
       requested_(default_codec(config)),
       stage_(stage),
       replicas_(replicas),
-      timer_(replicas, collectives, stage.store().gradient().dtype),
+      timer_(replicas, route, stage.store().gradient().dtype),
       chooser_(codec_chooser(config)),
       candidates_(codec_candidates(config, stage.store().gradient().dtype)),
       chosen_(stage.store().parameters().size(), 0) {
@@ -218,7 +261,7 @@ CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Commu
     uniform_ = uniform_candidate(candidates_);
     std::ranges::fill(chosen_, uniform_);
     if (times_link(config)) {
-      measure_link(collectives.on_device());
+      measure_link(route.link() != nullptr);
     }
   }
 }
@@ -268,18 +311,11 @@ void CodecChoice::decide_whether_to_compress() {
 }
 
 std::vector<parallel::WireSegment> CodecChoice::segments() const {
-  const sparse::Store& store = stage_.store();
-  const DType dtype = store.gradient().dtype;
-  std::vector<parallel::WireSegment> segments;
-  for (size_t p = store.parameters().size(); p-- > 0;) {  // the flat array is in backward order
-    const sparse::Parameter& parameter = store.parameters()[p];
-    parallel::WireSegment segment{.first = parameter.offset, .count = parameter.kept()};
-    const auto fixed =
-        compresses_ ? gradient_format(config_, stage_, parameter) : parallel::plain_format(dtype);
-    segment.format = fixed ? *fixed : candidates_[static_cast<size_t>(chosen_[p])];
-    segments.push_back(segment);
-  }
-  return segments;
+  const kernels::WireFormat plain = parallel::plain_format(stage_.store().gradient().dtype);
+  return segments_of(stage_.store(), [&](size_t p, const sparse::Parameter& parameter) {
+    const auto fixed = compresses_ ? gradient_format(config_, stage_, parameter) : plain;
+    return fixed ? *fixed : candidates_[static_cast<size_t>(chosen_[p])];
+  });
 }
 
 void CodecChoice::prepare() {

@@ -39,20 +39,18 @@ std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DTyp
 bool times_codecs(const io::Config& config);
 /// Whether the choice times the link.
 bool times_link(const io::Config& config);
-/// The longest timings of a run between devices: reductions, or encode and decode alone (`code`).
-struct TimedSum {
-  kernels::WireFormat format;
-  int64_t elements = 0;
-  bool code = false;
-};
+/// For plans: the longest timings of a run.
 std::vector<TimedSum> longest_timed_sums(const io::Config& config, const Stage& stage);
+/// For plans: wire segments that steps may have (CodecChoice::segments). Mixed formats need at most
+/// the memory of the widest one for all parameters.
+std::vector<WireSegments> possible_segments(const io::Config& config, const Stage& stage);
 
 class CodecChoice {
  public:
-  /// Collective over the replicas. All arguments must outlive it. `collectives`: those of
-  /// gradients. The constructor and `prepare` overwrite the gradient.
+  /// Collective over the replicas. All arguments must outlive it. The constructor and `prepare`
+  /// overwrite the gradient.
   CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas,
-              ReplicaCollectives& collectives);
+              ReplicaRoute& route);
 
   /// Replaces the config's default codec by `codec` from now on.
   void use(const std::string& codec);

@@ -8,7 +8,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/config/patterned.h"
 #include "io/files/mapped_file.h"
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "src/core/rng.h"
 
 namespace espalier::train {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/reduction/partition.h"
+#include "parallel/partition.h"
 #include "src/core/arena.h"
 
 namespace espalier::train {

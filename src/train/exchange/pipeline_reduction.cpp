@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "parallel/reduction/flat.h"
+#include "parallel/flat.h"
 #include "parallel/transport/collectives.h"
 #include "src/core/mirror.h"
 
@@ -26,9 +26,7 @@ PipelineReduction::PipelineReduction(const Layout& layout, Ranks& ranks, Stage& 
     const int first = schedule.rank_of(0);
     is_first_ = comm_.rank() == first;
     peer_ = is_first_ ? schedule.rank_of(schedule.stages() - 1) : first;
-    const Tensor mine = share_of(stage);
-    theirs_ = stage.store().arena().allocate(Memory::communication, "tied gradient", mine.dtype,
-                                             mine.shape);
+    theirs_ = allocate_share(stage);
   }
   const bool used = !layout.asynchronous();  // asynchronous: one norm per part, no tied parameters
   if (has_stages() && used && carrier == parallel::CarrierKind::nccl) {
@@ -36,6 +34,15 @@ PipelineReduction::PipelineReduction(const Layout& layout, Ranks& ranks, Stage& 
     std::iota(everyone.begin(), everyone.end(), 0);
     link_.emplace(comm_, stage.stream(), std::move(everyone), parallel::Traffic::allreduce);
   }
+}
+
+Buffer PipelineReduction::allocate_share(Stage& stage) {
+  if (!stage.tied_head_on_other_stage()) {
+    return {};
+  }
+  const Tensor mine = share_of(stage);
+  return stage.store().arena().allocate(Memory::communication, "tied gradient", mine.dtype,
+                                        mine.shape);
 }
 
 void PipelineReduction::reduce_tied() {
@@ -48,13 +55,11 @@ void PipelineReduction::reduce_tied() {
 }
 
 void PipelineReduction::exchange_on_device(const Tensor& mine) {
-  link_->follow_compute();
-  link_->group("summing the gradient of tied embeddings", [&] {
+  link_->exchange("summing the gradient of tied embeddings", [&] {
     link_->send(peer_, parallel::flat_bytes(mine));
     link_->receive(peer_, parallel::flat_bytes(theirs_.tensor()));
   });
   link_->trace("tied embeddings");
-  link_->lead_compute();
 }
 
 void PipelineReduction::exchange_through_host(const Tensor& mine) {
@@ -78,8 +83,7 @@ void PipelineReduction::copy_tied_values() {
 }
 
 void PipelineReduction::copy_on_device(const Tensor& values) {
-  link_->follow_compute();
-  link_->group("copying tied embeddings", [&] {
+  link_->exchange("copying tied embeddings", [&] {
     if (is_first_) {
       link_->send(peer_, parallel::flat_bytes(values));
     } else {
@@ -87,7 +91,6 @@ void PipelineReduction::copy_on_device(const Tensor& values) {
     }
   });
   link_->trace("tied embeddings");
-  link_->lead_compute();
 }
 
 void PipelineReduction::copy_through_host(const Tensor& values) {
@@ -104,9 +107,7 @@ void PipelineReduction::copy_through_host(const Tensor& values) {
 }
 
 void PipelineReduction::reduce_counts(const Tensor& counts) {
-  link_->follow_compute();
-  link_->group("summing the norm of all stages", [&] { link_->sum_counts(counts); });
-  link_->lead_compute();
+  link_->exchange("summing the norm of all stages", [&] { link_->sum_counts(counts); });
 }
 
 void PipelineReduction::reduce_words(std::span<double> words) {

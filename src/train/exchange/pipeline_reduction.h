@@ -32,6 +32,9 @@ class PipelineReduction {
   PipelineReduction(const Layout& layout, Ranks& ranks, Stage& stage,
                     parallel::CarrierKind carrier);
 
+  /// Memory for the share of the other end of tied embeddings; empty: the stage has no end of them.
+  static Buffer allocate_share(Stage& stage);
+
   bool has_stages() const { return comm_.size() > 1; }
   /// Sums the shares of the last step's gradient; kernels enqueued afterwards read the sum. Does
   /// nothing unless embeddings are tied and two ranks hold their ends.

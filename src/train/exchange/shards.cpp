@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/flat.h"
 #include "parallel/transport/collectives.h"
 #include "src/train/stage/wire_formats.h"
 
@@ -53,6 +54,23 @@ void Shards::collect(std::span<const Range> shares, const Tensor& whole) {
                                    .mine = array.subspan(static_cast<size_t>(mine.first),
                                                          static_cast<size_t>(mine.count)),
                                    .whole = array});
+}
+
+void Shards::collect_on_device(std::span<const sparse::SharedVector> vectors) {
+  link_->exchange("gathering norms and biases", [&] {
+    for (const auto& [whole, shares] : vectors) {
+      const auto of_rank = [&](int rank) {
+        const auto [first, count] = shares[static_cast<size_t>(rank)];
+        return parallel::flat_bytes(whole.elements(first, count));
+      };
+      for (int peer = 0; peer < ranks_; ++peer) {
+        if (peer != rank_) {
+          link_->send(peer, of_rank(rank_), parallel::Traffic::other);
+          link_->receive(peer, of_rank(peer));
+        }
+      }
+    }
+  });
 }
 
 std::shared_ptr<Shards> make_shards(const io::Config& config, parallel::Communicator& comm) {

@@ -130,16 +130,16 @@ void Generator::read_prompt(int64_t sequence, std::span<const int32_t> tokens) {
   write(one(inputs_.counts), std::array{static_cast<int32_t>(count)});
   model::CachedPass cached{.cache = cache_,
                            .first_sequence = sequence,
+                           .few_rows = width <= kFewTokens,
                            .first = one(inputs_.first),
                            .counts = one(inputs_.counts),
                            .lengths = one(inputs_.counts)};
   tape_.clear();
   model::Pass pass = make_pass(cached, {1, width});
-  pass.few_rows = width <= kFewTokens;
   const sparse::Store::Pass values(stage_.store(), kPassKey);
   const model::Network& network = stage_.parts().front()->network();
   const Tensor hidden = network.hidden(pass);
-  pass.few_rows = true;
+  cached.few_rows = true;
   fetch(network.logits_of(pass, hidden, count - 1, 1), sequence);
   cached_[static_cast<size_t>(sequence)] = count;
 }
@@ -160,13 +160,13 @@ void Generator::read_tokens(std::span<const int32_t> tokens, std::span<const int
   write(all(inputs_.lengths), lengths);
   model::CachedPass cached{.cache = cache_,
                            .one_token = true,
+                           .few_rows = true,
+                           .positions = all(inputs_.positions),
                            .first = all(inputs_.first),
                            .counts = all(inputs_.counts),
                            .lengths = all(inputs_.lengths)};
   tape_.clear();
   model::Pass pass = make_pass(cached, {count, 1});
-  pass.positions = all(inputs_.positions);
-  pass.few_rows = true;
   const sparse::Store::Pass values(stage_.store(), kPassKey);
   const model::Network& network = stage_.parts().front()->network();
   const Tensor hidden = network.hidden(pass);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "parallel/transport/collectives.h"
 #include "src/core/mirror.h"
@@ -59,6 +60,16 @@ bool add(std::span<const float> gradient, int exponent, int threads, std::span<i
   return wrong == 0;
 }
 
+/// Elements of all wanted parameters, and of the largest one.
+std::pair<int64_t, int64_t> sizes_of(const sparse::Store& store, const std::vector<bool>& wanted) {
+  std::pair<int64_t, int64_t> sizes;
+  for (size_t p = 0; p < wanted.size(); ++p) {
+    const int64_t size = wanted[p] ? store.parameters()[p].size() : 0;
+    sizes = {sizes.first + size, std::max(sizes.second, size)};
+  }
+  return sizes;
+}
+
 }  // namespace
 
 ScoredSamples ScoredSamples::of(int64_t global_batch, int64_t micro_batch, int together) {
@@ -73,6 +84,19 @@ size_t gradient_sum_bytes(const sparse::StateParts& state, int64_t all, int64_t 
   const size_t of_all = state.value + state.copies + state.gradient + state.index;
   const size_t at_once = std::max(of_all / 2, sizeof(int64_t) * static_cast<size_t>(largest));
   return std::min(at_once, sizeof(int64_t) * static_cast<size_t>(all));
+}
+
+size_t sample_gradient_bytes(const sparse::Store& store, sparse::Store::Probed probed,
+                             int replicas) {
+  std::vector<bool> wanted;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    wanted.push_back(parameter.spec.prunable && !parameter.spec.borrowed &&
+                     (probed == sparse::Store::Probed::prunable || !parameter.full()));
+  }
+  const auto [all, largest] = sizes_of(store, wanted);
+  return gradient_sum_bytes(store.parts(), all, largest) +
+         sizeof(float) * static_cast<size_t>(largest) +
+         (replicas > 1 ? parallel::kIntegerStaging : 0);
 }
 
 SampleGradients::SampleGradients(sparse::Store& store, const ScoredSamples& samples, Ranks ranks,
@@ -128,13 +152,7 @@ void SampleGradients::find_scales(int64_t batch, const std::vector<bool>& wanted
 
 /// Parameters whose sums are in memory together.
 std::vector<std::vector<size_t>> SampleGradients::groups_of(const std::vector<bool>& wanted) const {
-  int64_t all = 0;
-  int64_t largest = 0;
-  for (size_t p = 0; p < wanted.size(); ++p) {
-    const int64_t size = wanted[p] ? store_.parameters()[p].size() : 0;
-    all += size;
-    largest = std::max(largest, size);
-  }
+  const auto [all, largest] = sizes_of(store_, wanted);
   const size_t most = gradient_sum_bytes(store_.parts(), all, largest);
   std::vector<std::vector<size_t>> groups;
   size_t bytes = 0;

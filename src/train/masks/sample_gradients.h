@@ -48,6 +48,9 @@ struct ScoredSamples {
 /// Bytes of the sums of a group. `state`: of the store; `all`: elements of all summed parameters;
 /// `largest`: of the largest one. The same on all replicas.
 size_t gradient_sum_bytes(const sparse::StateParts& state, int64_t all, int64_t largest);
+/// For plans: heap of SampleGradients::for_each over all parameters that passes show with `probed`.
+size_t sample_gradient_bytes(const sparse::Store& store, sparse::Store::Probed probed,
+                             int replicas);
 
 class SampleGradients {
  public:

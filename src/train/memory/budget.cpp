@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/config/parse.h"
@@ -247,19 +248,12 @@ MemoryByKind bytes_at_peak(const Arena& arena) {
 }
 
 size_t sum_of(const MemoryByKind& bytes) {
-  size_t sum = 0;
-  for (const size_t some : bytes) {
-    sum += some;
-  }
-  return sum;
+  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
 }
 
 size_t model_state_of(const MemoryByKind& bytes) {
-  size_t sum = 0;
-  for (size_t kind = 0; kind <= static_cast<size_t>(Memory::index); ++kind) {
-    sum += bytes.at(kind);
-  }
-  return sum;
+  return std::accumulate(bytes.begin(), bytes.begin() + static_cast<size_t>(Memory::index) + 1,
+                         size_t{0});
 }
 
 int64_t share_of(const io::Config& config, int ranks) {

@@ -2,14 +2,14 @@
 // Plans the memory of each rank before anything is allocated, and chooses recompute and micro-batch
 // so that it fits train.memory_budget.
 //
-// A plan replays the run on a dry arena: the initial store (initial_masks.h), a step, each change
-// of masks with both layouts alive, another step. So it counts the same bytes as the arena of the
-// run. The kernels' workspace is the bound stated by the "dry" table; on a device it is the
-// workspace that the device's kernels request.
+// A plan runs the code that allocates on a dry arena: the initial store (initial_masks.h), a step,
+// each change of masks with both layouts alive, another step. So it counts the same bytes as the
+// arena of the run. The kernels' workspace is the bound stated by the "dry" table; on a device it is
+// the workspace that the device's kernels request.
 //
-// In addition to the arena a process needs `outside_arena`: kProgram, and copies of single
-// parameters while they are drawn, saved or moved. On a device the plan covers device memory;
-// pinned host memory is reported separately (`pinned`).
+// In addition to the arena a process needs `outside_arena`: kProgram, and heap (Arena::note_heap)
+// such as copies of single parameters while they are drawn, saved or moved. On a device the plan
+// covers device memory; pinned host memory is reported separately (`pinned`).
 #include <array>
 #include <memory>
 #include <optional>
@@ -43,11 +43,7 @@ struct StageShape {
   std::vector<PartShape> parts{};  ///< empty: all layers
   std::vector<size_t> numbers{};   ///< of its parameters in the network; empty: all, in order
   InitialMasks start;
-  /// Bytes of all message buffers between stages, in kernels' memory and on the host. Without a
-  /// device both are the same memory.
-  struct Messages {
-    size_t beside_kernels = 0, on_host = 0;
-  } messages{};
+  parallel::MessageMemory messages{};  ///< between stages
   std::vector<std::string> exclude{};  ///< parameters that match config.pruning.exclude
 };
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <vector>
 
 #include "parallel/transport/collectives.h"
 #include "src/train/exchange/agreement.h"
@@ -113,16 +114,26 @@ fs::path directory_of(const GroupMount& mount, const std::string& group) {
   return seen ? mount.at / below : mount.at;
 }
 
-HostLimit cgroup_limit(const fs::path& root, const GroupVersion& version) {
-  HostLimit smallest{.fix = "start it in a group with more memory (containers: --memory)"};
+/// Directories of this process's group and of those above it; none: it is in none.
+std::vector<fs::path> group_directories(const fs::path& root, const GroupVersion& version) {
   const std::string group = path_of_group(root, version);
   const auto mount = mount_of(root, version);
+  std::vector<fs::path> all;
   if (group.empty() || !mount) {
-    return smallest;
+    return all;
   }
+  const fs::path top = mount->at.lexically_normal();
+  all.push_back(directory_of(*mount, group).lexically_normal());
+  while (all.back() != top && all.back() != all.back().parent_path()) {
+    all.push_back(all.back().parent_path());
+  }
+  return all;
+}
+
+HostLimit cgroup_limit(const fs::path& root, const GroupVersion& version) {
+  HostLimit smallest{.fix = "start it in a group with more memory (containers: --memory)"};
   const size_t swap = memory_entry(root, "SwapTotal:").value_or(0);
-  fs::path directory = directory_of(*mount, group).lexically_normal();
-  for (const fs::path top = mount->at.lexically_normal();; directory = directory.parent_path()) {
+  for (const fs::path& directory : group_directories(root, version)) {
     const size_t memory = group_limit(directory / version.limit);
     const size_t with_swap = group_limit(directory / version.swap);
     const size_t bytes = version.swap_includes_memory
@@ -132,10 +143,8 @@ HostLimit cgroup_limit(const fs::path& root, const GroupVersion& version) {
       smallest.bytes = bytes;
       smallest.name = fmt::format("the cgroup's memory ({})", (directory / version.limit).string());
     }
-    if (directory == top || directory == directory.parent_path()) {
-      return smallest;
-    }
   }
+  return smallest;
 }
 
 /// A variable with a number of MiB or of devices; 0: unset or no number.
@@ -191,24 +200,15 @@ HostLimit host_limit(const fs::path& root) {
 
 double cpu_quota(const fs::path& root) {
   double least = std::numeric_limits<double>::infinity();
-  const GroupVersion& version = kVersions[0];
-  const std::string group = path_of_group(root, version);
-  const auto mount = mount_of(root, version);
-  if (group.empty() || !mount) {
-    return least;
-  }
-  fs::path directory = directory_of(*mount, group).lexically_normal();
-  for (const fs::path top = mount->at.lexically_normal();; directory = directory.parent_path()) {
+  for (const fs::path& directory : group_directories(root, kVersions[0])) {
     std::ifstream in(directory / "cpu.max");  // "QUOTA PERIOD" in microseconds, or "max PERIOD"
     double quota = 0;
     double period = 0;
     if (in >> quota >> period && quota > 0 && period > 0) {
       least = std::min(least, quota / period);
     }
-    if (directory == top || directory == directory.parent_path()) {
-      return least;
-    }
   }
+  return least;
 }
 
 size_t host_needed(const MemoryPlan& plan, bool on_device) {

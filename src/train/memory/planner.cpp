@@ -18,9 +18,7 @@ namespace {
 size_t message_bytes(const PlanInput& input, const Layout& layout, int stage, int64_t samples) {
   const model::Layer& layer = *input.layers[layout.ends[static_cast<size_t>(stage)] - 1];
   const model::TensorSpec spec = layer.output(samples, dtype_by_name(input.config.train.dtype));
-  const kernels::WireFormat wire = activation_format(input.config);
-  return wire == kernels::WireFormat{} ? spec.bytes()
-                                       : kernels::wire_bytes(wire, spec.shape.count());
+  return Part::message_bytes(activation_format(input.config), spec.dtype, spec.shape.count());
 }
 
 /// Plans of one config for given stages; fit_memory makes the memory choices.
@@ -134,6 +132,8 @@ class Planner {
     for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
       boundary_bytes.push_back(message_bytes(input_, layout, boundary, samples));
     }
+    const parallel::PipelineShape messages =
+        layout.messages(std::move(boundary_bytes), input_.carrier);
     // Only asynchronous stages need it, and a copy has the programs of all ranks.
     const std::optional<Layout> needed =
         layout.asynchronous() ? std::optional(layout) : std::nullopt;
@@ -141,13 +141,12 @@ class Planner {
     for (int rank = first; rank < end; ++rank) {
       const std::vector<PartShape> parts = layout.parts(rank);
       const std::vector<size_t> numbers = parameters_of(input_.layers, parts);
-      StageShape stage{
-          .rank = rank,
-          .layout = needed,
-          .parts = parts,
-          .numbers = numbers,
-          .start = masks_of_part(start_, numbers),
-          .messages = messages(layout, rank, boundary_bytes, micro_batches * layout.grid.data)};
+      StageShape stage{.rank = rank,
+                       .layout = needed,
+                       .parts = parts,
+                       .numbers = numbers,
+                       .start = masks_of_part(start_, numbers),
+                       .messages = parallel::message_memory(messages, grid_.pipeline, rank)};
       for (const size_t number : numbers) {
         if (network_[number].prunable && !prunable[number]) {
           stage.exclude.push_back(network_[number].name);
@@ -156,32 +155,6 @@ class Planner {
       stages.push_back(std::move(stage));
     }
     return stages;
-  }
-
-  /// Bytes of a rank's message buffers, and of the other end's share of tied embeddings.
-  StageShape::Messages messages(const Layout& layout, int rank,
-                                const std::vector<size_t>& boundary_bytes, int64_t summands) const {
-    const parallel::Schedule& schedule = layout.schedule;
-    StageShape::Messages sum;
-    for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
-      const size_t bytes = boundary_bytes[static_cast<size_t>(boundary)];
-      const bool crosses = schedule.crosses(boundary);
-      const bool touches =
-          schedule.rank_of(boundary) == rank || schedule.rank_of(boundary + 1) == rank;
-      const auto buffers = static_cast<size_t>(crosses ? layout.buffers() : layout.local_buffers());
-      const bool through_host = crosses && input_.carrier == parallel::CarrierKind::host;
-      (through_host ? sum.on_host : sum.beside_kernels) +=
-          touches ? 2 * buffers * parallel::buffer_bytes(bytes) : 0;  // activations and gradients
-    }
-    const bool apart = schedule.rank_of(0) != schedule.rank_of(layout.stages() - 1);
-    const bool end = rank == schedule.rank_of(0) || rank == schedule.rank_of(layout.stages() - 1);
-    const std::string_view tied = model::network_of(config_.model).tied_parameter(config_.model);
-    if (!tied.empty() && apart && end) {
-      const auto found = std::ranges::find(network_, tied, &sparse::ParameterSpec::name);
-      sum.beside_kernels +=
-          static_cast<size_t>(found->shape.count()) * size_of(gradient_type(config_, summands));
-    }
-    return sum;
   }
 
   const PlanInput& input_;

@@ -441,9 +441,8 @@ std::vector<StorageGroup> auto_groups(const StorageChoiceInput& input) {
   return groups;
 }
 
-}  // namespace
-
-size_t timed_image_bytes(const sparse::ParameterSpec& spec, int64_t samples, DType dtype) {
+/// Bytes of the activations of a trial of a convolution; 0 for other parameters.
+size_t image_bytes(const sparse::ParameterSpec& spec, int64_t samples, DType dtype) {
   if (!spec.window) {
     return 0;
   }
@@ -455,6 +454,27 @@ size_t timed_image_bytes(const sparse::ParameterSpec& spec, int64_t samples, DTy
   const int64_t sums = dtype == DType::fp32 ? 0 : 4 * samples * window.pixels() * in;
   constexpr int64_t kPanels = int64_t{2} << 20U;
   return static_cast<size_t>(images * static_cast<int64_t>(size_of(dtype)) + sums + kPanels);
+}
+
+}  // namespace
+
+/// A trial has one parameter.
+void plan_timings(const io::Config& config, const sparse::Store& store, int64_t samples) {
+  // fp32 value, gradient and two moments; position, or number drawn
+  constexpr size_t kBytesKept = 5 * sizeof(float);
+  // dense copy, dense gradient; masks and bitmap
+  constexpr size_t kBytes = 2 * sizeof(float) + 1;
+  if (!has_auto_storage(config, store)) {
+    return;
+  }
+  int64_t largest = 0;
+  size_t images = 0;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    largest = std::max(largest, parameter.size());
+    images = std::max(images, image_bytes(parameter.spec, samples, store.options().dtype));
+  }
+  store.arena().note_heap(kBytesKept * static_cast<size_t>(store.largest_kept()) +
+                          kBytes * static_cast<size_t>(largest) + images);
 }
 
 std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int threads,

@@ -62,9 +62,8 @@ struct StorageChoiceInput {
 /// Whether any storage in the config is "auto".
 bool has_auto_storage(const io::Config& config, const sparse::Store& store);
 
-/// Bytes of the activations that timing a convolution takes; 0 for other parameters.
-size_t timed_image_bytes(const sparse::ParameterSpec& spec, int64_t samples, DType dtype);
-
+/// Plans the heap of `time_storages` for a dry store (Arena::note_heap), if a storage is "auto".
+void plan_timings(const io::Config& config, const sparse::Store& store, int64_t samples);
 /// Times the groups whose storage is "auto". A storage for which this rank's memory is short has no
 /// timing.
 std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int threads,

@@ -13,17 +13,10 @@
 #include "src/core/mirror.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/masks/mask_files.h"
+#include "src/train/masks/saved_layout.h"
 
 namespace espalier::train {
 namespace {
-
-/// Sizes of a parameter's datasets, from the rank that writes them to rank 0.
-struct SavedLayout {
-  int64_t parameter = 0;  ///< number in the network
-  int64_t nnz = 0, index_bytes = 0, moments = 0, pruning = 0;
-  int32_t encoding = 0, dtype = 0;
-  int64_t history = 0;  ///< 1: with the masks of earlier steps
-};
 
 template <class T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
@@ -140,11 +133,10 @@ class CheckpointSave::Preparation {
   }
 
  private:
-  /// Replicas hold the same, so they share the work.
   int holder_of(size_t p, int replica) const {
     return (owners_.ranks.empty() ? 0 : owners_.ranks[p]) + replica * owners_.replica_stride;
   }
-  int writer_of(size_t p) const { return holder_of(p, static_cast<int>(p) % owners_.replicas); }
+  int writer_of(size_t p) const { return holder_of(p, writing_replica(p, owners_.replicas)); }
   bool writes(size_t p) const { return comm_.rank() == writer_of(p); }
 
   /// An attempt on this thread. It may take long, and must not communicate.
@@ -179,6 +171,7 @@ class CheckpointSave::Preparation {
     }
   }
 
+  /// From the rank that writes the parameters to rank 0.
   std::vector<SavedLayout> my_layouts() {
     std::vector<SavedLayout> layouts;
     for (size_t p = 0; p < network_.size(); ++p) {
@@ -186,16 +179,11 @@ class CheckpointSave::Preparation {
         continue;
       }
       const sparse::Parameter& parameter = *own_parameter(store_, network_[p].name);
-      const bool vector = parameter.spec.shape.rank() == 1;
-      layouts.push_back(
-          {.parameter = static_cast<int64_t>(p),
-           .nnz = parameter.kept(),
-           .index_bytes = static_cast<int64_t>(indices_[p].bytes.size()),
-           .moments = store_.options().moments,
-           .pruning = store_.pruning_arrays(parameter),
-           .encoding = sparse::number_of(indices_[p].encoding),
-           .dtype = static_cast<int32_t>(vector ? DType::fp32 : store_.value().dtype),
-           .history = history_ != nullptr && history_->has(number_of(parameter)) ? 1 : 0});
+      SavedLayout& layout = layouts.emplace_back(saved_layout(
+          store_, parameter, history_ != nullptr && history_->has(number_of(parameter))));
+      layout.parameter = static_cast<int64_t>(p);
+      layout.index_bytes = static_cast<int64_t>(indices_[p].bytes.size());
+      layout.encoding = sparse::number_of(indices_[p].encoding);
     }
     return layouts;
   }

@@ -2,10 +2,9 @@
 
 #include "parallel/reduction/registry.h"
 #include "parallel/transport/collectives.h"
-#include "sparse/store/value_copy.h"
 #include "src/core/rng.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/exchange/replica_collectives.h"
+#include "src/train/exchange/step_collectives.h"
 #include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
@@ -17,16 +16,16 @@ DataParallel::DataParallel(const io::Config& config, Ranks& ranks, Stage& stage,
       shards_(std::move(shards)),
       stages_(stages),
       timeline_(stage.stream()),
-      collectives_(make_collectives()),
-      codecs_(config, stage, ranks.data(), *collectives_),
+      route_(config, ranks.data(), stage, choose_route()),
+      codecs_(config, stage, ranks.data(), route_),
       check_(stage.store(), ranks.world().rank()) {
   if (Teacher* teacher = stage.teacher(); teacher != nullptr && config.parallel.check_state) {
     teacher_check_.emplace(teacher->store(), ranks.world().rank());
     teacher_check_->record(0);
   }
   share_batch_norm();
-  if (shards_ && collectives_->on_device()) {
-    shards_->set_device_gather([this](const auto& vectors) { collectives_->all_gather(vectors); });
+  if (shards_) {
+    shards_->set_link(route_.link());
   }
 }
 
@@ -50,12 +49,12 @@ void DataParallel::share_batch_norm() {
 
 DataParallel::~DataParallel() {
   if (shards_) {
-    shards_->set_device_gather({});
+    shards_->set_link(nullptr);
   }
 }
 
 /// Collective: all ranks choose the same.
-std::unique_ptr<ReplicaCollectives> DataParallel::make_collectives() {
+ReplicaRoute::Kind DataParallel::choose_route() {
   const std::string& wanted = config_.parallel.device_link;
   const bool needed = wanted == "nccl" || config_.parallel.reduction == "nccl";
   parallel::Communicator& replicas = ranks_.data();
@@ -63,18 +62,18 @@ std::unique_ptr<ReplicaCollectives> DataParallel::make_collectives() {
   if (replicas.size() > 1 && (on_device || needed)) {
     const std::string why = device_obstacle(config_, replicas, stage_.stream());
     if (why.empty()) {
-      route_ =
+      route_text_ =
           fmt::format("gradients go from GPU to GPU by NCCL {}", parallel::nccl::description());
       stage_.store().move_codecs_to_device();
-      return device_collectives(config_, replicas, stage_);
+      return ReplicaRoute::Kind::device;
     }
     if (needed) {
       throw SharedFailure(fmt::format("parallel.{} = \"nccl\" is not available: {}",
                                       wanted == "nccl" ? "device_link" : "reduction", why));
     }
-    route_ = fmt::format("gradients go through the host: {}", why);
+    route_text_ = fmt::format("gradients go through the host: {}", why);
   }
-  return host_collectives(config_, replicas, stage_);
+  return ReplicaRoute::Kind::host;
 }
 
 /// Key of stochastic rounding; 0: round to nearest.
@@ -89,13 +88,18 @@ uint64_t DataParallel::rounding_key(int64_t step) const {
 }
 
 /// Masks and chosen codecs may have changed since the last step.
-void DataParallel::prepare_wire(int64_t step) {
-  parallel::Wire& wire = collectives_->gradient_wire();
+parallel::Wire& DataParallel::prepare_wire(int64_t step) {
+  parallel::Wire& wire = route_.gradient_wire();
   wire.set_segments(codecs_.segments());
   if (config_.parallel.error_feedback) {
     wire.set_feedback(stage_.store().feedback());
   }
   wire.set_key(rounding_key(step));
+  return wire;
+}
+
+void DataParallel::begin_sums() {
+  route_.gradients().begin(sum_step(config_, stage_, prepare_wire(step_)));
 }
 
 void DataParallel::begin_step(int64_t step) {
@@ -103,41 +107,33 @@ void DataParallel::begin_step(int64_t step) {
   prepare();
   chooses_ = codecs_.due(step);
   timeline_.begin(chooses_);
-  collectives_->begin(stage_.store().gradient());
   if (!chooses_) {
-    start_reduce();
+    begin_sums();
   }
 }
 
-void DataParallel::start_reduce() {
-  prepare_wire(step_);
-  collectives_->start_reduce(
-      {.boundaries = stage_.boundaries(), .partition = shards_ ? &shards_->partition() : nullptr});
-}
-
 void DataParallel::gradient_ready(int64_t end) {
+  stage_.store().panels().join();  // the stream follows the gathers of gradients
   timeline_.ready(end);
   check_.verify_feedback(end);
-  collectives_->gradient_ready(end);
+  if (!chooses_) {
+    route_.gradients().ready(end);
+  }
 }
 
 void DataParallel::finish_reduce() {
   timeline_.finish();
   if (chooses_) {
-    codecs_.choose(collectives_->gradient_on_host(), timeline_.timeline(), rounding_key(step_));
-    start_reduce();
+    codecs_.choose(route_.gradients().on_host(stage_.store().gradient()), timeline_.timeline(),
+                   rounding_key(step_));
+    begin_sums();
   }
-  collectives_->finish_reduce();
+  route_.gradients().finish();
 }
 
 void DataParallel::reduce(const sparse::ParameterRange& range, int64_t step) {
-  require(!shards_, "all replicas hold whole gradients");
-  sparse::Store& store = stage_.store();
-  const auto [first, count] = sparse::flat_range(store, range);
-  collectives_->begin(store.gradient().elements(first, count));
-  prepare_wire(step);
-  collectives_->start_reduce({.boundaries = sparse::flat_ends(store, range), .first = first});
-  collectives_->finish_reduce();
+  route_.gradients().begin(sum_step(config_, stage_, prepare_wire(step), range));
+  route_.gradients().finish();
 }
 
 optim::PendingUpdate DataParallel::update(int64_t step, double lr) {
@@ -195,10 +191,11 @@ optim::GradientNorm::Sum DataParallel::norm_reduction() {
   if (!stages && !shards_) {
     return {};
   }
-  if ((!shards_ || collectives_->on_device()) && (!stages || stages_.on_device())) {
+  if ((!shards_ || route_.link() != nullptr) && (!stages || stages_.on_device())) {
     return {.on_device = [this, stages](const Tensor& counts) {
       if (shards_) {
-        collectives_->all_reduce_counts(counts);
+        parallel::NcclLink& link = *route_.link();
+        link.exchange("summing the gradient's norm", [&] { link.sum_counts(counts); });
       }
       if (stages) {
         stages_.reduce_counts(counts);
@@ -215,16 +212,12 @@ optim::GradientNorm::Sum DataParallel::norm_reduction() {
   }};
 }
 
-void DataParallel::start_gather() {
-  const bool coded = encodes_values(config_);
-  if (coded) {
-    parallel::Wire& wire = collectives_->value_wire();
-    wire.set_segments(value_segments(config_, stage_.store()));
-    if (collectives_->on_device()) {  // the clip factor is on the device
-      wire.set_factor(stage_.clip_factor());
-    }
+void DataParallel::begin_gather() {
+  parallel::Wire& wire = route_.value_wire();
+  if (encodes_values(config_) && route_.link() != nullptr) {  // the clip factor is on the device
+    wire.set_factor(stage_.clip_factor());
   }
-  collectives_->start_gather(stage_.store().value(), shards_->partition(), coded);
+  route_.values().begin(gather_step(config_, stage_, wire));
 }
 
 /// The values of a bucket are sent while the next bucket is updated.
@@ -233,14 +226,14 @@ optim::PendingUpdate DataParallel::sharded_update(int64_t step, double lr) {
   bool gathering = false;
   const optim::StepHooks hooks{.sum = norm_reduction(), .stepped = [&](int64_t end) {
                                  if (!gathering) {
-                                   start_gather();
+                                   begin_gather();
                                    gathering = true;
                                  }
-                                 collectives_->value_ready(end);
+                                 route_.values().ready(end);
                                }};
   const optim::PendingUpdate pending = stage_.update(step, lr, hooks);
   if (gathering) {
-    collectives_->finish_gather();
+    route_.values().finish();
     store.refresh_all();
   }
   return pending;

@@ -10,15 +10,15 @@
 //
 // Gradients are sent in the codecs of `parallel.codec` (stage/wire_formats.h), by
 // `parallel.reduction`. Collectives run between devices by NCCL if `parallel.device_link` and the
-// machine allow it, else through the host (replica_collectives.h). Both give the same bits on all
-// ranks, and without codecs the same as each other. Over a pipeline the norm is that of all stages.
+// machine allow it, else through the host (replica_route.h). Both give the same bits on all ranks,
+// and without codecs the same as each other. Over a pipeline the norm is that of all stages.
 #include <memory>
 #include <optional>
 
 #include "io/config/config.h"
 #include "src/train/codec_choice/codec_choice.h"
 #include "src/train/exchange/pipeline_reduction.h"
-#include "src/train/exchange/replica_collectives.h"
+#include "src/train/exchange/replica_route.h"
 #include "src/train/exchange/shards.h"
 #include "src/train/exchange/state_check.h"
 #include "src/train/stage/layout.h"
@@ -51,8 +51,10 @@ class DataParallel {
   /// on all ranks.
   optim::PendingUpdate update(int64_t step, double lr);
   CodecChoice& codecs() { return codecs_; }
+  /// The reduction of gradients (ReplicaRoute).
+  const std::string& reduction() const { return route_.reduction(); }
   /// How device arrays reach other ranks, for the user; empty: no device, or one rank.
-  const std::string& route() const { return route_; }
+  const std::string& route() const { return route_text_; }
   /// State is constant from now, after `step` steps, until `clear_state_check` or the next update,
   /// which calls this.
   void record_state(int64_t step);
@@ -62,12 +64,12 @@ class DataParallel {
   void clear_state_check() { check_.clear(); }
 
  private:
-  std::unique_ptr<ReplicaCollectives> make_collectives();
+  ReplicaRoute::Kind choose_route();
   void share_batch_norm();
-  void prepare_wire(int64_t step);
-  void start_reduce();
+  parallel::Wire& prepare_wire(int64_t step);
+  void begin_sums();
   uint64_t rounding_key(int64_t step) const;
-  void start_gather();
+  void begin_gather();
   optim::PendingUpdate sharded_update(int64_t step, double lr);
   optim::GradientNorm::Sum norm_reduction();
   bool ends_may_differ() const;
@@ -80,8 +82,8 @@ class DataParallel {
   PipelineReduction& stages_;
   bool chooses_ = false;  ///< codecs are chosen by this step's gradients, which are sent at its end
   GradientTimelineRecorder timeline_;
-  std::string route_;
-  std::unique_ptr<ReplicaCollectives> collectives_;
+  std::string route_text_;
+  ReplicaRoute route_;
   CodecChoice codecs_;
   StateCheck check_;
   std::optional<StateCheck> teacher_check_;  ///< of the weights of train.teacher

@@ -21,43 +21,24 @@ using Names = std::span<const std::string_view>;
 
 /// Settings that change no result, or whose effect the manifest compares. A name that ends in '.'
 /// is a section.
-constexpr auto kWithoutEffect = std::to_array<std::string_view>({"run.",
-                                                                 "data.train",
-                                                                 "data.validation",
-                                                                 "train.eval_every",
-                                                                 "train.checkpoint_every",
-                                                                 "train.keep_checkpoints",
-                                                                 "train.recompute",
-                                                                 "train.memory_budget",
-                                                                 "train.teacher",
-                                                                 "pruning.file",
-                                                                 "sparse.index",
-                                                                 "sparse.keep_tiles",
-                                                                 "parallel.pipeline",
-                                                                 "parallel.virtual_stages",
-                                                                 "parallel.partition",
-                                                                 "parallel.bucket_mb",
-                                                                 "parallel.overlap",
-                                                                 "parallel.zero",
-                                                                 "parallel.device_link",
-                                                                 "parallel.timeout_s",
-                                                                 "parallel.check_every",
-                                                                 "parallel.check_state"});
+constexpr auto kWithoutEffect = std::to_array<std::string_view>(
+    {"run.", "data.train", "data.validation", "train.eval_every", "train.checkpoint_every",
+     "train.keep_checkpoints", "train.recompute", "train.memory_budget", "train.teacher",
+     "pruning.file", "sparse.index", "parallel.pipeline", "parallel.partition", "parallel.zero",
+     "parallel.device_link", "parallel.timeout_s", "parallel.check_every"});
 /// Settings of the order and form in which training reads its data.
 constexpr auto kOrder = std::to_array<std::string_view>(
     {"train.global_batch", "model.context", "data.kind", "data.token_type",
      "data.validation_fraction", "data.format", "data.mean", "data.deviation", "data.crop",
      "data.flip", "data.order"});
-constexpr auto kParametrization =
-    std::to_array<std::string_view>({"train.parametrization", "train.base_width"});
 /// Storages are timed for these settings.
 constexpr auto kOfStorages = std::to_array<std::string_view>(
     {"model.", "sparse.", "pruning.", "train.dtype", "train.memory_budget"});
 /// Sums are timed for these settings, except for the second list.
 constexpr auto kOfCodecs =
     std::to_array<std::string_view>({"model.", "parallel.", "train.dtype", "train.gradient_dtype"});
-constexpr auto kNotOfCodecs = std::to_array<std::string_view>(
-    {"parallel.timeout_s", "parallel.check_every", "parallel.check_state"});
+constexpr auto kNotOfCodecs =
+    std::to_array<std::string_view>({"parallel.timeout_s", "parallel.check_every"});
 
 bool listed(Names names, const std::string& key) {
   return std::ranges::any_of(names, [&](std::string_view name) {
@@ -122,10 +103,10 @@ std::vector<Changed> changed_settings(const io::Config& before, const io::Config
 
 /// The key of kAcceptableChanges that a setting belongs to; empty: none.
 std::string_view acceptable_change_of(const Changed& setting) {
-  return setting.key == "train.seed"             ? "seed"
-         : listed(kOrder, setting.key)           ? "order"
-         : listed(kParametrization, setting.key) ? "parametrization"
-                                                 : "";
+  return setting.key == "train.seed"              ? "seed"
+         : listed(kOrder, setting.key)            ? "order"
+         : setting.key == "train.parametrization" ? "parametrization"
+                                                  : "";
 }
 
 /// The differences that change results silently, by their key of kAcceptableChanges.

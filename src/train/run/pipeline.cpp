@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "parallel/pipeline/schedule/passes.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/device/nccl_link.h"
 #include "src/core/trace.h"
@@ -28,12 +29,7 @@ parallel::PipelineShape shape_of(const Layout& layout, Stage& stage, Ranks& rank
   for (int boundary = 0; boundary + 1 < layout.stages(); ++boundary) {
     bytes.push_back(static_cast<size_t>(sizes[static_cast<size_t>(boundary)]));
   }
-  return {.placement = layout.schedule.placement,
-          .chunks = layout.schedule.chunks,
-          .buffers = layout.buffers(),
-          .local_buffers = layout.local_buffers(),
-          .message_bytes = std::move(bytes),
-          .carrier = carrier};
+  return layout.messages(std::move(bytes), carrier);
 }
 
 /// Why MPI cannot send device memory, the same on all ranks; empty: it can. Unknown counts as
@@ -94,7 +90,6 @@ Pipeline::Pipeline(const io::Config& config, const Parts& parts, const Options& 
       stage_(parts.stage),
       source_(parts.source),
       data_parallel_(parts.data_parallel),
-      reduction_(parts.reduction),
       options_(options),
       runner_(parts.ranks.pipeline(), parts.stage.stream(),
               shape_of(parts.layout, parts.stage, parts.ranks, options.carrier)) {
@@ -108,24 +103,12 @@ Pipeline::Pipeline(const io::Config& config, const Parts& parts, const Options& 
   }
 }
 
-void Pipeline::train(int64_t step, double loss_scale) {
-  run_step({.step = step, .first_sample = options_.first_sample, .loss_scale = loss_scale},
-           layout_.schedule);
-}
-
-void Pipeline::probe(int64_t step, const Range& samples, double loss_scale) {
-  run_step({.reduces = false,
-            .step = step,
-            .first_sample = samples.first,
-            .samples = samples.count,
-            .loss_scale = loss_scale},
-           parallel::one_micro_batch(layout_.schedule));
-  take_losses();
-}
-
-void Pipeline::run_step(const Work& work, const parallel::Schedule& schedule) {
-  work_ = work;
-  work_.last_micro_batch = schedule.micro_batches - 1;
+void Pipeline::forward_backward(int64_t step, double loss_scale) {
+  const parallel::Schedule& schedule = layout_.schedule;
+  work_ = {.step = step,
+           .first_sample = options_.first_sample,
+           .loss_scale = loss_scale,
+           .last_micro_batch = schedule.micro_batches - 1};
   left_.clear();
   for (const auto& part : stage_.parts()) {
     left_.push_back(part->network().layers().size());
@@ -134,31 +117,28 @@ void Pipeline::run_step(const Work& work, const parallel::Schedule& schedule) {
   sparse::Store& store = stage_.store();
   reducible_ = stage_.tied_head_on_other_stage() ? store.find(stage_.tied_parameter()).offset
                                                  : store.flat_size();
-  if (work_.reduces) {
-    data_parallel_.begin_step(work_.step);
-  }
-  if (layout_.policy && schedule.micro_batches == layout_.policy->micro_batches) {
-    runner_.run(*layout_.policy, *this);
-  } else {
-    runner_.run(schedule, *this);
-  }
+  layout_.policy ? runner_.run(*layout_.policy, *this) : runner_.run(schedule, *this);
   times_ = runner_.times();
-  const double begin = now_seconds();
-  reduction_.reduce_tied();
-  if (work_.reduces) {
-    data_parallel_.finish_reduce();
-  }
-  collective_ = now_seconds() - begin;
 }
 
-std::vector<Pipeline::Outcome> Pipeline::train_asynchronously(int64_t first, int64_t steps,
-                                                              double loss_scale,
-                                                              const Checks& checks) {
+void Pipeline::probe(int64_t step, const Range& samples, double loss_scale) {
+  work_ = {.step = step,
+           .first_sample = samples.first,
+           .samples = samples.count,
+           .loss_scale = loss_scale};
+  runner_.run(parallel::one_micro_batch(layout_.schedule), *this);
+  take_losses();
+}
+
+std::vector<Pipeline::Outcome> Pipeline::forward_backward_exchange_update(int64_t first,
+                                                                          int64_t steps,
+                                                                          double loss_scale,
+                                                                          const Checks& checks) {
   work_ = {.step = first,
            .first_sample = options_.first_sample,
            .loss_scale = loss_scale,
            .checks = &checks};
-  collective_ = 0;
+  exchange_seconds_ = 0;
   outcomes_.assign(static_cast<size_t>(steps), {});
   data_parallel_.prepare();
   for (PartWeights& weights : weights_) {
@@ -175,7 +155,7 @@ std::vector<Pipeline::Outcome> Pipeline::train_asynchronously(int64_t first, int
 }
 
 Pipeline::Losses Pipeline::evaluate(int64_t first, int64_t samples) {
-  work_ = {.training = false, .reduces = false, .first_sample = first, .samples = samples};
+  work_ = {.training = false, .first_sample = first, .samples = samples};
   const int64_t micro_batches = (samples + options_.samples - 1) / options_.samples;
   check(micro_batches <= INT32_MAX,
         "an evaluation has {} micro-batches, more than 2^31 - 1; set a smaller train.eval_batches",
@@ -187,63 +167,73 @@ Pipeline::Losses Pipeline::evaluate(int64_t first, int64_t samples) {
 }
 
 Mark Pipeline::run(const Action& action, std::span<const std::byte> in, std::span<std::byte> out) {
-  compute(action, in, out);
-  return in.empty() ? Mark{} : part(action).message_read();
-}
-
-void Pipeline::compute(const Action& action, std::span<const std::byte> in,
-                       std::span<std::byte> out) {
+  const size_t index = layout_.part_of(action.stage);
+  const int number = action.micro_batch;
+  const int64_t step = work_.step + number / layout_.micro_batches();
+  Part& part = *stage_.parts()[index];
+  // Null in synchronous schedules: the step loop exchanges gradients and updates all parts at once.
+  PartWeights* weights = outcomes_.empty() ? nullptr : &weights_[index];
   switch (action.kind) {
-    case ActionKind::forward:
-      return forward(action, in, out);
-    case ActionKind::backward:
-      if (PartWeights* weights = weights_of(action); weights != nullptr) {
-        weights->before_backward(action.micro_batch);
-        part(action).backward(action.micro_batch, false, {}, in, out);
-        return weights->after_backward(action.micro_batch);
+    case ActionKind::forward: {
+      if (weights != nullptr) {
+        weights->before_forward(number);
       }
-      return part(action).backward(action.micro_batch, false, on_layer_done(action), in, out);
+      const MicroBatch batch = micro_batch(number);
+      read_samples(part, number, batch);
+      part.forward(number, batch, work_.training, in, out);
+      break;
+    }
+    case ActionKind::backward:
+      if (weights != nullptr) {
+        weights->before_backward(number);
+      }
+      part.backward(number, false, layer_done(index, number), in, out);
+      if (weights != nullptr) {
+        weights->after_backward(number);
+      }
+      break;
     case ActionKind::backward_input:
-      return part(action).backward(action.micro_batch, true, {}, in, out);
+      part.backward(number, true, {}, in, out);
+      break;
     case ActionKind::backward_weight:
-      return part(action).backward_weight(action.micro_batch, on_layer_done(action));
-    case ActionKind::reduce:  // synchronous: gradients are reduced during backward
-      return reduce_part(action);
-    case ActionKind::step:  // synchronous: the step loop updates all stages at once
-      return update_part(action);
+      part.backward_weight(number, layer_done(index, number));
+      break;
+    case ActionKind::reduce:
+      if (weights != nullptr) {
+        exchange_part(index, step);
+      }
+      break;
+    case ActionKind::step:
+      if (weights != nullptr) {
+        update_part(index, step);
+      }
+      break;
     default:
       throw Bug("messages are the runner's");
   }
+  return in.empty() ? Mark{} : part.message_read();
 }
 
-/// Null unless parts update their weights on their own.
-PartWeights* Pipeline::weights_of(const Action& action) {
-  return outcomes_.empty() ? nullptr : &weights_[layout_.part_of(action.stage)];
-}
-
-void Pipeline::forward(const Action& action, std::span<const std::byte> in,
-                       std::span<std::byte> out) {
+MicroBatch Pipeline::micro_batch(int number) const {
   const int per_step = layout_.micro_batches();
-  const int number = work_.training ? action.micro_batch % per_step : action.micro_batch;
-  const int64_t before = number * options_.samples;
-  MicroBatch batch{.samples = options_.samples,
-                   .step = work_.step + action.micro_batch / per_step,
-                   .first_sample = work_.first_sample + before,
-                   .loss_scale = work_.loss_scale,
-                   .accumulate = number > 0};
-  if (work_.samples > 0) {
-    batch.samples = std::min(options_.samples, work_.samples - before);
-  }
-  if (PartWeights* weights = weights_of(action); weights != nullptr) {
-    weights->before_forward(action.micro_batch);
-  }
-  const Part::Feed feed = part(action).open(action.micro_batch, batch.samples);
+  const int in_step = work_.training ? number % per_step : number;
+  const int64_t before = in_step * options_.samples;
+  return {.samples = work_.samples > 0 ? std::min(options_.samples, work_.samples - before)
+                                       : options_.samples,
+          .step = work_.step + number / per_step,
+          .first_sample = work_.first_sample + before,
+          .loss_scale = work_.loss_scale,
+          .accumulate = in_step > 0};
+}
+
+/// Opens a micro-batch of a part, with its samples where the network begins or ends.
+void Pipeline::read_samples(Part& part, int number, const MicroBatch& batch) {
+  const Part::Feed feed = part.open(number, batch.samples);
   if (feed.inputs || feed.targets) {
     const Span span(Track::io, "load batch");
     work_.training ? source_.train(batch.step, batch.first_sample, feed.inputs, feed.targets)
                    : source_.validation(batch.first_sample, feed.inputs, feed.targets);
   }
-  part(action).forward(action.micro_batch, batch, work_.training, in, out);
 }
 
 Pipeline::Losses Pipeline::take_losses(int64_t last) {
@@ -265,59 +255,45 @@ Pipeline::Losses Pipeline::take_losses(int64_t last) {
   return all;
 }
 
-/// Over the replicas, in an asynchronous schedule.
-void Pipeline::reduce_part(const Action& action) {
-  if (weights_of(action) != nullptr) {
-    const double begin = now_seconds();
-    data_parallel_.reduce(stage_.parameters_of_part(layout_.part_of(action.stage)),
-                          work_.step + action.micro_batch / layout_.micro_batches());
-    collective_ += now_seconds() - begin;
-  }
+void Pipeline::exchange_part(size_t part, int64_t step) {
+  const double begin = now_seconds();
+  data_parallel_.reduce(stage_.parameters_of_part(part), step);
+  exchange_seconds_ += now_seconds() - begin;
 }
 
-/// In an asynchronous schedule.
-void Pipeline::update_part(const Action& action) {
-  PartWeights* weights = weights_of(action);
-  if (weights == nullptr) {
-    return;
-  }
-  const int64_t number = action.micro_batch / layout_.micro_batches();
-  Outcome& outcome = outcomes_[static_cast<size_t>(number)];
-  if (part(action).ends()) {
+void Pipeline::update_part(size_t part, int64_t step) {
+  Outcome& outcome = outcomes_[static_cast<size_t>(step - work_.step)];
+  if (stage_.parts()[part]->ends()) {
     take_losses();
-    work_.checks->loss(work_.step + number, outcome.losses.targets);
+    work_.checks->loss(step, outcome.losses.targets);
   }
   const Span span(Track::optimizer, "update");
-  const optim::StepResult result = weights->update();
+  const optim::StepResult result = weights_[part].update();
   if (!result.applied) {
-    work_.checks->norm(work_.step + number, result.gradient_norm);
+    work_.checks->norm(step, result.gradient_norm);
   }
   outcome.squares += result.gradient_norm * result.gradient_norm;
 }
 
-/// Empty unless the action makes gradients final that are reduced.
-Part::Done Pipeline::on_layer_done(const Action& action) {
-  if (action.micro_batch != work_.last_micro_batch || !work_.reduces) {
+/// Empty unless the micro-batch makes gradients final that are exchanged. The flat array is in
+/// backward order, so a prefix of it is final up to the first layer that is not.
+Part::Done Pipeline::layer_done(size_t part, int micro_batch) {
+  if (micro_batch != work_.last_micro_batch) {
     return {};
   }
-  return
-      [this, number = layout_.part_of(action.stage)](size_t layer) { layer_done(number, layer); };
-}
-
-/// Gradients of `layer` and later layers of a part are final. The flat array is in backward order,
-/// so a prefix of it is final up to the first layer that is not.
-void Pipeline::layer_done(size_t part, size_t layer) {
-  left_[part] = layer;
-  int64_t ready = 0;
-  for (size_t p = left_.size(); p-- > 0;) {
-    if (left_[p] < stage_.parts()[p]->network().layers().size()) {
-      ready = stage_.end_of_layer(p, left_[p]);
+  return [this, part](size_t layer) {
+    left_[part] = layer;
+    int64_t ready = 0;
+    for (size_t p = left_.size(); p-- > 0;) {
+      if (left_[p] < stage_.parts()[p]->network().layers().size()) {
+        ready = stage_.end_of_layer(p, left_[p]);
+      }
+      if (left_[p] > 0) {
+        break;
+      }
     }
-    if (left_[p] > 0) {
-      break;
-    }
-  }
-  data_parallel_.gradient_ready(std::min(ready, reducible_));
+    data_parallel_.gradient_ready(std::min(ready, reducible_));
+  };
 }
 
 }  // namespace espalier::train

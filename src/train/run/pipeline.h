@@ -1,15 +1,14 @@
 #pragma once
-// Runs the actions of this rank's stages in the order of the schedule, with the reductions of
-// gradients under them. Without a pipeline this is the loop over micro-batches: a schedule of one
-// rank.
+// Runs the actions of this rank's stages in the order of the schedule. Without a pipeline this is
+// the loop over micro-batches: a schedule of one rank.
 //
-//   micro-batch    runner -> run -> forward: Source fills the part's inputs, Part::forward
+//   micro-batch    runner -> run: Source fills the part's inputs, Part::forward, Part::backward
 //   gradient       Part::backward -> layer_done -> DataParallel::gradient_ready
 //
-// Synchronous schedules leave the update to the step loop. In an asynchronous schedule each part
-// updates its weights once its gradient of a step is complete; its method predicts or keeps the
-// weights for each pass (part_weights.h). Several steps run between two drains of the pipeline, and
-// replicas reduce a part's gradient before its update.
+// Synchronous schedules leave the rest of the exchange, and the update, to the step loop. In an
+// asynchronous schedule each part exchanges its gradient of a step over the replicas and updates
+// its weights once the gradient is complete; its method predicts or keeps the weights for each pass
+// (part_weights.h). Several steps run between two drains of the pipeline.
 //
 // Micro-batches accumulate in ascending order in every schedule, so gradients have the same bits as
 // without a pipeline. Exception: tied embeddings, because the shares of head and embedding are
@@ -56,14 +55,13 @@ class Pipeline final : private parallel::PipelineWork {
     Stage& stage;
     const Source& source;
     DataParallel& data_parallel;
-    PipelineReduction& reduction;
   };
   /// Collective over the pipeline.
   Pipeline(const io::Config& config, const Parts& parts, const Options& options);
 
-  /// Enqueues forward and backward of all micro-batches of `step`. Kernels enqueued afterwards read
-  /// gradients summed over the replicas. `loss_scale`: factor of the loss of one row.
-  void train(int64_t step, double loss_scale);
+  /// Enqueues forward and backward of all micro-batches of `step`, between
+  /// DataParallel::begin_step and finish_reduce. `loss_scale`: factor of the loss of one row.
+  void forward_backward(int64_t step, double loss_scale);
   struct Losses {
     double targets = 0;  ///< sum over rows: cross-entropy
     double teacher = 0;  ///< likewise: divergence from the teacher (model::DistillationTarget)
@@ -73,8 +71,8 @@ class Pipeline final : private parallel::PipelineWork {
   /// call. Waits for them.
   Losses take_losses(int64_t last = Part::kAllSteps);
 
-  /// Runs `train` for one micro-batch of these samples of the global batch, without reductions and
-  /// losses. At most as many samples as a micro-batch has.
+  /// Forward and backward of one micro-batch of these samples of the global batch, without exchange
+  /// and losses. At most as many samples as a micro-batch has.
   void probe(int64_t step, const Range& samples, double loss_scale);
 
   /// One step of an asynchronous schedule, as far as this rank computed it.
@@ -88,16 +86,17 @@ class Pipeline final : private parallel::PipelineWork {
     std::function<void(int64_t step, double loss)> loss;
     std::function<void(int64_t step, double norm)> norm;
   };
-  /// Steps [first, first + steps) of an asynchronous schedule with their updates.
-  std::vector<Outcome> train_asynchronously(int64_t first, int64_t steps, double loss_scale,
-                                            const Checks& checks);
+  /// Steps [first, first + steps) of an asynchronous schedule.
+  std::vector<Outcome> forward_backward_exchange_update(int64_t first, int64_t steps,
+                                                        double loss_scale, const Checks& checks);
 
   /// Sums over validation samples [first, first + samples).
   Losses evaluate(int64_t first, int64_t samples);
 
-  /// Times of the last step.
+  /// Times of the last step, or of all steps since the last drain.
   const parallel::RunTimes& times() const { return times_; }
-  double collective_seconds() const { return collective_; }
+  /// The part of `times().reduced` in exchanges over the replicas.
+  double exchange_seconds() const { return exchange_seconds_; }
   parallel::CarrierKind carrier() const { return runner_.carrier(); }
   /// Weights by part; asynchronous schedules only.
   std::span<const PartWeights> weights() const { return weights_; }
@@ -110,44 +109,34 @@ class Pipeline final : private parallel::PipelineWork {
   /// The work of the runner's current call.
   struct Work {
     bool training = true;
-    bool reduces = true;       ///< gradients over the replicas
     int64_t step = 0;          ///< of micro-batch 0
     int64_t first_sample = 0;  ///< of micro-batch 0 of a step
     int64_t samples = 0;       ///< of an evaluation or a probe
     double loss_scale = 1;
-    int last_micro_batch = -1;  ///< makes gradients final
+    int last_micro_batch = -1;  ///< makes gradients final, which are then exchanged; -1: none
     const Checks* checks = nullptr;
   };
   Mark run(const parallel::Action& action, std::span<const std::byte> in,
            std::span<std::byte> out) override;
-  void compute(const parallel::Action& action, std::span<const std::byte> in,
-               std::span<std::byte> out);
-  void run_step(const Work& work, const parallel::Schedule& schedule);
-  void forward(const parallel::Action& action, std::span<const std::byte> in,
-               std::span<std::byte> out);
-  Part::Done on_layer_done(const parallel::Action& action);
-  void layer_done(size_t part, size_t layer);
-  PartWeights* weights_of(const parallel::Action& action);
-  void reduce_part(const parallel::Action& action);
-  void update_part(const parallel::Action& action);
-  Part& part(const parallel::Action& action) {
-    return *stage_.parts()[layout_.part_of(action.stage)];
-  }
+  MicroBatch micro_batch(int number) const;
+  void read_samples(Part& part, int number, const MicroBatch& batch);
+  Part::Done layer_done(size_t part, int micro_batch);
+  void exchange_part(size_t part, int64_t step);
+  void update_part(size_t part, int64_t step);
 
   const Layout& layout_;
   Stage& stage_;
   const Source& source_;
   DataParallel& data_parallel_;
-  PipelineReduction& reduction_;
   Options options_;
   parallel::PipelineRunner runner_;
   parallel::RunTimes times_;
-  double collective_ = 0;  ///< seconds of the last step
+  double exchange_seconds_ = 0;
   Work work_;
   std::vector<PartWeights> weights_;  ///< [parts] of an asynchronous schedule
-  std::vector<Outcome> outcomes_;     ///< [steps] empty: the step loop updates all parts at once
-  parallel::Schedule segment_;        ///< the last one of an asynchronous schedule
-  std::vector<size_t> left_;          ///< [parts] number of layers whose gradients are not final
+  std::vector<Outcome> outcomes_;  ///< [steps] empty: parts do not exchange and update on their own
+  parallel::Schedule segment_;     ///< the last one of an asynchronous schedule
+  std::vector<size_t> left_;       ///< [parts] number of layers whose gradients are not final
   int64_t reducible_ = 0;  ///< flat elements whose gradients replicas reduce during backward
 };
 

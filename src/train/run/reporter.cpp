@@ -9,7 +9,6 @@
 #include "src/train/exchange/agreement.h"
 #include "src/train/memory/host_memory.h"
 #include "src/train/run/checkpoint_save.h"
-#include "src/train/run/summary.h"
 #include "src/train/run/tensorboard.h"
 
 namespace espalier::train {
@@ -157,7 +156,7 @@ void Reporter::note_choices() {
   }
   for (const auto& part : run_.stage->parts()) {
     if (const std::string why = part->take_graph_failure(); !why.empty()) {
-      note("run.graphs: a pass could not be captured and is launched call by call: " + why);
+      note("CUDA graphs: a pass could not be captured and is launched call by call: " + why);
     }
   }
 }

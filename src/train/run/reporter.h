@@ -5,41 +5,9 @@
 
 #include "src/core/trace.h"
 #include "src/train/run/checkpoint_save.h"
-#include "src/train/run/setup.h"
+#include "src/train/run/summary.h"
 
 namespace espalier::train {
-
-/// Seconds of a step on one rank; on a device, of enqueueing it.
-struct StepTimes {
-  double compute = 0;     ///< forwards and backwards
-  double waited = 0;      ///< waiting for messages of the pipeline: bubbles and transfers
-  double collective = 0;  ///< reductions of gradients after backward
-  double update = 0;      ///< optimizer, with ZeRO-1 including the gather of values
-};
-
-/// A line of metrics.jsonl.
-struct StepReport {
-  int64_t step = 0;  ///< steps done, from 1
-  double loss = 0;   ///< from the targets: mean over the global batch, before the update
-  double lr = 0;
-  double grad_norm = 0;  ///< not finite: the step was skipped (loss_scale.h)
-  double loss_scale = 1;
-  double seconds = 0;            ///< since the step began, or since the end of the previous step
-  double predictions_per_s = 0;  ///< tokens, or images, of all ranks
-  bool of_images = false;
-  StepTimes times;
-  int64_t bytes_sent = 0;  ///< by rank 0 in this step
-  int64_t allreduce_bytes = 0;
-  int64_t p2p_bytes = 0;
-  double sparsity = 0;
-  double trial_seconds = 0;               ///< of AdaPrec's trials before this step
-  std::optional<double> teacher_loss;     ///< mean of kernels::DistillationArgs::teacher_losses
-  std::optional<double> mask_distance{};  ///< before this step (pruning/early_bird.h)
-  std::optional<double> val_loss;
-  /// Shares of the validation images whose class is the most likely one, or among the first five;
-  /// the latter only with more than five classes.
-  std::optional<double> val_top1{}, val_top5{};
-};
 
 class Reporter {
  public:

@@ -9,7 +9,7 @@
 #include "parallel/transport/collectives.h"
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/exchange/replica_collectives.h"
+#include "src/train/exchange/replica_route.h"
 
 namespace espalier::train {
 namespace {

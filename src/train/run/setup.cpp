@@ -14,7 +14,7 @@
 #include "io/files/folders.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/launcher.h"
-#include "src/config/effect.h"
+#include "src/config/dump.h"
 #include "src/config/schema.h"
 #include "src/core/cpus.h"
 #include "src/core/trace.h"
@@ -27,6 +27,14 @@
 
 namespace espalier::train {
 namespace {
+
+using Note = std::function<void(const std::string&)>;  // messages for the user
+
+void note_text(const Note& note, const std::string& text) {
+  if (!text.empty()) {
+    note(text);
+  }
+}
 
 /// Collective. run.threads, or, if it is 0, the CPUs that a rank may use ÷ the ranks of its machine
 /// that may use any of them, at most its part of the machine's quota of CPU time: the least of all
@@ -157,104 +165,14 @@ std::string token_note(const TeacherFile& teacher, const Manifest& manifest,
                    of_teacher.train_data, manifest.train_data);
 }
 
-/// The inputs of a plan, kept until the stage is built.
-struct Opened {
-  WeightSource files;
-  std::optional<RunProgress> resumed{};  ///< the content of files.resume
-  std::optional<TeacherFile> teacher{};  ///< of train.teacher
-  model::Layers layers{};                ///< of the network, not bound
-  InitialMasks start{};
-
-  const TeacherFile* teacher_file() const { return teacher ? &*teacher : nullptr; }
-  SavedRun before() const {
-    return {.config = resumed->config,
-            .manifest = resumed->manifest ? &*resumed->manifest : nullptr,
-            .file = files.resume->string()};
-  }
-  /// The part of this run, if any, whose choices by timing hold on: restarts change no bit.
-  std::optional<SavedRun> timed_before(const RunDirectory& directory) const {
-    if (resumed) {
-      return SavedRun{.config = resumed->config,
-                      .manifest = resumed->manifest ? &*resumed->manifest : nullptr,
-                      .file = "checkpoint"};
-    }
-    const auto& attempt = directory.earlier_attempt();
-    return attempt ? std::optional(SavedRun{.config = attempt->config,
-                                            .manifest = &attempt->manifest,
-                                            .file = "attempt before, which saved no checkpoint"})
-                   : std::nullopt;
-  }
+/// With those that set-up alone reads.
+struct Files : RunFiles {
+  std::unique_ptr<ReceivedCheckpoint> received{};
+  WeightSource weights{};
 };
 
 const kernels::Kernels& kernels_of(const io::Config& config, const TrainerOptions& options) {
   return options.kernels != nullptr ? *options.kernels : kernels::by_name(config.run.backend);
-}
-
-/// Opens data and device, and reads or makes the initial masks.
-void open(const io::Config& config, const TrainerOptions& options, Opened& opened, Run& run) {
-  std::optional<RunProgress> saved = saved_progress(config, opened.files);
-  const io::Vocabulary characters = saved ? saved->characters : io::Vocabulary();
-  run.model_texts = saved ? saved->model_texts : std::map<std::string, std::string>();
-  if (opened.files.resume) {
-    opened.resumed = std::move(saved);
-    for (const std::string& note :
-         check_resume(opened.before(), config, run.manifest, options.accepted)) {
-      run.note(note);
-    }
-    if (!opened.files.init.empty()) {
-      run.note(fmt::format("--init {} is not read: the run goes on from {}", opened.files.init,
-                           opened.files.resume->string()));
-    }
-  }
-  run.source = open_source(config, characters.size() > 0 ? &characters : nullptr);
-  opened.teacher = open_teacher(config);
-  if (opened.teacher) {
-    check_teacher_fits_data(*opened.teacher, run.source->problem(), run.source->characters());
-  }
-  const kernels::Kernels* kernels = &kernels_of(config, options);
-  if (config.run.operation_times) {
-    run.operation_times = std::make_unique<kernels::OperationTimes>(*kernels);
-    kernels = &run.operation_times->table();
-  }
-  run.backend = std::make_unique<kernels::Backend>(*kernels, static_cast<int>(run.manifest.threads),
-                                                   run.comm.local_rank());
-  Stream& stream = run.backend->stream();
-  stream.allow_tf32(config.train.tf32);
-  stream.set_deterministic(config.run.deterministic);
-  opened.layers = model::make_layers(config.model, run.source->problem());
-  check_sizes(opened.layers);
-  const std::vector<sparse::ParameterSpec> network = model::parameters_of(opened.layers);
-  config::check_patterns(config, network);
-  opened.start = initial_masks(config, network, opened.files,
-                               config.parallel.pipeline == 1 ? stream.threads() : 1);
-  if (config.parallel.pipeline > 0) {  // fail before expensive work
-    const auto stages = static_cast<int>(config.parallel.pipeline);
-    share_of(config, parallel::make_grid(run.comm.size(), stages).data);
-  }
-}
-
-/// For the user: keys that are set and do nothing here, and a vocabulary that the tokenizer's is
-/// larger than.
-void note_unused(const io::Config& config, bool starts_pruned, Run& run) {
-  const parallel::Grid& grid = run.plan->layout.grid;
-  const auto unused =
-      config::keys_without_effect(config, {.on_device = run.backend->stream().arena().on_device(),
-                                           .pruned = config.pruning.prunes() || starts_pruned,
-                                           .replicas = grid.data,
-                                           .stages = grid.pipeline});
-  if (!unused.empty()) {
-    run.note(fmt::format("without effect in this run: {}", fmt::join(unused, ", ")));
-  }
-  const int64_t noted = config.data.kind == "tokens" && config.model.vocabulary == 0
-                            ? io::noted_vocabulary(config.data.train)
-                            : 0;
-  if (const int64_t found = run.source->problem().classes; noted > found) {
-    run.note(
-        fmt::format("the network has {} tokens, as many as the data; their tokenizer has {}, by "
-                    "the note beside "
-                    "{}: set model.vocabulary = {} for all of them",
-                    found, noted, config.data.train.front(), noted));
-  }
 }
 
 io::FileStamps stamps_of(const io::DataConfig& data) {
@@ -263,54 +181,216 @@ io::FileStamps stamps_of(const io::DataConfig& data) {
   return io::FileStamps(files);
 }
 
-void build_stage(const Opened& opened, const std::shared_ptr<Shards>& shards, Run& run) {
-  const RunPlan& plan = *run.plan;
-  InitialMasks mine = masks_of_part(opened.start, plan.parameters);
-  run.starts_pruned = mine.pruned;
-  run.backend->arena().set_limit(plan.fit.arena_limit());
-  run.stage = std::make_unique<Stage>(
-      plan.config, plan.problem, run.backend->stream(), run.backend->kernels(),
+/// Collective. Throws Failure unless all ranks have the same program, settings and files.
+Files open_files(const io::Config& config, parallel::Communicator& comm,
+                 const TrainerOptions& options, const Note& note) {
+  Files files;
+  const int threads = threads_of(config, comm, options.system_root);
+  on_first_rank_first(comm, [&] {
+    files.manifest = manifest_of_program(options.git, kernels_of(config, options), comm);
+    files.manifest.threads = threads;
+  });
+  compare_program(files.manifest, comm);
+  note_text(note, binding_note(config, comm.local_size()));
+  note_text(note, parallel::torch_launcher_note());
+  compare_settings(config, comm);
+  files.directory = std::make_unique<RunDirectory>(config.run.out, options.resume, comm);
+  files.received = std::make_unique<ReceivedCheckpoint>(files.directory->resume_file(), comm);
+  if (const int copies = files.received->copies(); copies > 0) {
+    note(fmt::format("{} rank(s) do not see {}: rank 0 sent them its content", copies,
+                     files.directory->resume_file()->string()));
+  }
+  files.weights = {.resume = files.received->file(), .init = options.init};
+  on_first_rank_first(comm, [&] {
+    try {
+      check_teacher_file(config);
+      check_inputs_remain(config, files.weights.resume ? "" : options.init);
+      files.data = stamps_of(config.data);
+      add_inputs(config, files.manifest);
+    } catch (const Failure& failure) {
+      if (comm.rank() == 0) {
+        throw;
+      }
+      throw Failure(
+          fmt::format("on machine {}, unlike that of rank 0: {}; copy the files to all machines, "
+                      "or use a folder that they share",
+                      io::host_name(), failure.what()),
+          failure.retryable());
+    }
+  });
+  compare_inputs(files.manifest, files.weights, comm);
+  return files;
+}
+
+/// With those that set-up alone reads.
+struct Inputs : RunInputs {
+  std::optional<RunProgress> resumed{};  ///< the content of the checkpoint to resume from
+  std::optional<TeacherFile> teacher{};  ///< of train.teacher
+  model::Layers layers{};                ///< of the network, not bound
+  InitialMasks start{};
+
+  const TeacherFile* teacher_file() const { return teacher ? &*teacher : nullptr; }
+};
+
+SavedRun saved_run(const RunProgress& resumed, std::string file) {
+  return {.config = resumed.config,
+          .manifest = resumed.manifest ? &*resumed.manifest : nullptr,
+          .file = std::move(file)};
+}
+
+/// Opens data and device, and reads or makes the initial masks.
+Inputs open_inputs(const io::Config& config, const TrainerOptions& options, const Files& files,
+                   parallel::Communicator& comm, const Note& note) {
+  Inputs inputs;
+  std::optional<RunProgress> saved = saved_progress(config, files.weights);
+  const io::Vocabulary characters = saved ? saved->characters : io::Vocabulary();
+  inputs.model_texts = saved ? saved->model_texts : std::map<std::string, std::string>();
+  if (files.weights.resume) {
+    inputs.resumed = std::move(saved);
+    for (const std::string& text :
+         check_resume(saved_run(*inputs.resumed, files.weights.resume->string()), config,
+                      files.manifest, options.accepted)) {
+      note(text);
+    }
+    if (!files.weights.init.empty()) {
+      note(fmt::format("--init {} is not read: the run goes on from {}", files.weights.init,
+                       files.weights.resume->string()));
+    }
+  }
+  inputs.source = open_source(config, characters.size() > 0 ? &characters : nullptr);
+  inputs.teacher = open_teacher(config);
+  if (inputs.teacher) {
+    check_teacher_fits_data(*inputs.teacher, inputs.source->problem(), inputs.source->characters());
+  }
+  const kernels::Kernels* kernels = &kernels_of(config, options);
+  if (config.run.operation_times) {
+    inputs.operation_times = std::make_unique<kernels::OperationTimes>(*kernels);
+    kernels = &inputs.operation_times->table();
+  }
+  inputs.backend = std::make_unique<kernels::Backend>(
+      *kernels, static_cast<int>(files.manifest.threads), comm.local_rank());
+  Stream& stream = inputs.backend->stream();
+  stream.allow_tf32(config.train.tf32);
+  stream.set_deterministic(config.run.deterministic);
+  inputs.layers = model::make_layers(config.model, inputs.source->problem());
+  check_sizes(inputs.layers);
+  const std::vector<sparse::ParameterSpec> network = model::parameters_of(inputs.layers);
+  config::check_patterns(config, network);
+  inputs.start = initial_masks(config, network, files.weights,
+                               config.parallel.pipeline == 1 ? stream.threads() : 1);
+  if (config.parallel.pipeline > 0) {  // fail before expensive work
+    const auto stages = static_cast<int>(config.parallel.pipeline);
+    share_of(config, parallel::make_grid(comm.size(), stages).data);
+  }
+  return inputs;
+}
+
+/// For the user: keys that are set and do nothing here, and a vocabulary that the tokenizer's is
+/// larger than.
+void note_unused(const io::Config& config, const Inputs& inputs, const parallel::Grid& grid,
+                 const Note& note) {
+  const auto unused = config::keys_without_effect(
+      config, {.on_device = inputs.backend->stream().arena().on_device(),
+               .pruned = config.pruning.prunes() || inputs.start.pruned,
+               .replicas = grid.data,
+               .stages = grid.pipeline});
+  if (!unused.empty()) {
+    note(fmt::format("without effect in this run: {}", fmt::join(unused, ", ")));
+  }
+  const int64_t noted = config.data.kind == "tokens" && config.model.vocabulary == 0
+                            ? io::noted_vocabulary(config.data.train)
+                            : 0;
+  if (const int64_t found = inputs.source->problem().classes; noted > found) {
+    note(
+        fmt::format("the network has {} tokens, as many as the data; their tokenizer has {}, by "
+                    "the note beside "
+                    "{}: set model.vocabulary = {} for all of them",
+                    found, noted, config.data.train.front(), noted));
+  }
+}
+
+/// Loads or draws the weights, loads the teacher's, and the optimizer state of a checkpoint. Returns
+/// the step of the checkpoint to resume from; -1: none.
+int64_t load_weights_and_state(const WeightSource& files, const RunPlace& place, Stage& stage,
+                               Pruner& pruner, const Note& note) {
+  sparse::Store& store = stage.store();
+  const RunPlan& plan = *place.plan;
+  const bool whole = !plan.layout.pipelined();
+  if (files.resume) {
+    const io::CheckpointReader reader(*files.resume);
+    load(reader, store, {.optimizer = true, .whole = whole, .masks = false});
+    load_feedback(reader, store, place.ranks->replica(), plan.layout.grid.data);
+    const int64_t step = reader.meta().step;
+    pruner.resume(step, reader);
+    note(fmt::format("resumed from {} at step {}", reader.path().string(), step));
+    return step;
+  }
+  if (!files.init.empty()) {
+    load_weights(files.init, store, pruner.prunable(), whole);
+    note(fmt::format("weights and masks from {}", files.init));
+  } else {
+    store.initialise(static_cast<uint64_t>(plan.config.train.seed),
+                     [&](const sparse::Parameter& parameter) {
+                       return stage.parametrization().factors_of(parameter).initial_scale;
+                     });
+  }
+  return -1;
+}
+
+/// Frees the initial masks.
+RunModel build_model(Inputs& inputs, const WeightSource& files, const RunPlace& place,
+                     const std::shared_ptr<Shards>& shards, const Note& note) {
+  const RunPlan& plan = *place.plan;
+  InitialMasks mine = masks_of_part(inputs.start, plan.parameters);
+  const bool starts_pruned = mine.pruned;
+  inputs.backend->arena().set_limit(plan.fit.arena_limit());
+  auto stage = std::make_unique<Stage>(
+      plan.config, plan.problem, inputs.backend->stream(), inputs.backend->kernels(),
       Stage::Options{.micro_batch = plan.micro_batch(),
-                     .recompute = plan.fit.recompute(run.ranks->stage()),
+                     .recompute = plan.fit.recompute(place.ranks->stage()),
                      .masks = std::move(mine.masks),
                      .sharding = shards,
                      .parts = plan.parts,
-                     .teacher = opened.teacher_file()});
+                     .teacher = inputs.teacher_file()});
   StoreScope scope{.micro_batch = plan.micro_batch(), .replicas = plan.layout.grid.data};
   if (plan.layout.pipelined()) {
     scope.network = plan.specs;
     scope.numbers = plan.parameters;
-    scope.stages = &run.ranks->pipeline();
+    scope.stages = &place.ranks->pipeline();
   }
-  run.pruner = std::make_unique<Pruner>(plan.config, run.stage->store(), scope);
-  run.stage->set_gradient_hooks(run.pruner->gradient_hooks());
+  auto pruner = std::make_unique<Pruner>(plan.config, stage->store(), scope);
+  stage->set_gradient_hooks(pruner->gradient_hooks());
+  inputs.start.masks = {};  // plans read the counts
+  if (Teacher* teacher = stage->teacher(); teacher != nullptr) {
+    load(io::CheckpointReader(inputs.teacher->path), teacher->store(), {});
+  }
+  const int64_t step = load_weights_and_state(files, place, *stage, *pruner, note);
+  return {.stage = std::move(stage),
+          .pruner = std::move(pruner),
+          .step = std::max<int64_t>(step, 0),
+          .resumed_step = step,
+          .starts_pruned = starts_pruned};
 }
 
-/// Loads or draws the weights, loads the teacher's, and the optimizer state of a checkpoint.
-void load_weights_and_state(const Opened& opened, Run& run) {
-  const WeightSource& files = opened.files;
-  if (Teacher* teacher = run.stage->teacher(); teacher != nullptr) {
-    load(io::CheckpointReader(opened.teacher->path), teacher->store(), {});
-  }
-  sparse::Store& store = run.stage->store();
-  const bool whole = !run.plan->layout.pipelined();
-  if (files.resume) {
-    const io::CheckpointReader reader(*files.resume);
-    load(reader, store, {.optimizer = true, .whole = whole, .masks = false});
-    load_feedback(reader, store, run.ranks->replica(), run.plan->layout.grid.data);
-    run.step = run.resumed_step = reader.meta().step;
-    run.pruner->resume(run.step, reader);
-    run.note(fmt::format("resumed from {} at step {}", reader.path().string(), run.step));
-  } else if (!files.init.empty()) {
-    load_weights(files.init, store, run.pruner->prunable(), whole);
-    run.note(fmt::format("weights and masks from {}", files.init));
-  } else {
-    store.initialise(static_cast<uint64_t>(run.config().train.seed),
-                     [&](const sparse::Parameter& parameter) {
-                       return run.stage->parametrization().factors_of(parameter).initial_scale;
-                     });
-  }
+Totals count(const RunModel& model, parallel::Communicator& pipeline) {
+  const Sparsity mine = model.pruner->sparsity();
+  const sparse::Store& store = model.stage->store();
+  std::array<double, 4> counts{
+      static_cast<double>(store.total_size()), static_cast<double>(store.total_kept()),
+      static_cast<double>(mine.prunable), static_cast<double>(mine.prunable_kept)};
+  parallel::all_reduce_small(pipeline, counts, parallel::Combine::sum);
+  auto whole = [&counts](size_t i) { return static_cast<int64_t>(counts.at(i)); };
+  return {.size = whole(0),
+          .kept = whole(1),
+          .sparsity = {.prunable = whole(2), .prunable_kept = whole(3)}};
 }
+
+/// Storages that were left to "auto", by parameter.
+struct Storages {
+  std::map<std::string, std::string> mine{};  ///< of this rank
+  std::map<std::string, std::string> all{};   ///< on the first rank of a pipeline: of all stages
+  std::string note{};
+};
 
 /// Collective over the pipeline. All stages' storages on its first rank.
 std::map<std::string, std::string> of_all_stages(const std::map<std::string, std::string>& mine,
@@ -325,116 +405,94 @@ std::map<std::string, std::string> of_all_stages(const std::map<std::string, std
   return all;
 }
 
-/// Chosen storages may take the memory that the plan has for the copy of a checkpoint.
-void limit_copies(const std::map<std::string, std::string>& storages, Run& run) {
-  const Fit& fit = run.plan->fit;
-  if (fit.budget > 0 && run.copies_checkpoints && !storages.empty() &&
-      run.plan->with_storages(storages).needed() + fit.plan.checkpoint_copy > fit.budget) {
-    run.copies_checkpoints = false;
-    run.note(no_copy_note(run.plan->config, fit.plan.checkpoint_copy));
+/// The part of this run, if any, whose choices by timing hold on: restarts change no bit.
+std::optional<SavedRun> timed_before(const Files& files, const Inputs& inputs) {
+  if (inputs.resumed) {
+    return saved_run(*inputs.resumed, "checkpoint");
   }
-}
-
-/// Collective. Throws Failure if the plans of the ranks do not fit their machines.
-void check_host_memory(const TrainerOptions& options, Run& run) {
-  const RunPlan& plan = *run.plan;
-  const MemoryPlan mine = plan.layout.pipelined() ? plan.with_storages({}) : plan.fit.plan;
-  const bool on_device = run.backend->stream().arena().on_device();
-  const std::string note = check_host(mine, on_device, run.comm, options.system_root);
-  if (run.copies_checkpoints && !note.empty()) {
-    run.copies_checkpoints = false;
-    run.note(note);
-  }
-}
-
-/// Collective. Ranks decide by copies_checkpoints when they wait for a save together.
-void agree_on_copies(Run& run) {
-  std::array<double, 1> without{run.copies_checkpoints ? 0.0 : 1.0};
-  parallel::all_reduce_small(run.comm, without, parallel::Combine::max);
-  run.copies_checkpoints = without[0] == 0;
+  const auto& attempt = files.directory->earlier_attempt();
+  return attempt ? std::optional(SavedRun{.config = attempt->config,
+                                          .manifest = &attempt->manifest,
+                                          .file = "attempt before, which saved no checkpoint"})
+                 : std::nullopt;
 }
 
 /// Times storages left to "auto" at the density that pruning will reach, or takes those of the
-/// checkpoint to resume. Returns them by parameter. Collective.
-std::map<std::string, std::string> choose_auto_storages(const Opened& opened, Run& run) {
-  const RunPlan& plan = *run.plan;
-  if (!has_auto_storage(plan.config, run.stage->store())) {
+/// checkpoint to resume, and sets them. Collective.
+Storages choose_auto_storages(const Files& files, const Inputs& inputs, const RunPlace& place,
+                              const RunModel& model) {
+  const RunPlan& plan = *place.plan;
+  sparse::Store& store = model.stage->store();
+  if (!has_auto_storage(plan.config, store)) {
     return {};
   }
   const StorageChoiceInput input{.config = plan.config,
-                                 .store = run.stage->store(),
-                                 .prunable = run.pruner->prunable(),
-                                 .density = 1 - run.pruner->target(plan.config.train.steps),
+                                 .store = store,
+                                 .prunable = model.pruner->prunable(),
+                                 .density = 1 - model.pruner->target(plan.config.train.steps),
                                  .samples = plan.micro_batch(),
                                  .rows = plan.micro_batch() * plan.problem.rows};
-  if (const auto before = opened.timed_before(*run.directory);
-      before && timings_are_valid(*before, plan.config, run.manifest, Timed::storages)) {
-    run.manifest.storages = before->manifest->storages;
-    set_storages(run.manifest.storages, run.stage->store());
-    limit_copies(run.manifest.storages, run);
-    run.note("storages as in the " + before->file);
-    return run.manifest.storages;
+  if (const auto before = timed_before(files, inputs);
+      before && timings_are_valid(*before, plan.config, files.manifest, Timed::storages)) {
+    const auto& storages = before->manifest->storages;
+    set_storages(storages, store);
+    return {.mine = storages, .all = storages, .note = "storages as in the " + before->file};
   }
   const Span span(Track::compute, "time storages");
-  auto groups = time_storages(input, run.backend->stream().threads(), run.stage->kernels());
-  keep_common_timings(groups, run.ranks->data());
-  const auto chosen = [&] { return storages_chosen(groups, run.stage->store()); };
+  parallel::Communicator& replicas = place.ranks->data();
+  auto groups = time_storages(input, inputs.backend->stream().threads(), model.stage->kernels());
+  keep_common_timings(groups, replicas);
+  const auto chosen = [&] { return storages_chosen(groups, store); };
   if (plan.fit.budget == 0) {
     choose_storages(groups, {});
-    share_choice(groups, run.ranks->data());
+    share_choice(groups, replicas);
   } else {
     const size_t spare = plan.fit.budget - plan.fit.plan.needed();
     choose_storages_that_fit(
         groups, planned_bytes(groups) + spare, plan.fit.budget,
-        [&] { return plan.with_storages(chosen()).needed(); }, run.ranks->data());
+        [&] { return plan.with_storages(chosen()).needed(); }, replicas);
   }
-  set_storages(chosen(), run.stage->store());
-  limit_copies(chosen(), run);
-  if (!groups.empty()) {
-    run.note("storages, by time of a forward and backward:\n" + storage_table(groups));
-  }
-  run.manifest.storages = of_all_stages(chosen(), run.ranks->pipeline());
-  return chosen();
-}
-
-/// Plans the memory of this rank with its storages. RunPlan has that of the rank that needs most,
-/// with the storages that plans assume for "auto".
-void plan_this_rank(const std::map<std::string, std::string>& storages, Run& run) {
-  const RunPlan& plan = *run.plan;
-  const bool as_planned = storages.empty() && !plan.layout.pipelined() &&
-                          run.stage->store().options().sharding == nullptr;
-  run.planned = as_planned ? plan.fit.plan : plan.with_storages(storages);
+  set_storages(chosen(), store);
+  return {.mine = chosen(),
+          .all = of_all_stages(chosen(), place.ranks->pipeline()),
+          .note = groups.empty()
+                      ? ""
+                      : "storages, by time of a forward and backward:\n" + storage_table(groups)};
 }
 
 /// Connects replicas and stages; loads the state of codecs and loss scale.
-void connect(const Opened& opened, std::shared_ptr<Shards> shards, Run& run) {
-  const RunPlan& plan = *run.plan;
+RunLinks connect(const Files& files, const Inputs& inputs, const RunPlace& place, Stage& stage,
+                 std::shared_ptr<Shards> shards, const Note& note) {
+  const RunPlan& plan = *place.plan;
+  Ranks& ranks = *place.ranks;
   const parallel::CarrierKind carrier = plan.stage_link.carrier;
-  run.pipeline_reduction =
-      std::make_unique<PipelineReduction>(plan.layout, *run.ranks, *run.stage, carrier);
-  run.data_parallel = std::make_unique<DataParallel>(plan.config, *run.ranks, *run.stage,
-                                                     std::move(shards), *run.pipeline_reduction);
-  if (!run.data_parallel->route().empty()) {
-    run.note(run.data_parallel->route());
-  }
-  if (opened.resumed) {
-    const bool timed = timings_are_valid(opened.before(), plan.config, run.manifest, Timed::codecs);
-    on_first_rank_first(run.comm, [&] {
-      run.data_parallel->codecs().restore(opened.resumed->codec_choice, timed);
-      run.loss_scale.restore(opened.resumed->loss_scale);
+  auto reduction = std::make_unique<PipelineReduction>(plan.layout, ranks, stage, carrier);
+  auto data_parallel =
+      std::make_unique<DataParallel>(plan.config, ranks, stage, std::move(shards), *reduction);
+  note_text(note, data_parallel->route());
+  LossScale loss_scale(plan.config.train);
+  if (inputs.resumed) {
+    const bool timed = timings_are_valid(saved_run(*inputs.resumed, files.weights.resume->string()),
+                                         plan.config, files.manifest, Timed::codecs);
+    on_first_rank_first(ranks.world(), [&] {
+      data_parallel->codecs().restore(inputs.resumed->codec_choice, timed);
+      loss_scale.restore(inputs.resumed->loss_scale);
     });
   }
-  run.stage->set_gradient_scale(run.loss_scale.value(), run.loss_scale.skipped());
-  run.pipeline = std::make_unique<Pipeline>(
+  stage.set_gradient_scale(loss_scale.value(), loss_scale.skipped());
+  auto pipeline = std::make_unique<Pipeline>(
       plan.config,
       Pipeline::Parts{.layout = plan.layout,
-                      .ranks = *run.ranks,
-                      .stage = *run.stage,
-                      .source = *run.source,
-                      .data_parallel = *run.data_parallel,
-                      .reduction = *run.pipeline_reduction},
+                      .ranks = ranks,
+                      .stage = stage,
+                      .source = *inputs.source,
+                      .data_parallel = *data_parallel},
       Pipeline::Options{
           .samples = plan.micro_batch(), .first_sample = plan.first_sample, .carrier = carrier});
+  return {.pipeline_reduction = std::move(reduction),
+          .data_parallel = std::move(data_parallel),
+          .pipeline = std::move(pipeline),
+          .loss_scale = loss_scale};
 }
 
 }  // namespace
@@ -461,117 +519,96 @@ void Run::check_data() {
   data = std::move(now);
 }
 
-void Run::count_totals() {
-  const Sparsity mine = pruner->sparsity();
-  std::array<double, 4> counts{static_cast<double>(stage->store().total_size()),
-                               static_cast<double>(stage->store().total_kept()),
-                               static_cast<double>(mine.prunable),
-                               static_cast<double>(mine.prunable_kept)};
-  parallel::all_reduce_small(ranks->pipeline(), counts, parallel::Combine::sum);
-  auto whole = [&counts](size_t i) { return static_cast<int64_t>(counts.at(i)); };
-  totals = {.size = whole(0),
-            .kept = whole(1),
-            .sparsity = {.prunable = whole(2), .prunable_kept = whole(3)}};
-}
+void Run::count_totals() { totals = count(*this, ranks->pipeline()); }
 
 Run set_up(const io::Config& config, parallel::Communicator& comm, const TrainerOptions& options) {
   comm.set_timeout(config.parallel.timeout_s);
-  Run run{.comm = comm,
-          .note = options.on_note ? options.on_note : [](const std::string&) {},
-          .loss_scale = LossScale(config.train)};
-  const int threads = threads_of(config, comm, options.system_root);
-  on_first_rank_first(comm, [&] {
-    run.manifest = manifest_of_program(options.git, kernels_of(config, options), comm);
-    run.manifest.threads = threads;
-  });
-  compare_program(run.manifest, comm);
-  for (const std::string& text :
-       {binding_note(config, comm.local_size()), parallel::torch_launcher_note()}) {
-    if (!text.empty()) {
-      run.note(text);
-    }
-  }
-  compare_settings(config, comm);
-  run.directory = std::make_unique<RunDirectory>(config.run.out, options.resume, comm);
-  const ReceivedCheckpoint received(run.directory->resume_file(), comm);
-  if (received.copies() > 0) {
-    run.note(fmt::format("{} rank(s) do not see {}: rank 0 sent them its content",
-                         received.copies(), run.directory->resume_file()->string()));
-  }
-  Opened opened{.files = {.resume = received.file(), .init = options.init}};
-  on_first_rank_first(comm, [&] {
-    try {
-      check_teacher_file(config);
-      check_inputs_remain(config, opened.files.resume ? "" : options.init);
-      run.data = stamps_of(config.data);
-      add_inputs(config, run.manifest);
-    } catch (const Failure& failure) {
-      if (comm.rank() == 0) {
-        throw;
-      }
-      throw Failure(
-          fmt::format("on machine {}, unlike that of rank 0: {}; copy the files to all machines, "
-                      "or use a folder that they share",
-                      io::host_name(), failure.what()),
-          failure.retryable());
-    }
-  });
-  compare_inputs(run.manifest, opened.files, comm);
-  on_first_rank_first(comm, [&] { open(config, options, opened, run); });
-  run.plan = std::make_unique<const RunPlan>(
+  const Note note = options.on_note ? options.on_note : [](const std::string&) {};
+  Files files = open_files(config, comm, options, note);
+  Manifest& manifest = files.manifest;
+  Inputs inputs;
+  on_first_rank_first(comm, [&] { inputs = open_inputs(config, options, files, comm, note); });
+
+  auto whole_plan = std::make_unique<const RunPlan>(
       plan_run(config,
-               {.problem = run.source->problem(),
-                .layers = opened.layers,
-                .start = opened.start,
-                .backend = *run.backend,
-                .teacher = opened.teacher_file(),
-                .resumed = opened.resumed ? &*opened.resumed : nullptr},
-               comm, run.note));
-  note_unused(config, opened.start.pruned, run);
-  run.backend->arena().set_advice(run.plan->advice);
-  run.copies_checkpoints = run.plan->fit.copies_checkpoints;
-  check_host_memory(options, run);
-  run.ranks = std::make_unique<Ranks>(comm, run.plan->layout.grid);
-  run.manifest.replicas = run.plan->layout.grid.data;
-  run.manifest.stages = run.plan->layout.grid.pipeline;
-  run.manifest.micro_batch = run.plan->micro_batch();
-  const std::shared_ptr<Shards> shards = make_shards(run.config(), run.ranks->data());
-  on_all_ranks(comm, [&] {
-    build_stage(opened, shards, run);
-    opened.start.masks = {};  // plans read the counts
-    load_weights_and_state(opened, run);
-  });
-  if (opened.teacher) {
-    run.note(note_of(*opened.teacher, config.train));
-    if (const std::string text = token_note(*opened.teacher, run.manifest, config); !text.empty()) {
-      run.note(text);
+               {.problem = inputs.source->problem(),
+                .layers = inputs.layers,
+                .start = inputs.start,
+                .backend = *inputs.backend,
+                .teacher = inputs.teacher_file(),
+                .resumed = inputs.resumed ? &*inputs.resumed : nullptr},
+               comm, note));
+  const RunPlan& plan = *whole_plan;
+  note_unused(config, inputs, plan.layout.grid, note);
+  inputs.backend->arena().set_advice(plan.advice);
+  bool copies = plan.fit.copies_checkpoints;
+  const auto give_up_copies = [&](const std::string& why) {
+    if (copies && !why.empty()) {
+      copies = false;
+      note(why);
     }
+  };
+  give_up_copies(check_host(plan.layout.pipelined() ? plan.with_storages({}) : plan.fit.plan,
+                            inputs.backend->arena().on_device(), comm, options.system_root));
+  RunPlace place{.plan = std::move(whole_plan),
+                 .ranks = std::make_unique<Ranks>(comm, plan.layout.grid)};
+  parallel::Communicator& replicas = place.ranks->data();
+  manifest.replicas = plan.layout.grid.data;
+  manifest.stages = plan.layout.grid.pipeline;
+  manifest.micro_batch = plan.micro_batch();
+
+  const std::shared_ptr<Shards> shards = make_shards(plan.config, replicas);
+  RunModel model;
+  on_all_ranks(comm, [&] { model = build_model(inputs, files.weights, place, shards, note); });
+  const sparse::Store& store = model.stage->store();
+  if (inputs.teacher) {
+    note(note_of(*inputs.teacher, config.train));
+    note_text(note, token_note(*inputs.teacher, manifest, config));
   }
-  plan_this_rank(choose_auto_storages(opened, run), run);
-  agree_on_copies(run);
-  if (const auto& parameters = run.stage->store().parameters();
-      run.stage->parametrization().has_effect(parameters)) {
-    run.note(fmt::format("factors of train.parametrization = \"{}\", at the present density:\n{}",
-                         run.config().train.parametrization,
-                         run.stage->parametrization().format_table(parameters)));
+  const Storages storages = choose_auto_storages(files, inputs, place, model);
+  manifest.storages = storages.all;
+  if (const size_t copy = plan.fit.plan.checkpoint_copy;
+      plan.fit.budget > 0 && !storages.mine.empty() &&
+      plan.with_storages(storages.mine).needed() + copy > plan.fit.budget) {
+    give_up_copies(no_copy_note(plan.config, copy));  // storages take the memory of the copy
   }
-  if (const std::string text = pruned_note(run.config(), run.stage->store()); !text.empty()) {
-    run.note(text);
+  note_text(note, storages.note);
+  // The plan is that of the rank that needs most, with the storages that it assumes for "auto".
+  const bool as_planned = storages.mine.empty() && !plan.layout.pipelined() && shards == nullptr;
+  MemoryPlan planned = as_planned ? plan.fit.plan : plan.with_storages(storages.mine);
+  std::array<double, 1> without{copies ? 0.0 : 1.0};  // ranks wait for the same saves
+  parallel::all_reduce_small(comm, without, parallel::Combine::max);
+
+  if (const auto& parametrization = model.stage->parametrization();
+      parametrization.has_effect(store.parameters())) {
+    note(fmt::format("factors of train.parametrization = \"{}\", at the present density:\n{}",
+                     plan.config.train.parametrization,
+                     parametrization.format_table(store.parameters())));
   }
-  compare_ranks(run.stage->store(), run.ranks->data());
-  run.count_totals();
-  if (run.starts_pruned) {
-    run.pruner->compare(run.ranks->data());
-    run.note(fmt::format("pruned from the start: {} of {} parameters kept", run.totals.kept,
-                         run.totals.size));
+  note_text(note, pruned_note(plan.config, store));
+  compare_ranks(store, replicas);
+  const Totals totals = count(model, place.ranks->pipeline());
+  if (model.starts_pruned) {
+    model.pruner->compare(replicas);
+    note(fmt::format("pruned from the start: {} of {} parameters kept", totals.kept, totals.size));
   }
-  connect(opened, shards, run);
+
+  RunLinks links = connect(files, inputs, place, *model.stage, shards, note);
   {
     const parallel::Busy busy(comm);
-    run.directory->begin(run.config(), run.manifest, run.resumed_step);
+    files.directory->begin(plan.config, manifest, model.resumed_step);
   }
-  std::ranges::for_each(run.directory->take_notes(), run.note);
-  return run;
+  std::ranges::for_each(files.directory->take_notes(), note);
+  return {std::move(files),
+          std::move(inputs),
+          std::move(place),
+          std::move(model),
+          std::move(links),
+          comm,
+          note,
+          std::move(planned),
+          without[0] == 0,
+          totals};
 }
 
 }  // namespace espalier::train

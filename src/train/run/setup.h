@@ -44,32 +44,48 @@ struct Totals {
   Sparsity sparsity;  ///< of the prunable ones
 };
 
-/// One rank of a run: the components that `set_up` builds, and the state that steps change.
-struct Run {
-  parallel::Communicator& comm;
-  std::function<void(const std::string&)> note;  ///< messages for the user
-  std::unique_ptr<Ranks> ranks;
-  std::unique_ptr<RunDirectory> directory;
-  std::unique_ptr<Source> source;
-  std::unique_ptr<kernels::OperationTimes> operation_times;  ///< null unless they are measured
-  std::unique_ptr<kernels::Backend> backend;
-  std::unique_ptr<const RunPlan> plan;
-  std::unique_ptr<Stage> stage;
-  std::unique_ptr<Pruner> pruner;
+// One rank of a run: the components that `set_up` makes, one group after the other. Each group
+// refers to earlier ones.
+
+struct RunFiles {
+  std::unique_ptr<RunDirectory> directory{};
+  Manifest manifest{};
+  io::FileStamps data{};  ///< of the files that training reads, since before their fingerprints
+};
+
+struct RunInputs {
+  std::unique_ptr<Source> source{};
+  std::unique_ptr<kernels::OperationTimes> operation_times{};  ///< null unless they are measured
+  std::unique_ptr<kernels::Backend> backend{};
+  std::map<std::string, std::string> model_texts{};  ///< of the checkpoint that it started from
+};
+
+struct RunPlace {
+  std::unique_ptr<const RunPlan> plan{};
+  std::unique_ptr<Ranks> ranks{};
+};
+
+struct RunModel {
+  std::unique_ptr<Stage> stage{};
+  std::unique_ptr<Pruner> pruner{};
+  int64_t step = 0;            ///< steps done or enqueued
+  int64_t resumed_step = -1;   ///< of the checkpoint that the run resumed from; -1: none
+  bool starts_pruned = false;  ///< the pruning before the first step is done
+};
+
+struct RunLinks {
   std::unique_ptr<PipelineReduction> pipeline_reduction;
   std::unique_ptr<DataParallel> data_parallel;
   std::unique_ptr<Pipeline> pipeline;
-
-  MemoryPlan planned{};  ///< of this rank, with the storages that were chosen
-  Manifest manifest;
-  io::FileStamps data;  ///< of the files that training reads, since before their fingerprints
   LossScale loss_scale;
-  int64_t step = 0;                                  ///< steps done or enqueued
-  std::map<std::string, std::string> model_texts{};  ///< of the checkpoint that it started from
-  int64_t resumed_step = -1;        ///< of the checkpoint that the run resumed from; -1: none
-  bool starts_pruned = false;       ///< the pruning before the first step is done
-  bool copies_checkpoints = false;  ///< they are written from a copy, while training goes on; the
-                                    ///< same on all ranks
+};
+
+struct Run : RunFiles, RunInputs, RunPlace, RunModel, RunLinks {
+  parallel::Communicator& comm;
+  std::function<void(const std::string&)> note;  ///< messages for the user
+  MemoryPlan planned;       ///< of this rank, with the storages that were chosen
+  bool copies_checkpoints;  ///< they are written from a copy, while training goes on; the same on
+                            ///< all ranks
   Totals totals;
 
   const io::Config& config() const { return plan->config; }

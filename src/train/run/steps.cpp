@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "parallel/transport/collectives.h"
@@ -39,30 +40,12 @@ std::string where_not_finite(const sparse::Store& store) {
 class StepLoop {
  public:
   StepLoop(Run& run, Reporter& reporter, const TrainerOptions& options)
-      : run_(run), reporter_(reporter), options_(options), monitor_(run.config().optimizer) {
+      : run_(run),
+        reporter_(reporter),
+        options_(options),
+        monitor_(run.config().optimizer),
+        adaprec_(make_adaprec()) {
     restart_monitor();
-    const io::Config& config = run.config();
-    if (codec_chooser(config) != CodecChooser::adaprec || run.plan->layout.grid.data == 1) {
-      return;
-    }
-    // a tenth of an evaluation: a trial's curve has several points
-    const int64_t all = config.train.eval_batches > 0
-                            ? config.train.eval_batches
-                            : run.source->validation_samples() / config.train.global_batch;
-    const int64_t batches = std::max<int64_t>(all / 10, 1);
-    AdaPrec::Callbacks trials{
-        .use =
-            [this](const std::string& codec) {
-              run_.data_parallel->codecs().use(codec);
-              run_.data_parallel->codecs().prepare();  // not within the time of a step
-            },
-        .train = [this](int64_t step) { run_trial_step(step); },
-        .evaluate = [this, batches] { return evaluate(batches).loss; },
-        .capture = [this] { return capture_trial(); },
-        .bits = [this] { return run_.data_parallel->codecs().bits(); },
-        .stopping = [this] { return stopping_; }};
-    adaprec_ = std::make_unique<AdaPrec>(config, run.comm, run.stage->store(), std::move(trials),
-                                         run.resumed_step);
   }
 
   /// Steps up to `last`, or to the end of a round of AdaPrec that passes it, or until a stop is
@@ -80,95 +63,102 @@ class StepLoop {
   }
 
  private:
-  /// At the start and after masks have changed.
-  void restart_monitor() {
-    const Stage& stage = *run_.stage;
-    monitor_.restart(stage.parametrization().largest_lr_factor(stage.store().parameters()));
-  }
-
+  /// One step. On a device the host only enqueues it, then finishes the step before (steps.h).
   void train_step(int64_t last) {
-    const double begin = now_seconds();
+    PendingStep next{.begin = now_seconds()};
     const Sent sent_before = sent_so_far();
-    change_masks_if_due();
-    PendingStep next = enqueue_step();
-    next.begin = begin;
-    next.sent = sent_so_far() - sent_before;
-    next.report.mask_distance = std::exchange(mask_distance_, {});
+    const LossScale& scale = run_.loss_scale;
+
+    next.report.mask_distance = change_masks_if_due();
+    next.report.step = run_.step + 1;
+    next.report.lr = learning_rate(run_.step);
+    next.report.loss_scale = scale.value();
+    next.report.sparsity = run_.totals.sparsity.sparsity();
     next.report.trial_seconds = adaprec_ ? adaprec_->take_seconds() : 0;
-    if (pending_) {
-      report(finish_step(*std::exchange(pending_, {})));
+
+    run_.stage->set_gradient_scale(scale.value(), scale.skipped());  // for the update
+    next.report.times = forward_backward_exchange(run_.step);
+
+    const double update_begin = now_seconds();
+    {
+      const Span span(Track::optimizer, "update");
+      next.update = run_.data_parallel->update(run_.step, next.report.lr);
     }
-    const bool on_device = run_.stage->stream().queue() != nullptr;
-    if (on_device && !run_.loss_scale.dynamic() && run_.step < last && !stopping_ &&
-        !state_is_read_after(run_.step)) {
+    next.report.times.update = now_seconds() - update_begin;
+    next.sent = sent_so_far() - sent_before;
+    ++run_.step;
+
+    if (pending_) {
+      evaluate_report_save(finish_step(*std::exchange(pending_, {})));
+    }
+    if (may_stay_pending(last)) {
       pending_ = std::move(next);
     } else {
-      report(finish_step(std::move(next)));
+      evaluate_report_save(finish_step(std::move(next)));
     }
   }
 
-  /// Trains an asynchronous pipeline up to its next drain: only at a drain have all stages applied
-  /// the same updates.
+  /// The gradients of a step, summed over its micro-batches and the replicas: kernels enqueued
+  /// afterwards read the sums. In the last micro-batch, gradients are exchanged layer by layer
+  /// while backward goes on (Pipeline::layer_done).
+  StepTimes forward_backward_exchange(int64_t step) {
+    run_.data_parallel->begin_step(step);
+    run_.pipeline->forward_backward(step, row_scale(run_.loss_scale.value()));
+    const double begin = now_seconds();
+    run_.pipeline_reduction->reduce_tied();
+    run_.data_parallel->finish_reduce();
+    return {.compute = run_.pipeline->times().compute,
+            .waited = run_.pipeline->times().waited,
+            .collective = now_seconds() - begin};
+  }
+
+  /// The steps of an asynchronous schedule up to its next drain: only there have all stages applied
+  /// the same updates. Forward, backward, exchange and update are actions of the schedule
+  /// (Pipeline::run).
   void train_segment(int64_t last) {
     const double begin = now_seconds();
     const Sent sent_before = sent_so_far();
+
     run_.data_parallel->verify_state();
-    change_masks_if_due();
-    const io::Config& config = run_.config();
-    const int64_t first = run_.step;
-    int64_t end = first + 1;
+    const std::optional<double> mask_distance = change_masks_if_due();
+
+    int64_t end = run_.step + 1;
     while (end < last && !state_is_read_after(end) && end % kDrainEvery != 0) {
       ++end;
     }
-    const auto outcomes = run_.pipeline->train_asynchronously(
-        first, end - first, row_scale(run_.loss_scale.value()),
-        {.loss = [this](int64_t at, double loss) { check_loss<Failure>(at, loss); },
-         .norm = [this](int64_t at, double norm) { fail_norm<Failure>(at, norm); }});
-    std::vector<double> sums;
-    std::vector<double> taught;
-    for (const Pipeline::Outcome& outcome : outcomes) {
-      sums.insert(sums.end(), {outcome.losses.targets, outcome.squares});
-      taught.push_back(outcome.losses.teacher);
-    }
-    sums.push_back(stop_requested() ? 1 : 0);
-    parallel::all_reduce_small(run_.comm, sums, parallel::Combine::sum);
-    sum_teacher_losses(taught);
-    run_.step = end;
-    run_.data_parallel->record_state(end);
-    stopping_ = sums.back() > 0;
-    const auto rows = static_cast<double>(run_.plan->rows_per_step());
-    const auto steps = static_cast<double>(end - first);
-    const double seconds = (now_seconds() - begin) / steps;
-    const parallel::RunTimes& times = run_.pipeline->times();
-    const double collective = run_.pipeline->collective_seconds();
-    const Sent sent = sent_so_far() - sent_before;
-    for (int64_t at = first; at < end; ++at) {
-      const auto i = static_cast<size_t>(at - first);
-      report({.step = at + 1,
-              .loss = sums[2 * i] / rows,
-              .lr = optim::learning_rate(config.optimizer, at, config.train.steps),
-              .grad_norm = std::sqrt(sums[2 * i + 1] / run_.plan->layout.grid.data),
-              .seconds = seconds,
-              .predictions_per_s = rows / seconds,
-              .of_images = run_.plan->problem.classifies_images(),
-              .times = {.compute = times.compute / steps,
-                        .waited = times.waited / steps,
-                        .collective = collective / steps,
-                        .update = (times.reduced - collective) / steps},
-              .bytes_sent = sent.all / (end - first),
-              .allreduce_bytes = sent.allreduce / (end - first),
-              .p2p_bytes = sent.p2p / (end - first),
-              .sparsity = run_.totals.sparsity.sparsity(),
-              .teacher_loss = teacher_loss(taught[i]),
-              .mask_distance = std::exchange(mask_distance_, {}),
-              .val_loss = {}});
+    const int64_t steps = end - run_.step;
+    std::vector<StepReport> reports =
+        finish_segment(run_.pipeline->forward_backward_exchange_update(
+            run_.step, steps, row_scale(run_.loss_scale.value()), checks_of_rank()));
+
+    reports.front().mask_distance = mask_distance;
+    const double seconds = (now_seconds() - begin) / static_cast<double>(steps);
+    const Sent sent = (sent_so_far() - sent_before) / steps;
+    for (StepReport& report : reports) {
+      add_cost(report, seconds, sent);
+      evaluate_report_save(report);
     }
   }
 
-  void change_masks_if_due() {
+  /// Whether the host may enqueue another step before it finishes the last one.
+  bool may_stay_pending(int64_t last) const {
+    return run_.stage->stream().queue() != nullptr && !run_.loss_scale.dynamic() &&
+           run_.step < last && !stopping_ && !state_is_read_after(run_.step);
+  }
+
+  bool state_is_read_after(int64_t step) const {
+    const io::Config& config = run_.config();
+    auto every = [step](int64_t interval) { return interval > 0 && step % interval == 0; };
+    return every(config.train.eval_every) || every(config.train.checkpoint_every) ||
+           (run_.plan->layout.grid.data > 1 && every(config.parallel.check_every)) ||
+           run_.pruner->due(step) || (adaprec_ && adaprec_->due(step));
+  }
+
+  /// Returns the distance of the masks from earlier ones, of methods that measure it.
+  std::optional<double> change_masks_if_due() {
     Pruner& pruner = *run_.pruner;
-    if (!pruner.due(run_.step) || (run_.step == 0 && run_.starts_pruned)) {
-      return;
+    if (trial_ != nullptr || !pruner.due(run_.step) || (run_.step == 0 && run_.starts_pruned)) {
+      return {};
     }
     const Span span(Track::optimizer, "new masks");
     run_.data_parallel->verify_state();
@@ -177,11 +167,11 @@ class StepLoop {
     const double scale = row_scale(std::min(run_.loss_scale.value(), kSafeScale));
     Change change = pruner.change(run_.step, run_.ranks->data(), [&](const PassSamples& of) {
       run_.pipeline->probe(run_.step + of.batch, {.first = of.first, .count = of.count}, scale);
+      run_.pipeline_reduction->reduce_tied();
     });
-    mask_distance_ = change.distance;
     if (!change.masks) {
       run_.data_parallel->record_state(run_.step);
-      return;
+      return change.distance;
     }
     restart_monitor();
     run_.count_totals();
@@ -196,20 +186,18 @@ class StepLoop {
       reporter_.note(
           fmt::format("masks moved after step {}: {} elements are new", run_.step, change.grown));
     }
-    if (change.grown > 0 && after == before) {
-      return;
+    if (change.grown == 0 || after != before) {
+      reporter_.note(
+          fmt::format("pruned after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
+                      run_.step, before, after, run_.totals.kept, run_.totals.size));
     }
-    reporter_.note(
-        fmt::format("pruned after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
-                    run_.step, before, after, run_.totals.kept, run_.totals.size));
+    return change.distance;
   }
 
-  bool state_is_read_after(int64_t step) const {
-    const io::Config& config = run_.config();
-    auto every = [step](int64_t interval) { return interval > 0 && step % interval == 0; };
-    return every(config.train.eval_every) || every(config.train.checkpoint_every) ||
-           (run_.plan->layout.grid.data > 1 && every(config.parallel.check_every)) ||
-           run_.pruner->due(step) || (adaprec_ && adaprec_->due(step));
+  /// At the start and after masks have changed.
+  void restart_monitor() {
+    const Stage& stage = *run_.stage;
+    monitor_.restart(stage.parametrization().largest_lr_factor(stage.store().parameters()));
   }
 
   /// Bytes sent by this rank.
@@ -221,6 +209,7 @@ class StepLoop {
     Sent operator+(const Sent& other) const {
       return {all + other.all, allreduce + other.allreduce, p2p + other.p2p};
     }
+    Sent operator/(int64_t steps) const { return {all / steps, allreduce / steps, p2p / steps}; }
   };
   Sent sent_so_far() const {
     using parallel::Traffic;
@@ -228,37 +217,22 @@ class StepLoop {
             .allreduce = run_.comm.sent(Traffic::allreduce).bytes,
             .p2p = run_.comm.sent(Traffic::point_to_point).bytes};
   }
+  void add_cost(StepReport& report, double seconds, const Sent& sent) const {
+    report.seconds = seconds;
+    report.predictions_per_s = static_cast<double>(run_.plan->rows_per_step()) / seconds;
+    report.of_images = run_.plan->problem.classifies_images();
+    report.bytes_sent = sent.all;
+    report.allreduce_bytes = sent.allreduce;
+    report.p2p_bytes = sent.p2p;
+  }
 
   /// An enqueued step and its results so far.
   struct PendingStep {
-    StepReport report;
-    optim::PendingUpdate update;
-    Sent sent;
     double begin = 0;  ///< seconds
+    StepReport report{};
+    optim::PendingUpdate update{};
+    Sent sent{};
   };
-  PendingStep enqueue_step() {
-    const io::Config& config = run_.config();
-    const LossScale& scale = run_.loss_scale;
-    PendingStep pending;
-    pending.report.step = run_.step + 1;
-    pending.report.lr = optim::learning_rate(config.optimizer, run_.step, config.train.steps);
-    pending.report.loss_scale = scale.value();
-    run_.stage->set_gradient_scale(scale.value(), scale.skipped());
-    run_.pipeline->train(run_.step, row_scale(scale.value()));
-    const double update_begin = now_seconds();
-    {
-      const Span span(Track::optimizer, "update");
-      pending.update = run_.data_parallel->update(run_.step, pending.report.lr);
-    }
-    pending.report.times = {.compute = run_.pipeline->times().compute,
-                            .waited = run_.pipeline->times().waited,
-                            .collective = run_.pipeline->collective_seconds(),
-                            .update = now_seconds() - update_begin};
-    pending.report.sparsity = run_.totals.sparsity.sparsity();
-    ++run_.step;
-    return pending;
-  }
-
   /// Throws if the step ends the run; the state is then that before this step.
   StepReport finish_step(PendingStep pending) {
     const Span span(Track::optimizer, "loss and norm");
@@ -270,12 +244,15 @@ class StepLoop {
     parallel::all_reduce_small(run_.comm, sums, parallel::Combine::sum);
     std::array<double, 1> taught{losses.teacher};
     sum_teacher_losses(taught);
-    const auto rows = static_cast<double>(run_.plan->rows_per_step());
-    const double loss = sums[0] / rows;
-    check_loss<Diverged>(step, loss);
+    const double loss = sums[0] / static_cast<double>(run_.plan->rows_per_step());
+    if (!std::isfinite(loss)) {
+      reporter_.complete_checkpoint();
+      throw Diverged(text_of_loss(step, loss));
+    }
     if (!run_.loss_scale.update(update.applied)) {
       restore_gradients(step);
-      fail_norm<Diverged>(step, update.gradient_norm);
+      reporter_.complete_checkpoint();
+      throw Diverged(text_of_norm(step, update.gradient_norm));
     }
     if (!update.applied) {
       reporter_.note(fmt::format(
@@ -283,19 +260,48 @@ class StepLoop {
           step + 1, pending.report.loss_scale, run_.loss_scale.value()));
     }
     stopping_ = stopping_ || sums[1] > 0;
-    StepReport report = pending.report;
-    const Sent sent = pending.sent + (sent_so_far() - sent_before);
-    const double now = now_seconds();
-    report.seconds = now - std::max(pending.begin, std::exchange(finished_, now));
+    StepReport& report = pending.report;
     report.loss = loss;
     report.teacher_loss = teacher_loss(taught[0]);
     report.grad_norm = update.gradient_norm;
-    report.predictions_per_s = rows / report.seconds;
-    report.of_images = run_.plan->problem.classifies_images();
-    report.bytes_sent = sent.all;
-    report.allreduce_bytes = sent.allreduce;
-    report.p2p_bytes = sent.p2p;
+    const double now = now_seconds();
+    add_cost(report, now - std::max(pending.begin, std::exchange(finished_, now)),
+             pending.sent + (sent_so_far() - sent_before));
     return report;
+  }
+
+  /// Its steps begin with step `run_.step`.
+  std::vector<StepReport> finish_segment(std::span<const Pipeline::Outcome> outcomes) {
+    std::vector<double> sums;
+    std::vector<double> taught;
+    for (const Pipeline::Outcome& outcome : outcomes) {
+      sums.insert(sums.end(), {outcome.losses.targets, outcome.squares});
+      taught.push_back(outcome.losses.teacher);
+    }
+    sums.push_back(stop_requested() ? 1 : 0);
+    parallel::all_reduce_small(run_.comm, sums, parallel::Combine::sum);
+    sum_teacher_losses(taught);
+    stopping_ = sums.back() > 0;
+    const auto steps = static_cast<double>(outcomes.size());
+    const parallel::RunTimes& times = run_.pipeline->times();
+    const double exchange = run_.pipeline->exchange_seconds();
+    std::vector<StepReport> reports;
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      reports.push_back({.step = run_.step + 1,
+                         .loss = sums[2 * i] / static_cast<double>(run_.plan->rows_per_step()),
+                         .lr = learning_rate(run_.step),
+                         .grad_norm = std::sqrt(sums[2 * i + 1] / run_.plan->layout.grid.data),
+                         .times = {.compute = times.compute / steps,
+                                   .waited = times.waited / steps,
+                                   .collective = exchange / steps,
+                                   .update = (times.reduced - exchange) / steps},
+                         .sparsity = run_.totals.sparsity.sparsity(),
+                         .teacher_loss = teacher_loss(taught[i]),
+                         .val_loss = {}});
+      ++run_.step;
+    }
+    run_.data_parallel->record_state(run_.step);
+    return reports;
   }
 
   bool has_teacher() const { return !run_.config().train.teacher.empty(); }
@@ -315,59 +321,22 @@ class StepLoop {
   /// has overwritten them. Collective.
   void restore_gradients(int64_t step) {
     if (std::exchange(run_.step, step) > step + 1) {
-      run_.pipeline->train(step, row_scale(run_.loss_scale.value()));
+      forward_backward_exchange(step);
       parallel::barrier(run_.comm);  // no rank ends while another waits for its messages
     }
   }
 
-  /// A round of AdaPrec, with the steps of the chosen trial.
-  void train_round() {
-    const int64_t begin = run_.step;
-    run_.data_parallel->verify_state();
-    trial_reports_.clear();
-    reporter_.note(adaprec_->round(begin));
-    std::vector<StepReport> reports = std::exchange(trial_reports_, {});
-    if (reports.empty()) {
-      return;  // stopped
+  void evaluate_report_save(const StepReport& report) {
+    if (trial_ != nullptr) {
+      trial_->push_back(report);
+    } else {
+      evaluate_report_save(report, report.step - 1);
     }
-    reports.front().trial_seconds = adaprec_->take_seconds();
-    reports.front().mask_distance = std::exchange(mask_distance_, {});
-    for (size_t i = 0; i + 1 < reports.size(); ++i) {
-      report_step(reports[i]);
-    }
-    report(reports.back(), begin);
   }
 
-  void run_trial_step(int64_t step) {
-    require(run_.step == step, "trials continue from the restored step", run_.step, step);
-    const double begin = now_seconds();
-    const Sent sent_before = sent_so_far();
-    run_.data_parallel->clear_state_check();  // AdaPrec restored it
-    PendingStep next = enqueue_step();
-    next.begin = begin;
-    next.sent = sent_so_far() - sent_before;
-    trial_reports_.push_back(finish_step(std::move(next)));
-    run_.stage->stream().synchronize();  // its time includes the update and the gather of values
-    run_.data_parallel->clear_state_check();
-  }
-
-  /// Saves what AdaPrec's trials change outside the store; returns a function that restores it.
-  std::function<void()> capture_trial() {
-    return [this, step = run_.step, loss_scale = run_.loss_scale,
-            codec = run_.data_parallel->codecs().state(), reports = trial_reports_] {
-      run_.step = step;
-      run_.loss_scale = loss_scale;
-      run_.data_parallel->codecs().restore(codec, true);
-      trial_reports_ = reports;
-      run_.data_parallel->clear_state_check();
-    };
-  }
-
-  void report(const StepReport& report) { this->report(report, report.step - 1); }
-
-  /// The report of the present state; `since`: the step of the one before. Evaluates and saves if
-  /// any step between them is due: there is no state of the others.
-  void report(StepReport report, int64_t since) {
+  /// Of the present state; `since`: the step of the report before. Evaluates and saves if any step
+  /// between them is due: there is no state of the others.
+  void evaluate_report_save(StepReport report, int64_t since) {
     const io::Config& config = run_.config();
     auto every = [&](int64_t interval) {
       return interval > 0 && report.step / interval > since / interval;
@@ -440,31 +409,16 @@ class StepLoop {
   double row_scale(double loss_scale) const {
     return loss_scale / static_cast<double>(run_.plan->rows_per_step());
   }
+  double learning_rate(int64_t step) const {
+    return optim::learning_rate(run_.config().optimizer, step, run_.config().train.steps);
+  }
 
   bool stop_requested() const { return options_.stop_requested && options_.stop_requested(); }
-  /// Of a failure that all ranks throw together; others may not wait for each other.
-  template <class Thrown>
-  void complete_checkpoint() {
-    if constexpr (std::is_same_v<Thrown, Diverged>) {
-      reporter_.complete_checkpoint();
-    }
-  }
-
-  template <class Thrown>
-  void check_loss(int64_t step, double loss) {
-    if (!std::isfinite(loss)) {
-      complete_checkpoint<Thrown>();
-      throw Thrown(fmt::format(
-          "the loss is {} at step {}: training has diverged, stopped before the update; lower "
-          "optimizer.lr, set optimizer.clip, or check the data. Newest checkpoint: {}",
-          std::isnan(loss) ? "NaN" : "infinite", step + 1, reporter_.newest_checkpoint()));
-    }
-  }
 
   /// All ranks have the same loss. It is the only sign of a last update that spoils the weights.
   void check_validation(const StepReport& report) {
     if (report.val_loss && !std::isfinite(*report.val_loss)) {
-      complete_checkpoint<Diverged>();
+      reporter_.complete_checkpoint();
       throw Diverged(
           fmt::format("the validation loss is {} after step {}: training has diverged, nothing was "
                       "saved; lower "
@@ -473,26 +427,110 @@ class StepLoop {
     }
   }
 
-  template <class Thrown>
-  [[noreturn]] void fail_norm(int64_t step, double norm) {
-    complete_checkpoint<Thrown>();
-    throw Thrown(fmt::format(
+  /// In a segment each rank fails alone: it waits for no checkpoint, because the others may not.
+  Pipeline::Checks checks_of_rank() {
+    return {.loss =
+                [this](int64_t step, double loss) {
+                  if (!std::isfinite(loss)) {
+                    throw Failure(text_of_loss(step, loss));
+                  }
+                },
+            .norm = [this](int64_t step, double norm) { throw Failure(text_of_norm(step, norm)); }};
+  }
+
+  std::string text_of_loss(int64_t step, double loss) const {
+    return fmt::format(
+        "the loss is {} at step {}: training has diverged, stopped before the update; lower "
+        "optimizer.lr, set optimizer.clip, or check the data. Newest checkpoint: {}",
+        std::isnan(loss) ? "NaN" : "infinite", step + 1, reporter_.newest_checkpoint());
+  }
+
+  std::string text_of_norm(int64_t step, double norm) const {
+    return fmt::format(
         "the gradient norm is {} at step {}{}: stopped before the update; the newest checkpoint is "
         "{}. Lower optimizer.lr{}, set optimizer.clip, or look at the data",
         norm, step + 1, where_not_finite(run_.stage->store()), reporter_.newest_checkpoint(),
-        run_.config().train.loss_scale > 1 ? " or train.loss_scale" : ""));
+        run_.config().train.loss_scale > 1 ? " or train.loss_scale" : "");
+  }
+
+  // Rounds of AdaPrec (codec_choice/adaprec.h).
+
+  /// Null without codec "adaprec".
+  std::unique_ptr<AdaPrec> make_adaprec() {
+    const io::Config& config = run_.config();
+    if (codec_chooser(config) != CodecChooser::adaprec || run_.plan->layout.grid.data == 1) {
+      return nullptr;
+    }
+    // a tenth of an evaluation: a trial's curve has several points
+    const int64_t all = config.train.eval_batches > 0
+                            ? config.train.eval_batches
+                            : run_.source->validation_samples() / config.train.global_batch;
+    const int64_t batches = std::max<int64_t>(all / 10, 1);
+    AdaPrec::Callbacks trials{
+        .use =
+            [this](const std::string& codec) {
+              trial_ = &trials_[codec];
+              trial_->clear();
+              run_.data_parallel->codecs().use(codec);
+              run_.data_parallel->codecs().prepare();  // not within the time of a step
+            },
+        .train = [this](int64_t step) { train_trial_step(step); },
+        .evaluate = [this, batches] { return evaluate(batches).loss; },
+        .progress =
+            [this] {
+              return AdaPrec::Progress{.step = run_.step,
+                                       .codec = run_.data_parallel->codecs().state(),
+                                       .loss_scale = run_.loss_scale.state()};
+            },
+        .restore =
+            [this](const AdaPrec::Progress& progress) {
+              run_.step = progress.step;
+              run_.data_parallel->codecs().restore(progress.codec, true);
+              run_.loss_scale.restore(progress.loss_scale);
+              run_.data_parallel->clear_state_check();
+            },
+        .bits = [this] { return run_.data_parallel->codecs().bits(); },
+        .stopping = [this] { return stopping_; }};
+    return std::make_unique<AdaPrec>(config, run_.comm, run_.stage->store(), std::move(trials),
+                                     run_.resumed_step);
+  }
+
+  /// A round; then reports the steps of the chosen trial.
+  void train_round() {
+    const int64_t begin = run_.step;
+    run_.data_parallel->verify_state();
+    const AdaPrec::Round round = adaprec_->round(begin);
+    reporter_.note(round.note);
+    std::vector<StepReport> reports = std::exchange(trials_, {})[round.codec];
+    trial_ = nullptr;
+    if (reports.empty()) {
+      return;  // stopped
+    }
+    reports.front().trial_seconds = adaprec_->take_seconds();
+    for (size_t i = 0; i + 1 < reports.size(); ++i) {
+      report_step(reports[i]);
+    }
+    evaluate_report_save(reports.back(), begin);
+  }
+
+  void train_trial_step(int64_t step) {
+    require(run_.step == step, "trials continue from the restored step", run_.step, step);
+    run_.data_parallel->clear_state_check();  // AdaPrec restored it
+    train_step(step + 1);
+    run_.stage->stream().synchronize();  // its time includes the update and the gather of values
+    run_.data_parallel->clear_state_check();
   }
 
   Run& run_;
   Reporter& reporter_;
   const TrainerOptions& options_;
   DivergenceMonitor monitor_;
-  std::unique_ptr<AdaPrec> adaprec_;       ///< with codec "adaprec" only
-  std::vector<StepReport> trial_reports_;  ///< of the trial whose state this is
-  std::optional<PendingStep> pending_;     ///< the step that is not finished
-  double finished_ = 0;                    ///< time at which the last step was finished
+  std::optional<PendingStep> pending_;  ///< the step that is not finished
+  double finished_ = 0;                 ///< time at which the last step was finished
   bool stopping_ = false;
-  std::optional<double> mask_distance_;  ///< for the next report
+  std::unique_ptr<AdaPrec> adaprec_;
+  std::map<std::string, std::vector<StepReport>> trials_;  ///< of a round, by codec
+  std::vector<StepReport>* trial_ = nullptr;               ///< of the trial that runs
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "io/run/metrics.h"
 #include "parallel/transport/busy.h"
 #include "parallel/transport/collectives.h"
+#include "sparse/weight/weight.h"
 #include "src/kernels/library_uses.h"
 
 namespace espalier::train {
@@ -90,15 +91,6 @@ Json memory_json(const std::vector<RankMemory>& ranks) {
   return {{"total", json_of(sum)}, {"ranks", rows}, {"peak_rss", sum.peak_rss}};
 }
 
-double median(std::vector<double> values) {
-  if (values.empty()) {
-    return 0;
-  }
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 /// Adds the results in metrics.jsonl.
 void add_curves(const std::filesystem::path& metrics, bool of_images, Json& summary) {
   const std::vector<nlohmann::json> lines = io::read_metrics(metrics);
@@ -121,7 +113,7 @@ void add_curves(const std::filesystem::path& metrics, bool of_images, Json& summ
     }
   }
   const char* rate = of_images ? "images_per_s" : "tokens_per_s";
-  summary[rate] = median(column(rate, io::settled(lines)));
+  summary[rate] = io::median(column(rate, io::settled(lines))).value_or(0);
   summary["allreduce_bytes_per_step"] =
       lines.empty() ? int64_t{0} : lines.back().value("allreduce_bytes", int64_t{0});
 }
@@ -179,6 +171,21 @@ Json operation_times_json(kernels::OperationTimes& times, int64_t steps) {
   return {{"steps", steps}, {"rows", std::move(rows)}};
 }
 
+/// What the launch chose (docs/decided.md); storages: of the pruned weights of rank 0.
+Json choices_of(const Run& run) {
+  Json choices = layout_json(run);
+  if (run.plan->layout.grid.data > 1) {
+    choices["reduction"] = run.data_parallel->reduction();
+  }
+  choices["storage"] = Json::object();
+  for (const sparse::Parameter& parameter : run.stage->store().parameters()) {
+    if (!parameter.full()) {
+      choices["storage"][parameter.spec.name] = sparse::effective_storage(parameter).name;
+    }
+  }
+  return choices;
+}
+
 Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks) {
   const Run& run = input.run;
   const parallel::Grid& grid = run.plan->layout.grid;
@@ -216,6 +223,7 @@ Json summary_of(const SummaryInput& input, const std::vector<RankMemory>& ranks)
   summary["activations"] = stage.cost().activations;
   summary["flops_per_micro_batch"] = stage.cost().flops;
   summary["git"] = input.git;
+  summary["choices"] = choices_of(run);
   summary["manifest"] = json_of(run.manifest);
   if (!input.codec_choice.empty()) {
     summary["codec_choice"] = input.codec_choice;

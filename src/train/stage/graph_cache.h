@@ -62,7 +62,7 @@ class GraphCache {
   std::string take_failure() { return std::exchange(failure_, {}); }
 
  private:
-  static constexpr int kWarmUps = 2;  // the second prefetches weights (sparse/weight/expander.h)
+  static constexpr int kWarmUps = 2;  // the second prefetches weights (sparse/store/expander.h)
   static constexpr size_t kMaxEntries = 64;
 
   struct Entry {

@@ -122,15 +122,17 @@ std::vector<int64_t> Layout::partition() const {
   return counts;
 }
 
-int Layout::buffers() const {
+parallel::PipelineShape Layout::messages(std::vector<size_t> bytes,
+                                         parallel::CarrierKind carrier) const {
   // One more than needed, so that a sender does not wait until its receiver has read. Evaluation
   // sends groups of one message per rank.
   const int needed = policy ? policy->in_flight : needed_buffers_ + 1;
-  return std::max(needed, grid.pipeline);
-}
-
-int Layout::local_buffers() const {
-  return policy ? 1 : std::max(needed_local_buffers_, grid.pipeline);
+  return {.placement = schedule.placement,
+          .chunks = schedule.chunks,
+          .buffers = std::max(needed, grid.pipeline),
+          .local_buffers = policy ? 1 : std::max(needed_local_buffers_, grid.pipeline),
+          .message_bytes = std::move(bytes),
+          .carrier = carrier};
 }
 
 Layout make_layout(const io::Config& config, int ranks, int64_t micro_batches,

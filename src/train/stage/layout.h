@@ -13,8 +13,8 @@
 
 #include "io/config/config.h"
 #include "parallel/grid.h"
+#include "parallel/pipeline/runner.h"
 #include "parallel/pipeline/schedule/check.h"
-#include "parallel/pipeline/schedule/message_driven.h"
 #include "parallel/transport/communicator.h"
 #include "src/train/stage/layer_times.h"
 
@@ -54,9 +54,8 @@ struct Layout {
   std::vector<PartShape> parts(int rank) const;
   /// The part among parts(rank) that is `stage`.
   size_t part_of(int stage) const;
-  /// Messages that may wait on a channel between ranks, and between two stages of one rank.
-  int buffers() const;
-  int local_buffers() const;
+  /// The messages of a pipeline, with these bytes at each boundary between stages.
+  parallel::PipelineShape messages(std::vector<size_t> bytes, parallel::CarrierKind carrier) const;
 
  private:
   friend Layout make_layout(const io::Config&, int, int64_t, const LayerTimes&);

@@ -142,8 +142,8 @@ Part::Feed Part::open(int64_t number, int64_t samples) {
 
 /// Copies host inputs and targets to kernels' memory.
 void Part::send_feed(Slot& slot, const model::Pass& pass) {
-  for (const auto& [host, to] :
-       {std::pair(&slot.feed.inputs, &pass.inputs), std::pair(&slot.feed.targets, &pass.targets)}) {
+  for (const auto& [host, to] : {std::pair(&slot.feed.inputs, &pass.inputs),
+                                 std::pair(&slot.feed.targets, &pass.losses.targets)}) {
     if (*to) {
       staging_.send(view(*host, to->shape), *to);
     }
@@ -152,29 +152,29 @@ void Part::send_feed(Slot& slot, const model::Pass& pass) {
 
 model::Pass Part::make_pass(Slot& slot, bool training) {
   const MicroBatch& batch = slot.batch;
-  return {
-      .stream = stream_,
-      .kernels = kernels_,
-      .tape = *slot.tape,
-      .dtype = options_.dtype,
-      .samples = batch.samples,
-      .inputs = view(slot.inputs.tensor(), Shape{batch.samples, problem_.features}),
-      .targets = view(slot.targets.tensor(), Shape{batch.samples * problem_.rows}),
-      .losses = losses_of(slot, Second::none),
-      .target_ranks =
-          !training && second_of(false) == Second::target_rank ? second_numbers(slot) : Tensor(),
-      .training = training,
-      .recompute = options_.recompute,
-      .accumulate = batch.accumulate,
-      .tied_head_on_other_stage = options_.tied_head_on_other_stage,
-      .loss_scale = static_cast<float>(batch.loss_scale),
-      .batch_share = static_cast<float>(batch.samples) / static_cast<float>(options_.global_batch),
-      .replicas = training && replicas_ ? &*replicas_ : nullptr,
-      .label_smoothing = training ? options_.label_smoothing : 0,
-      .dropout = training ? options_.dropout : 0,
-      .dropout_key = mix(options_.seed, static_cast<uint64_t>(batch.step)),
-      .first_sequence = batch.first_sample,
-      .after_layer = after_layer_ ? &after_layer_ : nullptr};
+  const bool ranks = !training && second_of(false) == Second::target_rank;
+  return {.stream = stream_,
+          .kernels = kernels_,
+          .tape = *slot.tape,
+          .dtype = options_.dtype,
+          .samples = batch.samples,
+          .inputs = view(slot.inputs.tensor(), Shape{batch.samples, problem_.features}),
+          .training = training,
+          .accumulate = batch.accumulate,
+          .recompute = options_.recompute,
+          .tied_head_on_other_stage = options_.tied_head_on_other_stage,
+          .losses = {.targets = view(slot.targets.tensor(), Shape{batch.samples * problem_.rows}),
+                     .values = losses_of(slot, Second::none),
+                     .target_ranks = ranks ? second_numbers(slot) : Tensor(),
+                     .scale = static_cast<float>(batch.loss_scale),
+                     .smoothing = training ? options_.label_smoothing : 0},
+          .batch = {.share = static_cast<float>(batch.samples) /
+                             static_cast<float>(options_.global_batch),
+                    .replicas = training && replicas_ ? &*replicas_ : nullptr},
+          .dropout = {.rate = training ? options_.dropout : 0,
+                      .key = mix(options_.seed, static_cast<uint64_t>(batch.step)),
+                      .first_sequence = batch.first_sample},
+          .after_layer = after_layer_ ? &after_layer_ : nullptr};
 }
 
 Part::Second Part::second_of(bool training) const {
@@ -195,26 +195,20 @@ Tensor Part::second_numbers(const Slot& slot) const {
 }
 
 /// Whether the pass repeats the launches of earlier passes with its key. False with
+/// - calls between layers;
 /// - dropout, which draws new masks in each step;
 /// - a gradient probe, which runs between layers;
 /// - a deferred backward, which keeps operands by number.
-bool Part::repeats(const model::Pass& pass, const Direction& direction) const {
-  return graphs_.on() && !direction.calls_between && pass.dropout == 0 &&
-         pass.deferred == nullptr && !store_->gradient_probe();
+bool Part::repeats(const model::Pass& pass, bool calls_between) const {
+  return graphs_.on() && !calls_between && pass.dropout.rate == 0 && pass.deferred == nullptr &&
+         !store_->gradient_probe();
 }
 
+/// The output of `layers`, by a captured graph once it has one.
 template <class Run>
-Tensor Part::run_pass(Slot& slot, model::Pass& pass, const Direction& direction,
-                      const Run& layers) {
-  const auto enqueue = [&] {
-    const sparse::Store::Pass values(*store_, pass_key(direction.backward));
-    return layers(pass);
-  };
-  if (!repeats(pass, direction)) {
-    return enqueue();
-  }
+Tensor Part::replay(Slot& slot, model::Pass& pass, bool backward, const Run& layers) {
   const PassKey key{.slot = static_cast<size_t>(&slot - slots_.data()),
-                    .backward = direction.backward,
+                    .backward = backward,
                     .training = pass.training,
                     .accumulate = pass.accumulate,
                     .samples = pass.samples,
@@ -225,7 +219,7 @@ Tensor Part::run_pass(Slot& slot, model::Pass& pass, const Direction& direction,
   const PassResult result = graphs_.run(key, [&](bool capturing) {
     slot.tape->restore(before);  // a failed capture may have moved it
     pass.after_layer = capturing ? nullptr : pass.after_layer;
-    const Tensor output = enqueue();
+    const Tensor output = layers();
     return PassResult{.output = output, .tape = slot.tape->contents()};
   });
   slot.tape->restore(result.tape);
@@ -246,12 +240,14 @@ void Part::forward(int64_t number, const MicroBatch& batch, bool training,
     read_message(in, x);
   }
   const Second second = second_of(training);
-  const Tensor y = run_pass(slot, pass, {}, [&](model::Pass& now) {
+  const auto layers = [&] {
+    const sparse::Store::Pass values(*store_, pass_key(false));
     if (second == Second::teacher) {
-      now.distillation = &teacher_->predict(now, second_numbers(slot));
+      pass.losses.distillation = &teacher_->predict(pass, second_numbers(slot));
     }
-    return network_.forward(now, x);
-  });
+    return network_.forward(pass, x);
+  };
+  const Tensor y = repeats(pass, false) ? replay(slot, pass, false, layers) : layers();
   if (output_spec_) {
     write_message(y, out);
   }
@@ -293,14 +289,11 @@ void Part::backward(int64_t number, bool defer, const Done& done, std::span<cons
     pass.deferred = deferred.gradients.get();
   }
   const bool calls_between = done && !done_at_end_ && !defer;
-  const Tensor dx = run_pass(
-      slot, pass, {.backward = true, .calls_between = calls_between}, [&](model::Pass& now) {
-        const auto layer_done = [&](size_t layer) {
-          store_->panels().join();  // collectives follow the gathers of gradients
-          done(layer);
-        };
-        return network_.backward(now, dy, calls_between ? Done(layer_done) : Done());
-      });
+  const auto layers = [&] {
+    const sparse::Store::Pass values(*store_, pass_key(true));
+    return network_.backward(pass, dy, calls_between ? done : Done());
+  };
+  const Tensor dx = repeats(pass, calls_between) ? replay(slot, pass, true, layers) : layers();
   if (!calls_between && !defer) {
     all_done(done);
   }

@@ -81,6 +81,11 @@ class Part {
   /// Call once before the first pass. Allocates memory for `shape.tapes` micro-batches of this
   /// cost. A dry part accepts any cost.
   void allocate(const PassCost& cost);
+  /// Bytes of the tapes that `allocate` makes, not in a dry part.
+  size_t tape_bytes(const PassCost& cost) const {
+    return static_cast<size_t>(shape_.tapes) * cost.tape_bytes +
+           static_cast<size_t>(shape_.deferred) * cost.deferred_bytes + cost.teacher_bytes;
+  }
 
   const model::Network& network() const { return network_; }
   const PartShape& shape() const { return shape_; }
@@ -89,6 +94,11 @@ class Part {
   /// Message bytes of a full micro-batch from the part before and to the next one; 0: no message.
   size_t bytes_in() const { return input_spec_ ? wire_bytes(*input_spec_) : 0; }
   size_t bytes_out() const { return output_spec_ ? wire_bytes(*output_spec_) : 0; }
+  /// Of a message of such elements in PassOptions::wire.
+  static size_t message_bytes(const kernels::WireFormat& wire, DType dtype, int64_t count) {
+    return wire == kernels::WireFormat{} ? static_cast<size_t>(count) * size_of(dtype)
+                                         : kernels::wire_bytes(wire, count);
+  }
 
   /// Host memory of a micro-batch, to fill before `forward`: int32 or fp32 inputs [samples,
   /// features] if the part begins the network or has a teacher, int32 targets [samples x rows] if
@@ -121,7 +131,8 @@ class Part {
   std::vector<float> row_losses(int64_t number, const MicroBatch& batch);
   /// Passes once kernels have read the last pass's message.
   Mark message_read() const { return message_read_; }
-  /// The kernels of the gradients of layers `layer` and later, counted in this part, are enqueued.
+  /// The kernels of the gradients of layers `layer` and later, counted in this part, are enqueued;
+  /// the stream follows those on its side stream after `join` of sparse::GradientPanels.
   using Done = std::function<void(size_t layer)>;
   void backward(int64_t number, bool defer, const Done& done, std::span<const std::byte> in = {},
                 std::span<std::byte> out = {});
@@ -140,9 +151,9 @@ class Part {
   int64_t replayed() const { return graphs_.replayed(); }
   /// The reason of the first failed capture, once; else empty.
   std::string take_graph_failure() { return graphs_.take_failure(); }
-  /// Called between layers, to progress messages.
   /// Training passes share statistics of batch norm with them.
-  void set_replicas(model::Replicas replicas) { replicas_ = std::move(replicas); }
+  void set_replicas(model::BatchStatistics::Replicas replicas) { replicas_ = std::move(replicas); }
+  /// Called between layers, to progress messages.
   void set_after_layer(std::function<void()> after_layer) { after_layer_ = std::move(after_layer); }
   /// The cost of a pass. Dry parts only.
   PassCost measure(bool defer);
@@ -165,8 +176,7 @@ class Part {
 
   bool coded() const { return options_.wire != kernels::WireFormat{}; }
   size_t wire_bytes(DType dtype, int64_t count) const {
-    return coded() ? kernels::wire_bytes(options_.wire, count)
-                   : static_cast<size_t>(count) * size_of(dtype);
+    return message_bytes(options_.wire, dtype, count);
   }
   size_t wire_bytes(const model::TensorSpec& spec) const {
     return wire_bytes(spec.dtype, spec.shape.count());
@@ -213,14 +223,10 @@ class Part {
     model::Tape::Contents tape;
   };
   void all_done(const Done& done) const;
-  struct Direction {
-    bool backward = false;
-    bool calls_between = false;  ///< `Done` is called between layers
-  };
-  bool repeats(const model::Pass& pass, const Direction& direction) const;
-  /// Returns the output of `layers(pass)`; replays a captured graph where possible.
+  /// `calls_between`: `Done` is called between layers.
+  bool repeats(const model::Pass& pass, bool calls_between) const;
   template <class Run>
-  Tensor run_pass(Slot& slot, model::Pass& pass, const Direction& direction, const Run& layers);
+  Tensor replay(Slot& slot, model::Pass& pass, bool backward, const Run& layers);
   void send_feed(Slot& slot, const model::Pass& pass);
   void collect_losses();
 
@@ -243,7 +249,7 @@ class Part {
   GraphCache<PassKey, PassResult> graphs_;
   bool done_at_end_ = false;
   std::function<void()> after_layer_;
-  std::optional<model::Replicas> replicas_;
+  std::optional<model::BatchStatistics::Replicas> replicas_;
 };
 
 }  // namespace espalier::train

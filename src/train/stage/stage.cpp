@@ -3,48 +3,10 @@
 #include <algorithm>
 #include <iterator>
 
-#include "pruning/plan.h"
+#include "src/train/stage/store_options.h"
 #include "src/train/stage/wire_formats.h"
 
 namespace espalier::train {
-
-sparse::StoreOptions store_options(const io::Config& config, bool training, bool generation) {
-  auto encoding = [index = config.sparse.index](const std::string& name) {
-    const std::string& wanted = index.for_name(name);
-    return wanted == "auto" ? std::nullopt : std::optional(sparse::encoding_by_name(wanted));
-  };
-  const DType dtype = dtype_by_name(config.train.dtype);
-  return {.dtype = dtype,
-          .gradient = dtype,
-          .training = training,
-          .moments = optim::optimizer_of(config.optimizer).moments,
-          .state_bits = static_cast<int>(config.optimizer.state_bits),
-          .offload = config.optimizer.offload,
-          .master_copy = config.train.master_copy,
-          .encoding = encoding,
-          .index_shape = pruning::shape_of(config.pruning),
-          .block = {.edge = config.sparse.block > 0 ? config.sparse.block : config.pruning.block,
-                    .exact = config.sparse.block > 0},
-          .keep_tiles = training && config.sparse.keep_tiles,
-          .keep_rows = generation,
-          .storage =
-              [storage = config.sparse.storage,
-               kept = training || generation](const std::string& name) {
-                const std::string& wanted = storage.for_name(name);
-                // storage_choice.h resolves "auto" later by timing
-                const auto before = kept ? sparse::Storage::sparse : sparse::Storage::dense;
-                return wanted == "auto" ? before : sparse::storage_by_name(wanted);
-              },
-          .feedback = training && config.parallel.error_feedback,
-          .pruning_arrays =
-              [arrays = pruning::arrays_of(config.pruning),
-               exclude = config.pruning.exclude](const sparse::ParameterSpec& spec) {
-                return spec.prunable && !spec.borrowed && !pruning::is_excluded(spec.name, exclude)
-                           ? arrays
-                           : 0;
-              },
-          .sharding = {}};
-}
 
 DType gradient_type(const io::Config& config, int64_t summands) {
   const std::string& wanted = config.train.gradient_dtype;
@@ -278,6 +240,14 @@ std::vector<PassCost> measure_pass(const io::Config& config, const ProblemShape&
                .parts = options.parts,
                .teacher = options.teacher});
   return stage.measure();
+}
+
+std::optional<kernels::WireFormat> gradient_format(const io::Config& config, const Stage& stage,
+                                                   const sparse::Parameter& parameter) {
+  const DType dtype = stage.store().gradient().dtype;
+  return parameter.spec.name == stage.tied_parameter()
+             ? parallel::plain_format(dtype)
+             : gradient_format(config, parameter.spec, parameter.kept(), dtype);
 }
 
 }  // namespace espalier::train

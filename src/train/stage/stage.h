@@ -18,12 +18,6 @@ namespace espalier::train {
 std::vector<size_t> parameters_of(std::span<const std::unique_ptr<model::Layer>> layers,
                                   std::span<const PartShape> parts, bool borrowed = true);
 
-/// Store options of this config, without the type of gradients, which a stage sets; without
-/// `training` for weights only; with `generation` for products with few rows, where storage "auto"
-/// is "sparse".
-sparse::StoreOptions store_options(const io::Config& config, bool training,
-                                   bool generation = false);
-
 /// The type in which a step sums so many gradients (micro-batches x replicas):
 /// train.gradient_dtype. "auto" is fp32, or train.dtype for a single one. Sums in 16 bits lose
 /// summands: 1,024 of equal size lost 29 % of the norm in bf16.
@@ -137,5 +131,9 @@ class Stage {
 /// may need different memory there.
 std::vector<PassCost> measure_pass(const io::Config& config, const ProblemShape& problem,
                                    const Stage::Options& options, bool on_device = false);
+
+/// Format of a parameter's gradient (wire_formats.h); empty: chosen by measurement.
+std::optional<kernels::WireFormat> gradient_format(const io::Config& config, const Stage& stage,
+                                                   const sparse::Parameter& parameter);
 
 }  // namespace espalier::train

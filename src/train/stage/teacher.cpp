@@ -5,7 +5,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "src/config/parse.h"
 #include "src/core/trace.h"
-#include "src/train/stage/stage.h"
+#include "src/train/stage/store_options.h"
 
 namespace espalier::train {
 namespace {

@@ -1,7 +1,5 @@
 #include "src/train/stage/wire_formats.h"
 
-#include "src/train/stage/stage.h"
-
 namespace espalier::train {
 namespace {
 
@@ -28,14 +26,6 @@ void add_changes(const sparse::Store& store, const sparse::Parameter& parameter,
 
 CodecChooser codec_chooser(const io::Config& config) {
   return parallel::parse_codec(config.parallel.codec.fallback).chooser();
-}
-
-std::optional<kernels::WireFormat> gradient_format(const io::Config& config, const Stage& stage,
-                                                   const sparse::Parameter& parameter) {
-  const DType dtype = stage.store().gradient().dtype;
-  return parameter.spec.name == stage.tied_parameter()
-             ? parallel::plain_format(dtype)
-             : gradient_format(config, parameter.spec, parameter.kept(), dtype);
 }
 
 std::optional<kernels::WireFormat> gradient_format(const io::Config& config,

@@ -30,15 +30,11 @@
 
 namespace espalier::train {
 
-class Stage;
-
 using parallel::CodecChooser;
 CodecChooser codec_chooser(const io::Config& config);
 
-/// Format of a parameter's gradient; empty: chosen by measurement.
-std::optional<kernels::WireFormat> gradient_format(const io::Config& config, const Stage& stage,
-                                                   const sparse::Parameter& parameter);
-/// The same for a parameter of `kept` elements with gradients of type `dtype`, not a tied one.
+/// Format of the gradient of a parameter of `kept` elements, of type `dtype`, that is not tied;
+/// empty: chosen by measurement.
 std::optional<kernels::WireFormat> gradient_format(const io::Config& config,
                                                    const sparse::ParameterSpec& spec, int64_t kept,
                                                    DType dtype);

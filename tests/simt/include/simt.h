@@ -91,43 +91,25 @@ unsigned __match_any_sync(unsigned mask, T value) {
 }
 
 // One thread runs at a time: atomics are plain.
-template <class T>
-T atomicAdd(T* at, T value) {
-  const T before = *at;
-  *at = before + value;
-  return before;
-}
-template <class T>
-T atomicMax(T* at, T value) {
-  const T before = *at;
-  *at = before < value ? value : before;
-  return before;
-}
-template <class T>
-T atomicMin(T* at, T value) {
-  const T before = *at;
-  *at = value < before ? value : before;
-  return before;
-}
-template <class T>
-T atomicExch(T* at, T value) {
-  const T before = *at;
-  *at = value;
-  return before;
-}
+#define ESPALIER_ATOMIC(name, after) \
+  template <class T>                 \
+  T name(T* at, T value) {           \
+    const T before = *at;            \
+    *at = after;                     \
+    return before;                   \
+  }
+ESPALIER_ATOMIC(atomicAdd, before + value)
+ESPALIER_ATOMIC(atomicMax, before < value ? value : before)
+ESPALIER_ATOMIC(atomicMin, value < before ? value : before)
+ESPALIER_ATOMIC(atomicExch, value)
+ESPALIER_ATOMIC(atomicOr, before | value)
+#undef ESPALIER_ATOMIC
 template <class T>
 T atomicCAS(T* at, T compare, T value) {
   const T before = *at;
   *at = before == compare ? value : before;
   return before;
 }
-template <class T>
-T atomicOr(T* at, T value) {
-  const T before = *at;
-  *at = before | value;
-  return before;
-}
-
 inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __popcll(unsigned long long x) { return std::popcount(x); }

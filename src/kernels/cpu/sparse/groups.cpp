@@ -1,5 +1,6 @@
 #include "src/kernels/cpu/sparse/groups.h"
 
+#include "src/kernels/cpu/simd/loops.h"
 #include "src/kernels/cpu/sparse/columns.h"
 
 namespace espalier::kernels::ESPALIER_ISA {

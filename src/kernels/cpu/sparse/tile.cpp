@@ -4,7 +4,6 @@
 #include <type_traits>
 
 #include "src/kernels/cpu/sparse/columns.h"
-#include "src/kernels/cpu/sparse/groups.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 namespace {

@@ -18,32 +18,13 @@
 #include <cstdint>
 
 #include "src/kernels/cpu/simd/loops.h"
+#include "src/kernels/cpu/sparse/groups.h"
 #include "src/kernels/cpu/support.h"
 
 namespace espalier::kernels::ESPALIER_ISA {
 
-inline constexpr int kMostPanel = 192;     ///< columns of a tile
 inline constexpr int64_t kTileSlack = 64;  ///< elements that a tile may write beyond its end
 inline constexpr int64_t kMostTileRows = 768;
-inline constexpr int kSampledRows = 4;  ///< rows of a group in the tiles of SDDMM
-
-/// Values of a tile: fp32, or bf16 in pairs. In pairs, the number of elements of a row in a tile is
-/// even: a last one without partner is followed by its own column with the value 0.
-enum class TileValues : uint8_t { fp32, bf16_pairs };
-constexpr int elements_together(TileValues values) {
-  return values == TileValues::bf16_pairs ? 2 : 1;
-}
-
-/// `rows` consecutive rows of the order, with `count` elements each. They are computed in groups of
-/// 2 and a last one of 1, or, for SDDMM, of kSampledRows. The columns of a group are interleaved:
-/// column e of its row r is at e * (rows of the group) + r.
-///
-/// SDDMM: groups are always complete. A row with fewer elements than its group's last row is padded
-/// with arbitrary columns, whose results are unused; so is a row that does not exist, index `rows`.
-/// As rows are sorted, padding is at most (kSampledRows - 1) Tiles::panel() elements per tile.
-struct Run {
-  uint16_t count, rows;
-};
 
 /// Consecutive rows or columns.
 struct Range {

@@ -5,6 +5,7 @@
 
 #include "src/core/error.h"
 #include "src/kernels/cuda/attention/attention_library.h"
+#include "src/kernels/cuda/cudnn/handle.h"
 #include "src/kernels/cuda/cudnn/library.h"
 
 namespace espalier::kernels::ESPALIER_GPU {

@@ -1,3 +1,5 @@
+#include "src/kernels/cuda/cudnn/handle.h"
+
 #include <array>
 #include <cstdlib>
 #include <mutex>

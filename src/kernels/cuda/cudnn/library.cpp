@@ -1,7 +1,9 @@
 #include "src/kernels/cuda/cudnn/library.h"
 
+#include <memory>
+
 #include "src/core/error.h"
-#include "src/kernels/cuda/device/queue.h"
+#include "src/core/shared_library.h"
 #include "src/kernels/cuda/device/toolkit.h"
 
 namespace espalier::kernels::ESPALIER_GPU {
@@ -72,13 +74,5 @@ const cudnn::Functions* cudnn_functions() {
 }
 
 std::string cudnn_state() { return loaded().state; }
-
-Cudnn& cudnn_of(Stream& stream) { return queue_of(stream).cudnn(); }
-
-bool keep_for_recording(Stream& stream, const std::shared_ptr<const CudnnPlan>& plan) {
-  CudaQueue& queue = queue_of(stream);
-  queue.hold(plan);
-  return queue.recording();
-}
 
 }  // namespace espalier::kernels::ESPALIER_GPU

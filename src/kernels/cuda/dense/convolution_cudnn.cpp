@@ -2,6 +2,7 @@
 #include <array>
 
 #include "src/core/error.h"
+#include "src/kernels/cuda/cudnn/handle.h"
 #include "src/kernels/cuda/cudnn/library.h"
 #include "src/kernels/cuda/dense/convolution_library.h"
 

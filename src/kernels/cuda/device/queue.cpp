@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "src/kernels/cuda/cudnn/library.h"
+#include "src/kernels/cuda/cudnn/handle.h"
 #include "src/kernels/cuda/dense/blas_cublaslt.h"
 #include "src/kernels/cuda/sparse/cusparse.h"
 
@@ -389,6 +389,14 @@ const void* CudaQueue::constant(const void* host, size_t bytes) {
     copy(made, host, bytes);
   }
   return made;
+}
+
+Cudnn& cudnn_of(Stream& stream) { return queue_of(stream).cudnn(); }
+
+bool keep_for_recording(Stream& stream, const std::shared_ptr<const CudnnPlan>& plan) {
+  CudaQueue& queue = queue_of(stream);
+  queue.hold(plan);
+  return queue.recording();
 }
 
 }  // namespace espalier::kernels::ESPALIER_GPU

@@ -1,0 +1,35 @@
+#pragma once
+// Storages: how a pruned weight is held for compute. Each has the three operations of a weight
+// (weight/weight.h) and the facts below, by which the store decides what is resident; unpruned
+// weights are dense views of their values in all of them. Adding one: its operations in a file of
+// sparse/weight, its name here and in registry.cpp; tests/sparse/storage_test.cpp runs all of them.
+#include <string_view>
+
+#include "src/core/registry.h"
+
+namespace espalier::sparse {
+
+struct Products;
+
+/// A member of the registry; two are equal when their names are.
+struct Storage {
+  std::string_view name;
+  std::string_view help;
+  /// Products read a dense matrix: the resident copy, or one rebuilt in scratch. Their gradient is
+  /// gathered from panels of scratch.
+  bool dense_products = false;
+  bool dense_copy = false;    ///< a dense copy with zeros is resident
+  bool whole_blocks = false;  ///< holds only masks of whole blocks, and keeps a list of them
+  const Products* products = nullptr;
+
+  bool operator==(const Storage& other) const { return name == other.name; }
+
+  /// Those that code names; all of them: `storages`.
+  static const Storage dense, expanded, sparse, block;
+};
+
+Registry<Storage> storages();
+/// Throws Failure that lists the names.
+const Storage& storage_by_name(std::string_view name);
+
+}  // namespace espalier::sparse
