@@ -132,8 +132,7 @@ StepOf measure(const Setting& setting, int count, double latency) {
         const auto boundaries = static_cast<size_t>(layout.stages()) - 1;
         parallel::PipelineRunner runner(
             ranks.pipeline(), stream,
-            {.buffers = layout.buffers(),
-             .message_bytes = std::vector<size_t>(boundaries, message)});
+            layout.messages(std::vector<size_t>(boundaries, message), parallel::CarrierKind::host));
         parallel::SleepingWork work(stage_times(setting));
         parallel::HostBuckets buckets(ranks.data(), arena);
         const Buffer gradient = arena.allocate(Memory::gradient, "gradient", DType::bf16,

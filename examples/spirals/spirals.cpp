@@ -62,10 +62,8 @@ int main() {
     tape.clear();
     model::Pass pass{.stream = stream, .kernels = kernels, .tape = tape};
     pass.inputs = points.tensor();
-    pass.targets = labels.tensor();
-    pass.losses = losses.tensor();
+    pass.losses = {.targets = labels.tensor(), .values = losses.tensor(), .scale = 1.0F / kBatch};
     pass.training = true;
-    pass.loss_scale = 1.0F / kBatch;
     network.forward(pass);
     network.backward(pass);
     optimizer.step(stream, step, 3e-3);

@@ -42,9 +42,8 @@ class PipelineWork {
 struct PipelineShape {
   Placement placement = Placement::loop;
   int chunks = 1;
-  int buffers =
-      2;  ///< messages that may wait on a channel; more than needed_buffers() overlap better
-  int local_buffers = 1;              ///< the same between two stages of one rank
+  int buffers = 2;        ///< messages that may wait on a channel: more than needed overlap better
+  int local_buffers = 1;  ///< the same between two stages of one rank
   std::vector<size_t> message_bytes;  ///< [S - 1] between stages s and s + 1, each way
   /// Between ranks. Messages between stages of one rank stay in the memory where they compute.
   CarrierKind carrier = CarrierKind::host;

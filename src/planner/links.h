@@ -58,9 +58,9 @@ class Links {
   std::vector<std::vector<Senders>> senders_;  ///< [levels][units within]; empty: not shared
 };
 
-/// The rates of a machine for the exchanges of replicas (train/exchange/replica_times.h). Codecs are
-/// operations of the machine, "encode NAME" and "decode NAME". `link`: of the replicas. The machine
-/// must outlive the result.
+/// The rates of a machine for the exchanges of replicas (train/exchange/replica_times.h). Codecs
+/// are operations of the machine, "encode NAME" and "decode NAME". `link`: of the replicas. The
+/// machine must outlive the result.
 train::ReplicaRates rates_between(const io::Config& config, const Machine& machine,
                                   const cost::Link& link);
 

@@ -6,7 +6,7 @@
 //   pipeline    the run's own schedule, simulated with the stages' times and the slowest link
 //               between two stages (parallel/pipeline/schedule/simulate.h)
 //   reduction   of the gradients of kept elements over the replicas: the exposed part
-//               (train/exchange/replica_times.h, links.h, rates.h)
+//               (train/exchange/replica_times.h, links.h)
 //   update      of the rank with the most; under ZeRO-1 with the gather of values
 //
 //   step = end of the pipeline + exposed reduction + update

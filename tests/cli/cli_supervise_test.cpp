@@ -140,10 +140,9 @@ TEST_F(CliSupervise, ARunThatContinuesAnotherStartsFromItsFileUntilItHasSaved) {
              "\"$@\" --set train.steps=1000000 --set train.checkpoint_every=0 &\n"
              "while [ ! -s run/metrics.jsonl ] && kill -0 $!; do sleep 0.01; done\n"
              "kill -9 $!; wait $!");
-  EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "retry", "retry", "end"))
-      << here.shell_ok("timeout 120 " +
-                       supervise("", "sh launcher.sh " + kTrain + "--resume " + file))
-             .err;
+  const Ran ran = here.shell_ok("timeout 120 " +
+                                supervise("", "sh launcher.sh " + kTrain + "--resume " + file));
+  EXPECT_THAT(ends(here, "action"), ElementsAre("retry", "retry", "retry", "end")) << ran.err;
   EXPECT_THAT(last_words(here), ElementsAre(file, file, file, "auto"));
   EXPECT_EQ(here.curve("run", "loss"), losses);
   const bool equal = here.read(kLast) == bits;
@@ -241,8 +240,8 @@ TEST_F(CliSupervise, OnlyAWholeOutcomeOfAFailedAttemptCounts) {
              "if [ $(wc -l <names) = 1 ]; then\n"
              "echo '{\"exit\":5,\"error\":7}' >$ESPALIER_OUTCOME; exit 1\n"
              "else echo '{\"exit\":1,\"error\":\"x\"}' >$ESPALIER_OUTCOME; fi");
-  EXPECT_THAT(ends(here, "error"), ElementsAre("exit code 1", ""))
-      << here.shell_ok(supervise("", "sh reports.sh " + kTrain)).err;
+  const Ran ran = here.shell_ok(supervise("", "sh reports.sh " + kTrain));
+  EXPECT_THAT(ends(here, "error"), ElementsAre("exit code 1", "")) << ran.err;
   std::istringstream names(here.read("names"));
   std::string first;
   std::string second;

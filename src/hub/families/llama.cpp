@@ -28,8 +28,8 @@ Json write_mistral(const io::ModelConfig& model) {
   return json;
 }
 
-/// The window of Qwen's layers, which must be alike. Layers from max_window_layers on have it; newer
-/// files list the kind of each layer.
+/// The window of Qwen's layers, which must be alike. Layers from max_window_layers on have it;
+/// newer files list the kind of each layer.
 void read_qwen_window(const ConfigJson& json, io::ModelConfig& model) {
   if (json.has("layer_types")) {
     const Json& types = json.json()["layer_types"];

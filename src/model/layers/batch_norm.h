@@ -3,9 +3,9 @@
 // no activations: callers pass what backward needs.
 //
 // In training the statistics are those of one micro-batch on one rank ("ghost" statistics): the
-// same for any number of ranks and stages, as long as train.micro_batch stays; with pass.batch.replicas,
-// those of the micro-batches of all replicas together. Otherwise they are moving averages, the
-// parameters NAME.mean and NAME.variance:
+// same for any number of ranks and stages, as long as train.micro_batch stays; with
+// pass.batch.replicas, those of the micro-batches of all replicas together. Otherwise they are
+// moving averages, the parameters NAME.mean and NAME.variance:
 //
 //   average += 0.1 (batch - average) a step, batch: mean over the micro-batches of the step, by
 //   their number of samples; of the variance without bias, pixels / (pixels - 1)

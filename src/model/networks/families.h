@@ -40,7 +40,8 @@ struct Decoder {
   double local_rotary_base = 0;
 
   TransformerBlock::Options block_at(int64_t number) const;
-  /// residual and biases of model.family with "auto" resolved; biases: "auto" if the attention has any.
+  /// residual and biases of model.family with "auto" resolved; biases: "auto" if the attention has
+  /// any.
   std::string residual() const { return block.parallel ? "parallel" : "sequential"; }
   std::string biases() const {
     const bool attention = block.attention.bias || block.attention.output_bias;

@@ -139,8 +139,9 @@ std::vector<Way> ways_of(const io::Config& config, const RunShape& run, const Pa
       "train.master_copy = false", [](ChangedRun& to) { to.config.train.master_copy = false; });
   add(run.place.device && !config.optimizer.offload, "optimizer.offload = true",
       [](ChangedRun& to) { to.config.optimizer.offload = true; });
-  add(run.ranks > 1 && config.parallel.zero == 0, "parallel.zero = 1",
-      [](ChangedRun& to) { to.config.parallel.zero = 1; });
+  add(run.ranks > 1 && config.parallel.zero == 0 &&
+          parallel::schedule_entry(config.parallel.schedule).synchronous,
+      "parallel.zero = 1", [](ChangedRun& to) { to.config.parallel.zero = 1; });
   add(!!run.stages,
       fmt::format("more stages than parallel.pipeline = {}", config.parallel.pipeline));
   const bool chooses = !config.train.memory_budget.empty();

@@ -309,8 +309,8 @@ void note_unused(const io::Config& config, const Inputs& inputs, const parallel:
   }
 }
 
-/// Loads or draws the weights, loads the teacher's, and the optimizer state of a checkpoint. Returns
-/// the step of the checkpoint to resume from; -1: none.
+/// Loads or draws the weights, loads the teacher's, and the optimizer state of a checkpoint.
+/// Returns the step of the checkpoint to resume from; -1: none.
 int64_t load_weights_and_state(const WeightSource& files, const RunPlace& place, Stage& stage,
                                Pruner& pruner, const Note& note) {
   sparse::Store& store = stage.store();
