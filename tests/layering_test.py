@@ -37,10 +37,12 @@ INSIDE = {
     "parallel": {"transport": "", "wire": "", "reduction": "transport wire", "choice": "", "pipeline": "transport"},
     "src/train": {"masks": "", "stage": "masks", "generation": "stage", "exchange": "stage",
                   "codec_choice": "stage exchange", "memory": "masks stage exchange codec_choice",
-                  "run": "masks stage exchange codec_choice memory"},
+                  "checkpoint": "masks stage exchange",
+                  "run": "masks stage exchange codec_choice memory checkpoint"},
     "src/kernels": {"operations": "", "rules": "operations", "verify": "operations rules", "dry": "verify",
                     "cpu": "operations rules verify dry", "cuda": "operations rules verify dry"},
     "sparse": {"index": "", "store": "index", "weight": "store"},
+    "src/cli": {"shared": "", "plan": "shared"},
     "io": {"config": "", "files": "", "run": "files", "hdf5": "files", "safetensors": "files",
            "tokenizer": "files run", "checkpoint": "files hdf5 tokenizer", "data": "config files run tokenizer"},
 }

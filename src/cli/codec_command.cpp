@@ -5,9 +5,9 @@
 #include "parallel/wire/codec.h"
 #include "parallel/wire/codec_report.h"
 #include "src/cli/commands.h"
-#include "src/cli/console.h"
-#include "src/cli/options.h"
-#include "src/cli/paths.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/options.h"
+#include "src/cli/shared/paths.h"
 #include "src/core/error.h"
 #include "src/train/codec_choice/codec_values.h"
 

@@ -8,10 +8,10 @@
 #include "io/files/folders.h"
 #include "io/safetensors/sharded.h"
 #include "src/cli/commands.h"
-#include "src/cli/console.h"
-#include "src/cli/options.h"
-#include "src/cli/paths.h"
-#include "src/cli/weights_file.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/options.h"
+#include "src/cli/shared/paths.h"
+#include "src/cli/shared/weights_file.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/core/finite.h"
@@ -19,8 +19,8 @@
 #include "src/hub/array_match.h"
 #include "src/hub/export.h"
 #include "src/hub/import.h"
+#include "src/train/checkpoint/snapshot.h"
 #include "src/train/masks/mask_files.h"
-#include "src/train/run/snapshot.h"
 
 namespace espalier::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include "io/data/token_format.h"
 #include "io/data/tokens.h"
 #include "src/cli/commands.h"
-#include "src/cli/console.h"
-#include "src/cli/options.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/options.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {

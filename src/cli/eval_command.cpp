@@ -8,14 +8,14 @@
 
 #include "io/data/fingerprint.h"
 #include "src/cli/commands.h"
-#include "src/cli/console.h"
-#include "src/cli/options.h"
-#include "src/cli/paths.h"
-#include "src/cli/text_codec.h"
-#include "src/cli/weights_file.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/options.h"
+#include "src/cli/shared/paths.h"
+#include "src/cli/shared/text_codec.h"
+#include "src/cli/shared/weights_file.h"
 #include "src/core/trace.h"
+#include "src/train/checkpoint/manifest.h"
 #include "src/train/generation/perplexity.h"
-#include "src/train/run/manifest.h"
 #include "src/train/run/source.h"
 
 namespace espalier::cli {

@@ -6,7 +6,7 @@
 #include "parallel/transport/device/nccl_library.h"
 #include "parallel/transport/mpi_communicator.h"
 #include "src/cli/commands.h"
-#include "src/cli/console.h"
+#include "src/cli/shared/console.h"
 #include "src/config/dump.h"
 #include "src/core/cpus.h"
 #include "src/kernels/backend.h"

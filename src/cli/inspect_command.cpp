@@ -8,12 +8,12 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/plain_hdf5.h"
 #include "src/cli/commands.h"
-#include "src/cli/console.h"
-#include "src/cli/paths.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/paths.h"
 #include "src/core/error.h"
 #include "src/core/finite.h"
+#include "src/train/checkpoint/snapshot.h"
 #include "src/train/masks/mask_files.h"
-#include "src/train/run/snapshot.h"
 
 namespace espalier::cli {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "parallel/transport/mpi_communicator.h"
 #include "src/cli/commands.h"
-#include "src/cli/console.h"
-#include "src/cli/exit_code.h"
-#include "src/cli/stop_signals.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/exit_code.h"
+#include "src/cli/shared/stop_signals.h"
 #include "src/core/error.h"
 
 namespace {

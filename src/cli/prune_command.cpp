@@ -15,15 +15,15 @@
 #include "pruning/registry.h"
 #include "pruning/work.h"
 #include "src/cli/commands.h"
-#include "src/cli/console.h"
-#include "src/cli/options.h"
-#include "src/cli/paths.h"
-#include "src/cli/text_codec.h"
-#include "src/cli/weights_file.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/options.h"
+#include "src/cli/shared/paths.h"
+#include "src/cli/shared/text_codec.h"
+#include "src/cli/shared/weights_file.h"
 #include "src/config/dump.h"
+#include "src/train/checkpoint/snapshot.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/run/calibration.h"
-#include "src/train/run/snapshot.h"
 
 namespace espalier::cli {
 namespace {

@@ -1,9 +1,9 @@
 // espalier report RUN_DIR…: writes a page with curves, memory, bytes and timeline, and one table.
 #include "src/cli/commands.h"
-#include "src/cli/console.h"
-#include "src/cli/options.h"
-#include "src/cli/paths.h"
-#include "src/cli/weights_file.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/options.h"
+#include "src/cli/shared/paths.h"
+#include "src/cli/shared/weights_file.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
 #include "src/report/report.h"

@@ -6,9 +6,9 @@
 #include "parallel/pipeline/schedule/message_driven.h"
 #include "parallel/pipeline/schedule/registry.h"
 #include "src/cli/commands.h"
-#include "src/cli/console.h"
-#include "src/cli/options.h"
-#include "src/cli/paths.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/options.h"
+#include "src/cli/shared/paths.h"
 #include "src/core/error.h"
 
 namespace espalier::cli {

@@ -1,5 +1,5 @@
 // Exit codes of errors: causes outside the program are never called a bug.
-#include "src/cli/exit_code.h"
+#include "src/cli/shared/exit_code.h"
 
 #include <gtest/gtest.h>
 

@@ -10,10 +10,10 @@
 #include "parallel/wire/codec.h"
 #include "src/core/mirror.h"
 #include "src/kernels/cuda/table.h"
+#include "src/train/checkpoint/snapshot.h"
 #include "src/train/codec_choice/codec_choice.h"
 #include "src/train/exchange/reduction_timer.h"
 #include "src/train/exchange/replica_route.h"
-#include "src/train/run/snapshot.h"
 #include "tests/device/late_runs.h"
 
 namespace espalier::reduction_timer_test {

@@ -14,7 +14,7 @@
 #include "parallel/wire/codec.h"
 #include "sparse/index/file_index.h"
 #include "src/config/parse.h"
-#include "src/train/run/checkpoint_save.h"
+#include "src/train/checkpoint/checkpoint_save.h"
 #include "tests/fuzz/small_store.h"
 
 namespace espalier::fuzz {

@@ -1,7 +1,7 @@
 // A file of weights, a checkpoint or plain HDF5, into a store: the state of a run and its optimizer
 // from a checkpoint, weights and masks from both.
 #include "io/checkpoint/checkpoint.h"
-#include "src/train/run/snapshot.h"
+#include "src/train/checkpoint/snapshot.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/small_store.h"
 

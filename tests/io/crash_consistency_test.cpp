@@ -17,7 +17,7 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/files/raw_file.h"
-#include "src/train/run/run_directory.h"
+#include "src/train/checkpoint/run_directory.h"
 #include "tests/support/event_files.h"
 #include "tests/support/failing_files.h"
 #include "tests/support/failure.h"

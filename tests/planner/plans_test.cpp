@@ -12,7 +12,7 @@
 #include "src/planner/measured_run.h"
 #include "src/planner/step_spans.h"
 #include "src/planner/trial.h"
-#include "src/train/run/checkpoint_save.h"
+#include "src/train/checkpoint/checkpoint_save.h"
 #include "src/train/stage/stage.h"
 #include "tests/planner/given.h"
 #include "tests/support/failure.h"

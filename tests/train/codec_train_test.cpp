@@ -9,7 +9,7 @@
 
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"
-#include "src/train/run/snapshot.h"
+#include "src/train/checkpoint/snapshot.h"
 #include "src/train/stage/wire_formats.h"
 #include "tests/support/codec_samples.h"
 #include "tests/support/failure.h"

@@ -1,6 +1,6 @@
 // The manifest of a run: choices by timing are restored, changes that alter results are refused,
 // and differences between ranks are found before the first step.
-#include "src/train/run/manifest.h"
+#include "src/train/checkpoint/manifest.h"
 
 #include <sched.h>
 
@@ -9,9 +9,9 @@
 #include "io/run/metrics.h"
 #include "src/config/parse.h"
 #include "src/core/cpus.h"
+#include "src/train/checkpoint/snapshot.h"
 #include "src/train/codec_choice/adaprec.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/run/snapshot.h"
 #include "tests/support/failure.h"
 #include "tests/support/settings.h"
 #include "tests/support/support.h"

@@ -6,9 +6,9 @@
 #include "io/files/folders.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/device/wait_hook.h"
+#include "src/train/checkpoint/checkpoint_save.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/memory/host_memory.h"
-#include "src/train/run/checkpoint_save.h"
 #include "src/train/run/tensorboard.h"
 
 namespace espalier::train {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "src/core/trace.h"
-#include "src/train/run/checkpoint_save.h"
+#include "src/train/checkpoint/checkpoint_save.h"
 #include "src/train/run/summary.h"
 
 namespace espalier::train {

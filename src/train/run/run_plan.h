@@ -7,10 +7,10 @@
 #include "io/config/config.h"
 #include "parallel/transport/communicator.h"
 #include "src/kernels/backend.h"
+#include "src/train/checkpoint/snapshot.h"
 #include "src/train/masks/initial_masks.h"
 #include "src/train/memory/planner.h"
 #include "src/train/run/pipeline.h"
-#include "src/train/run/snapshot.h"
 #include "src/train/stage/layout.h"
 
 namespace espalier::train {

@@ -18,12 +18,12 @@
 #include "src/config/schema.h"
 #include "src/core/cpus.h"
 #include "src/core/trace.h"
+#include "src/train/checkpoint/received_checkpoint.h"
+#include "src/train/checkpoint/snapshot.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/memory/host_memory.h"
 #include "src/train/memory/planner.h"
 #include "src/train/memory/storage_choice.h"
-#include "src/train/run/received_checkpoint.h"
-#include "src/train/run/snapshot.h"
 
 namespace espalier::train {
 namespace {

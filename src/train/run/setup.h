@@ -12,11 +12,11 @@
 #include "parallel/transport/communicator.h"
 #include "src/kernels/backend.h"
 #include "src/kernels/operation_times.h"
+#include "src/train/checkpoint/manifest.h"
+#include "src/train/checkpoint/run_directory.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/run/loss_scale.h"
-#include "src/train/run/manifest.h"
 #include "src/train/run/pipeline.h"
-#include "src/train/run/run_directory.h"
 #include "src/train/run/run_plan.h"
 #include "src/train/run/source.h"
 

@@ -1,4 +1,4 @@
-#include "src/cli/paths.h"
+#include "src/cli/shared/paths.h"
 
 #include <fmt/format.h>
 
@@ -10,9 +10,9 @@
 #include "io/checkpoint/stored_tokenizer.h"
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
-#include "src/cli/console.h"
+#include "src/cli/shared/console.h"
 #include "src/core/error.h"
-#include "src/train/run/run_directory.h"
+#include "src/train/checkpoint/run_directory.h"
 
 namespace espalier::cli {
 namespace {

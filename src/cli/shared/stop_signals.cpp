@@ -1,4 +1,4 @@
-#include "src/cli/stop_signals.h"
+#include "src/cli/shared/stop_signals.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "io/files/mapped_file.h"
-#include "src/cli/console.h"
-#include "src/cli/exit_code.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/exit_code.h"
 
 namespace espalier::cli {
 namespace {

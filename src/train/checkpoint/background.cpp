@@ -1,4 +1,4 @@
-#include "src/train/run/background.h"
+#include "src/train/checkpoint/background.h"
 
 #include <sched.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "src/cli/child_process.h"
+#include "src/cli/shared/child_process.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>

@@ -1,4 +1,4 @@
-#include "src/train/run/run_directory.h"
+#include "src/train/checkpoint/run_directory.h"
 
 #include <fmt/ranges.h>
 
@@ -10,8 +10,8 @@
 #include "io/run/parse_json.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
+#include "src/train/checkpoint/newest_checkpoint.h"
 #include "src/train/exchange/agreement.h"
-#include "src/train/run/newest_checkpoint.h"
 
 namespace espalier::train {
 

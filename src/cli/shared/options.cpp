@@ -1,4 +1,4 @@
-#include "src/cli/options.h"
+#include "src/cli/shared/options.h"
 
 #include <cmath>
 

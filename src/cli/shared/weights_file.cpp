@@ -1,4 +1,4 @@
-#include "src/cli/weights_file.h"
+#include "src/cli/shared/weights_file.h"
 
 #include <algorithm>
 
@@ -8,11 +8,11 @@
 #include "src/config/parse.h"
 #include "src/core/cpus.h"
 #include "src/hub/array_match.h"
+#include "src/train/checkpoint/run_directory.h"
+#include "src/train/checkpoint/snapshot.h"
 #include "src/train/generation/generator.h"
 #include "src/train/masks/mask_files.h"
 #include "src/train/masks/pruner.h"
-#include "src/train/run/run_directory.h"
-#include "src/train/run/snapshot.h"
 #include "src/train/run/source.h"
 #include "src/train/stage/store_options.h"
 

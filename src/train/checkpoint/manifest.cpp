@@ -1,4 +1,4 @@
-#include "src/train/run/manifest.h"
+#include "src/train/checkpoint/manifest.h"
 
 #include <fmt/ranges.h>
 

@@ -7,9 +7,9 @@
 #include <functional>
 
 #include "parallel/wire/codec.h"
-#include "src/cli/console.h"
-#include "src/cli/options.h"
-#include "src/cli/plan_parts.h"
+#include "src/cli/plan/plan_parts.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/options.h"
 #include "src/communication_cost/exchange_model.h"
 #include "src/core/error.h"
 #include "src/kernels/wire_codec.h"

@@ -1,4 +1,4 @@
-#include "src/cli/listing.h"
+#include "src/cli/shared/listing.h"
 
 #include <fmt/ranges.h>
 
@@ -7,7 +7,7 @@
 #include "io/data/image_format.h"
 #include "parallel/pipeline/schedule/simulate.h"
 #include "pruning/registry.h"
-#include "src/cli/console.h"
+#include "src/cli/shared/console.h"
 #include "src/config/dump.h"
 #include "src/config/schema.h"
 #include "src/train/masks/pruner.h"

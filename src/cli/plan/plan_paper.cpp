@@ -1,8 +1,8 @@
-#include "src/cli/plan_parts.h"
+#include "src/cli/plan/plan_parts.h"
 
 #include <fmt/format.h>
 
-#include "src/cli/console.h"
+#include "src/cli/shared/console.h"
 #include "src/communication_cost/alexnet.h"
 
 namespace espalier::cli {

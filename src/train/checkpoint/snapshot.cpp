@@ -1,4 +1,4 @@
-#include "src/train/run/snapshot.h"
+#include "src/train/checkpoint/snapshot.h"
 
 #include <algorithm>
 #include <optional>

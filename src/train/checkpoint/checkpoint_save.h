@@ -31,8 +31,8 @@
 #include "pruning/early_bird.h"
 #include "sparse/index/file_index.h"
 #include "sparse/store/store.h"
-#include "src/train/run/background.h"
-#include "src/train/run/snapshot.h"
+#include "src/train/checkpoint/background.h"
+#include "src/train/checkpoint/snapshot.h"
 
 namespace espalier::train {
 

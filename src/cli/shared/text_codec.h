@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/tokenizer/tokenizer.h"
-#include "src/cli/weights_file.h"
+#include "src/cli/shared/weights_file.h"
 
 namespace espalier::cli {
 

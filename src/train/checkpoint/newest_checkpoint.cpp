@@ -1,4 +1,4 @@
-#include "src/train/run/newest_checkpoint.h"
+#include "src/train/checkpoint/newest_checkpoint.h"
 
 #include <algorithm>
 #include <array>

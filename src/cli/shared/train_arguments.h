@@ -9,7 +9,7 @@
 
 #include "io/config/config.h"
 #include "parallel/transport/communicator.h"
-#include "src/cli/exit_code.h"
+#include "src/cli/shared/exit_code.h"
 
 namespace espalier::cli {
 

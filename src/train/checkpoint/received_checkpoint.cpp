@@ -1,4 +1,4 @@
-#include "src/train/run/received_checkpoint.h"
+#include "src/train/checkpoint/received_checkpoint.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "src/cli/exit_code.h"
+#include "src/cli/shared/exit_code.h"
 
 #include <cstdlib>
 #include <new>

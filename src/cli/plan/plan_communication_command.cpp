@@ -5,9 +5,9 @@
 #include <cmath>
 #include <optional>
 
-#include "src/cli/console.h"
-#include "src/cli/options.h"
-#include "src/cli/plan_parts.h"
+#include "src/cli/plan/plan_parts.h"
+#include "src/cli/shared/console.h"
+#include "src/cli/shared/options.h"
 #include "src/communication_cost/communication_model.h"
 #include "src/communication_cost/link.h"
 #include "src/core/error.h"

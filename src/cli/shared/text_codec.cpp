@@ -1,5 +1,5 @@
-#include "src/cli/text_codec.h"
-#include "src/cli/paths.h"
+#include "src/cli/shared/text_codec.h"
+#include "src/cli/shared/paths.h"
 
 #include <sstream>
 

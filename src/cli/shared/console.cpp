@@ -1,4 +1,4 @@
-#include "src/cli/console.h"
+#include "src/cli/shared/console.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

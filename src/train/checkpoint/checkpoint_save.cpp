@@ -1,4 +1,4 @@
-#include "src/train/run/checkpoint_save.h"
+#include "src/train/checkpoint/checkpoint_save.h"
 
 #include <algorithm>
 #include <array>

@@ -14,7 +14,7 @@
 #include "io/run/event_file.h"
 #include "io/run/metrics.h"
 #include "parallel/transport/communicator.h"
-#include "src/train/run/manifest.h"
+#include "src/train/checkpoint/manifest.h"
 
 namespace espalier::train {
 

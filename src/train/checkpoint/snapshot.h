@@ -16,7 +16,7 @@
 #include "io/data/tokens.h"
 #include "parallel/transport/communicator.h"
 #include "sparse/store/store.h"
-#include "src/train/run/manifest.h"
+#include "src/train/checkpoint/manifest.h"
 
 namespace espalier::train {
 

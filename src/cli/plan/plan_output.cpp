@@ -1,4 +1,4 @@
-#include "src/cli/plan_output.h"
+#include "src/cli/plan/plan_output.h"
 
 #include <fmt/ranges.h>
 
@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "parallel/pipeline/schedule/registry.h"
-#include "src/cli/console.h"
+#include "src/cli/shared/console.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "src/kernels/backend.h"
