@@ -227,11 +227,14 @@ class Sweep {
     const int64_t ranks = launcher_.empty() ? 1 : 2;
     for (const Axis& axis : axes_) {
       const size_t dot = axis.key.find('.');
-      const config::Field& field =
-          *config::find_field(axis.key.substr(0, dot), axis.key.substr(dot + 1));
+      const config::Field* field =
+          config::find_field(axis.key.substr(0, dot), axis.key.substr(dot + 1));
+      if (field == nullptr) {
+        throw Usage(fmt::format("--over {}: this is no key (docs/config.md lists them)", axis.key));
+      }
       const bool used = std::ranges::any_of(points_, [&](const Point& point) {
         const std::string& backend = point.config.run.backend;
-        return config::has_effect(field, point.config,
+        return config::has_effect(*field, point.config,
                                   {.on_device = kernels::planning(backend).device,
                                    .pruned = true,  // perhaps by train --init
                                    .replicas = ranks,
@@ -239,7 +242,7 @@ class Sweep {
       });
       if (!used) {
         print_note(fmt::format("--over {} changes nothing in these runs: it has an effect only {}",
-                               axis.key, field.effect.where));
+                               axis.key, field->effect.where));
       }
     }
   }

@@ -166,6 +166,8 @@ void take_options(Config& config, const Field& field, std::string_view where, bo
   const auto is_flag = [&](const Field* option) {
     return std::holds_alternative<bool*>(option->slot(config));
   };
+  std::vector<const Field*> given;
+  bool skipped = false;         // an option was given out of order
   auto next = options.begin();  // that a value without a label may be of
   for (size_t at = word.size(); at < text.size();) {
     const size_t end = std::min(text.find(':', at + 1), text.size());
@@ -183,6 +185,14 @@ void take_options(Config& config, const Field& field, std::string_view where, bo
            printable(text), printable(part), word,
            labels.empty() ? "none" : fmt::format("{}", fmt::join(labels, ", ")));
     }
+    check(std::ranges::find(given, *found) == given.end(), "{}: {} = \"{}\" gives {} twice", where,
+          field.key(), printable(text), (*found)->label);
+    given.push_back(*found);
+    check(!skipped || equals != std::string::npos || flag,
+          "{}: {} = \"{}\": write a label before \"{}\" too, such as \"{}={}\": values without one "
+          "come first",
+          where, field.key(), printable(text), printable(part), (*found)->label, printable(part));
+    skipped = skipped || (found != next && !flag);
     const std::string value = flag                          ? "true"
                               : equals == std::string::npos ? part
                                                             : part.substr(equals + 1);
@@ -204,18 +214,39 @@ void assign(Config& config, const Field& field, const toml::node& node, std::str
   check_limits(field, config, where);
 }
 
-/// A value of a member without a key, as earlier versions had it.
-void assign_old(Config& config, const Field& member, const toml::node& node, std::string_view where,
-                bool saved) {
-  Config old;
-  assign(old, member, node, where);
-  if (saved) {
-    assign(config, member, node, where);
-  } else if (toml_value(member, old) != toml_value(member, Config())) {
-    fail("{}: {} is no key: {}", where, member.path(),
-         member.of_key.empty() ? "leave it out; the default is always used"
-                               : "write " + text_with(member, old));
+/// A member without a key, or a renamed key, that a config sets as earlier versions did.
+struct OldSetting {
+  const Field* row;
+  const toml::node* node;
+  std::string where;
+  std::string name;  ///< as given
+};
+
+/// What to write instead; `old`: with all old settings.
+std::string replacement(const Field& row, Config& old) {
+  const Field* key = find_field(row.section, row.of_key.empty() ? row.name : row.of_key);
+  if (key == nullptr) {
+    return "leave it out; the default is always used";
   }
+  return row.of_key.empty() || row.belongs_to(word_of(*key, old))
+             ? fmt::format("write {} = {}", key->key(), toml_value(*key, old))
+             : "leave it out, or write " + text_with(row, old);
+}
+
+/// Those that say what the config says without them are ignored.
+void assign_old(Config& config, std::vector<OldSetting> settings, bool saved) {
+  // Keys set their options back.
+  std::ranges::stable_partition(settings,
+                                [](const OldSetting& one) { return one.row->of_key.empty(); });
+  Config old = config;
+  for (const OldSetting& one : settings) {
+    assign(old, *one.row, *one.node, one.where);
+  }
+  for (const OldSetting& one : settings) {
+    check(saved || toml_value(*one.row, old) == toml_value(*one.row, config),
+          "{}: {} is no key: {}", one.where, one.name, replacement(*one.row, old));
+  }
+  config = old;
 }
 
 [[noreturn]] void fail_unknown(std::string_view section, std::string_view name,
@@ -241,28 +272,27 @@ bool was_removed(const std::string& key, const toml::node& node) {
 /// `saved`: see parse_saved.
 void assign_section(Config& config, const std::string& section, const toml::table& table,
                     std::string_view file, bool saved) {
-  std::vector<std::function<void()>> old;  // after the keys, which set options back
+  std::vector<OldSetting> old;  // after the keys, which set options back
   for (const auto& [key, node] : table) {
     const std::string where = fmt::format("{}:{}", file, key.source().begin.line);
-    std::string name = fmt::format("{}.{}", section, key.str());
-    if (saved) {
-      name = current_key(name);
-    }
-    if (was_default(name, source_text(node)) || (saved && was_removed(name, node))) {
+    const std::string given = fmt::format("{}.{}", section, key.str());
+    const std::string name(current_key(given));
+    if (was_default(given, source_text(node)) || (saved && was_removed(name, node))) {
       continue;
     }
     const std::string member = name.substr(section.size() + 1);
-    if (const Field* field = find_field(section, member)) {
-      assign(config, *field, node, where);
-    } else if (const Field* row = find_member(section, member); row && removed_key(name).empty()) {
-      old.push_back([&config, &node = node, row, where, saved] {
-        assign_old(config, *row, node, where, saved);
-      });
-    } else {
+    const Field* field = find_field(section, member);
+    const Field* row = field != nullptr ? field : find_member(section, member);
+    if (row == nullptr || !removed_key(name).empty()) {
       fail_unknown(section, member, where);
     }
+    if (field != nullptr && (saved || name == given)) {
+      assign(config, *field, node, where);
+    } else {
+      old.push_back({row, &node, where, given});
+    }
   }
-  std::ranges::for_each(old, [](const auto& assign_it) { assign_it(); });
+  assign_old(config, std::move(old), saved);
 }
 
 /// False for text that is not TOML: `parse` reports it.
@@ -348,7 +378,7 @@ void set(Config& config, std::string_view assignment, bool any) {
   if (field != nullptr || any) {
     assign(config, *member, *value.get("v"), where, !any);
   } else {
-    assign_old(config, *member, *value.get("v"), where, false);
+    assign_old(config, {{member, value.get("v"), where, member->path()}}, false);
   }
 }
 

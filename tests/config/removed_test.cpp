@@ -59,18 +59,59 @@ TEST(RemovedKeys, ThoseThatBecameOptions) {
       "old.toml");
   EXPECT_EQ(config.parallel.pipeline, 2);
   for (const auto& [setting, replacement] : std::vector<std::pair<std::string, std::string>>{
-           {"pruning.m=8", "pruning.m is no key: write pruning.method = \"nm:m=8\""},
-           {"optimizer.decay_at=[3, 4]", "write optimizer.schedule = \"step:at=3,4\""},
-           {"model.rotary_base=500", "write model.rotary = \"none:base=500\""},
+           {"pruning.m=8",
+            "pruning.m is no key: leave it out, or write pruning.method = \"nm:m=8\""},
+           {"optimizer.decay_at=[3, 4]",
+            "leave it out, or write optimizer.schedule = \"step:at=3,4\""},
+           {"model.rotary_base=500", "write model.rotary = \"none:500\""},
            {"model.rotary_scaling=yarn", "was removed: write it as model.rotary"},
            {"sparse.keep_tiles=true", "write sparse.storage = \"auto:tiles\""},
-           {"parallel.delay_stages=4", "write parallel.schedule = \"async:delay=4\""},
+           {"parallel.delay_stages=4",
+            "leave it out, or write parallel.schedule = \"async:delay=4\""},
            {"run.graphs=false", "run.graphs is no key: leave it out"}}) {
     EXPECT_THAT(failure_of([&] { parse("", "new.toml", std::vector{setting}); }),
                 HasSubstr(replacement));
   }
   EXPECT_THAT(failure_of([] { parse("[pruning]\nm = 8\n", "new.toml"); }),
               HasSubstr("new.toml:2: pruning.m is no key"));
+}
+
+/// All old settings together, beside what the config says.
+TEST(RemovedKeys, ReplacementsKeepTheRestOfTheConfig) {
+  for (const auto& [text, replacement] : std::vector<std::pair<std::string, std::string>>{
+           {"[pruning]\nmethod = \"nm\"\nn = 1\nm = 8\n", "pruning.method = \"nm:1:8\""},
+           {"[pruning]\nmethod = \"set\"\ndrop_fraction = 0.2\n", "pruning.method = \"set:0.2\""},
+           {"[pruning]\nmethod = \"nm:1:8\"\nn = 2\n", "pruning.method = \"nm:m=8\""},
+           {"[optimizer]\nschedule = \"step\"\ndecay_at = [3, 4]\ndecay_factor = 0.3\n",
+            "optimizer.schedule = \"step:0.3:3,4\""},
+           {"[model]\nrotary_scaling = \"yarn\"\nrotary_factor = 4.0\nrotary_context = 8\n",
+            "model.rotary = \"yarn:4:8\""},
+           {"[model]\nfamily = \"gemma\"\nactivation = \"relu\"\n",
+            "model.family = \"gemma:relu\""},
+           {"[sparse]\nkeep_tiles = true\nstorage = {default = \"sparse\", \"head.*\" = "
+            "\"dense\"}\n",
+            "sparse.storage = {default = \"sparse:tiles\", \"head.*\" = \"dense\"}"}}) {
+    EXPECT_THAT(failure_of([&] { parse(text, "new.toml"); }),
+                HasSubstr("is no key: write " + replacement));
+  }
+  EXPECT_THAT(
+      failure_of([] { parse("[train]\ndtype = \"bf16\"\ntf32 = true\n", "new.toml"); }),
+      HasSubstr("train.tf32 is no key: leave it out, or write train.dtype = \"fp32:tf32\""));
+  EXPECT_THAT(failure_of([] {
+                parse("[pruning]\nmethod = \"nm:1:8\"\n", "new.toml",
+                      std::vector<std::string>{"pruning.m=4"});
+              }),
+              HasSubstr("write pruning.method = \"nm:1\""));
+}
+
+TEST(Options, AreGivenOnceAndWithoutLabelsFirst) {
+  for (const auto& [method, fault] : std::vector<std::pair<std::string, std::string>>{
+           {"nm:n=1:n=3", "gives n twice"},
+           {"nm:1:n=3", "gives n twice"},
+           {"nm:m=8:3", "write a label before \"3\""}}) {
+    EXPECT_THAT(failure_of([&] { parse("[pruning]\nmethod = \"" + method + "\"\n", "new.toml"); }),
+                HasSubstr(fault));
+  }
 }
 
 TEST(RemovedKeys, SavedConfigsKeepThoseThatBecameOptions) {

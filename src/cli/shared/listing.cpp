@@ -313,7 +313,7 @@ std::string describe_run(const io::Config& config, train::Trainer& trainer,
                  teacher_text(trainer.fit().plan.teacher),
              bytes_text(static_cast<double>(trainer.arena().use(Memory::activation).now)),
              name_of(choice.recompute),
-             bytes_text(static_cast<double>(train::sum_of(trainer.fit().plan.peak)))) +
+             bytes_text(static_cast<double>(train::sum_of(trainer.planned().peak)))) +
          (trainer.layout().stages() > 1
               ? "\n" + train::describe(trainer.layout(), comm.members().node)
               : "");

@@ -21,11 +21,26 @@ using Names = std::span<const std::string_view>;
 
 /// Settings that change no result, or whose effect the manifest compares. A name that ends in '.'
 /// is a section.
-constexpr auto kWithoutEffect = std::to_array<std::string_view>(
-    {"run.", "data.train", "data.validation", "train.eval_every", "train.checkpoint_every",
-     "train.keep_checkpoints", "train.recompute", "train.memory_budget", "train.teacher",
-     "pruning.file", "sparse.index", "parallel.pipeline", "parallel.partition", "parallel.zero",
-     "parallel.device_link", "parallel.timeout_s", "parallel.check_every"});
+constexpr auto kWithoutEffect = std::to_array<std::string_view>({"run.",
+                                                                 "data.train",
+                                                                 "data.validation",
+                                                                 "train.eval_every",
+                                                                 "train.checkpoint_every",
+                                                                 "train.keep_checkpoints",
+                                                                 "train.recompute",
+                                                                 "train.memory_budget",
+                                                                 "train.teacher",
+                                                                 "pruning.file",
+                                                                 "sparse.index",
+                                                                 "parallel.pipeline",
+                                                                 "parallel.partition",
+                                                                 "parallel.bucket_mb",
+                                                                 "parallel.overlap",
+                                                                 "parallel.zero",
+                                                                 "parallel.device_link",
+                                                                 "parallel.timeout_s",
+                                                                 "parallel.check_every",
+                                                                 "parallel.check_state"});
 /// Settings of the order and form in which training reads its data.
 constexpr auto kOrder = std::to_array<std::string_view>(
     {"train.global_batch", "model.context", "data.kind", "data.token_type",
@@ -37,8 +52,8 @@ constexpr auto kOfStorages = std::to_array<std::string_view>(
 /// Sums are timed for these settings, except for the second list.
 constexpr auto kOfCodecs =
     std::to_array<std::string_view>({"model.", "parallel.", "train.dtype", "train.gradient_dtype"});
-constexpr auto kNotOfCodecs =
-    std::to_array<std::string_view>({"parallel.timeout_s", "parallel.check_every"});
+constexpr auto kNotOfCodecs = std::to_array<std::string_view>(
+    {"parallel.timeout_s", "parallel.check_every", "parallel.check_state"});
 
 bool listed(Names names, const std::string& key) {
   return std::ranges::any_of(names, [&](std::string_view name) {
@@ -91,7 +106,11 @@ bool may_have_same_type(const io::Config& before, const io::Config& now) {
 
 std::vector<Changed> changed_settings(const io::Config& before, const io::Config& now) {
   std::vector<Changed> changed;
-  for (const config::Field& field : config::fields()) {
+  for (const config::Field* row : config::members()) {
+    if (!row->of_key.empty()) {
+      continue;  // in the text of its key
+    }
+    const config::Field& field = *row;
     const std::string was = config::toml_value(field, before);
     const std::string is = config::toml_value(field, now);
     if (was != is && !(field.key() == "data.token_type" && may_have_same_type(before, now))) {

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
@@ -78,7 +79,10 @@ void compare_facts(std::span<const Fact> facts, parallel::Communicator& comm) {
 }
 
 void compare_settings(const io::Config& config, parallel::Communicator& comm) {
-  std::vector<Fact> facts;
+  const char* of_tests = std::getenv("ESPALIER_TEST");
+  std::vector<Fact> facts{{.name = "settings of ESPALIER_TEST",
+                           .value = of_tests == nullptr ? "" : of_tests,
+                           .fix = "start all ranks with the same environment"}};
   const nlohmann::json settings = config::to_json(config);
   for (const auto& [section, keys] : settings.items()) {
     for (const auto& [key, value] : keys.items()) {

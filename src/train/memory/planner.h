@@ -1,6 +1,7 @@
 #pragma once
 // Chooses stages, schedule, micro-batches and recompute before anything is allocated: a pure
-// function of config, data and ranks, so every rank chooses the same, and `--dry-run` shows it.
+// function of config, data, ranks and times, so every rank chooses the same. `--dry-run` shows it,
+// with estimated times.
 #include <limits>
 #include <map>
 #include <string>

@@ -30,6 +30,8 @@ class Trainer {
   Arena& arena() { return run_.backend->arena(); }
   const RunPlan& plan() const { return *run_.plan; }
   const Fit& fit() const { return plan().fit; }
+  /// With the storages of the run, where `fit` assumes some.
+  const MemoryPlan& planned() const { return run_.planned; }
   const Layout& layout() const { return plan().layout; }
   /// Parameters of the whole network.
   const Totals& totals() const { return run_.totals; }
