@@ -105,6 +105,7 @@ bool may_have_same_type(const io::Config& before, const io::Config& now) {
 }
 
 std::vector<Changed> changed_settings(const io::Config& before, const io::Config& now) {
+  static const io::Config kDefaults;
   std::vector<Changed> changed;
   for (const config::Field* row : config::members()) {
     if (!row->of_key.empty()) {
@@ -113,6 +114,11 @@ std::vector<Changed> changed_settings(const io::Config& before, const io::Config
     const config::Field& field = *row;
     const std::string was = config::toml_value(field, before);
     const std::string is = config::toml_value(field, now);
+    // Versions before hidden members were hidden wrote them; a config that has none says nothing.
+    if (config::find_field(field.section, field.name) == nullptr &&
+        was == config::toml_value(field, kDefaults)) {
+      continue;
+    }
     if (was != is && !(field.key() == "data.token_type" && may_have_same_type(before, now))) {
       changed.push_back({field.key(), fmt::format("{} was {} and is {}", field.key(), was, is)});
     }
