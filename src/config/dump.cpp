@@ -99,7 +99,8 @@ struct ToJson {
   }
 };
 
-/// What stands behind a ':'.
+/// The text of an option after its ':'. `in_order`: all options before it are given, so it needs no
+/// label.
 std::string assignment_text(const Field& option, const std::string& value, bool in_order) {
   if (value == "true") {
     return option.label;

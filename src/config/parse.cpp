@@ -222,7 +222,7 @@ struct OldSetting {
   std::string name;  ///< as given
 };
 
-/// What to write instead; `old`: with all old settings.
+/// The text that replaces an old setting. `old`: the config after all old settings.
 std::string replacement(const Field& row, Config& old) {
   const Field* key = find_field(row.section, row.of_key.empty() ? row.name : row.of_key);
   if (key == nullptr) {
@@ -233,7 +233,8 @@ std::string replacement(const Field& row, Config& old) {
              : "leave it out, or write " + text_with(row, old);
 }
 
-/// Those that say what the config says without them are ignored.
+/// Applies the old settings of a saved config. In a user's config a setting that changes no value
+/// is ignored, and any other is an error.
 void assign_old(Config& config, std::vector<OldSetting> settings, bool saved) {
   // Keys set their options back.
   std::ranges::stable_partition(settings,

@@ -1,5 +1,5 @@
 #pragma once
-// What tests of plans begin with: a machine, and a run with everything that a plan needs.
+// A machine, and a run with everything that a plan reads, for tests of plans.
 #include <fstream>
 
 #include "src/planner/plans.h"

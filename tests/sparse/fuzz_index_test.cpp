@@ -26,7 +26,7 @@ void expect(const std::string& text, const char* part) { EXPECT_THAT(text, HasSu
 
 TEST(FuzzIndex, HugeCountsWithFewBytesAllocateNothing) {
   const std::vector<uint8_t> few(64, 1);
-  message(Encoding::bitmap, 9, 1, few);  // what a message needs exists now
+  message(Encoding::bitmap, 9, 1, few);  // the first message allocates what all share
   const MemoryLimit limit(size_t{1} << 20);
   if (MemoryLimit::kWorks) {
     EXPECT_THROW(std::vector<char>(size_t{1} << 26), std::bad_alloc);  // not from free memory

@@ -171,7 +171,7 @@ Json operation_times_json(kernels::OperationTimes& times, int64_t steps) {
   return {{"steps", steps}, {"rows", std::move(rows)}};
 }
 
-/// What the launch chose (docs/decided.md); storages: of the pruned weights of rank 0.
+/// The choices of the run's start (docs/decided.md). `storage` lists the pruned weights of rank 0.
 Json choices_of(const Run& run) {
   Json choices = layout_json(run);
   if (run.plan->layout.grid.data > 1) {
