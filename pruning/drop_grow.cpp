@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "pruning/pruning.h"
 #include "pruning/registry.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"

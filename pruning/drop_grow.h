@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "pruning/pruning.h"
+#include "pruning/candidate.h"
 
 namespace espalier::pruning {
 

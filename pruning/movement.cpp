@@ -16,8 +16,8 @@ void observe(const GradientStep& learned) {
   }
 }
 
-void score(std::span<const float> /*values*/, std::span<const std::vector<float>> arrays,
-           std::span<float> scores) {
+void summed_scores(std::span<const float> /*values*/, std::span<const std::vector<float>> arrays,
+                   std::span<float> scores) {
   std::ranges::copy(arrays[0], scores.begin());
 }
 
@@ -28,7 +28,7 @@ extern const Method kMovement{
     .help = "the largest -value x gradient, summed over the steps before",
     .run = keep_largest_scores,
     .scope = Scope::layer,
-    .kind = Learning{.arrays = 1, .observe = observe, .score = score},
+    .kind = Learning{.arrays = 1, .observe = observe, .score = summed_scores},
 };
 
 }  // namespace espalier::pruning

@@ -60,11 +60,11 @@ double sparsity(const io::PruningConfig& config) {
   return 1.0 - static_cast<double>(config.n) / static_cast<double>(config.m);
 }
 
-sparse::IndexShape shape(const io::PruningConfig& config) {
+sparse::IndexShape group_shape(const io::PruningConfig& config) {
   return {.n = static_cast<int>(config.n), .m = static_cast<int>(config.m)};
 }
 
-void check_config(const io::PruningConfig& config) {
+void check_groups(const io::PruningConfig& config) {
   check(config.n < config.m,
         "pruning.method = \"nm\": n = {} is not below m = {}; set a smaller n, such as 2 of 4",
         config.n, config.m);
@@ -89,8 +89,8 @@ extern const Method kGroups{
     .run = nm,
     .by_layer = true,
     .sparsity = sparsity,
-    .shape = shape,
-    .check_config = check_config,
+    .shape = group_shape,
+    .check_config = check_groups,
 };
 
 }  // namespace espalier::pruning

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "pruning/pruning.h"
+#include "pruning/candidate.h"
 
 namespace espalier::pruning {
 

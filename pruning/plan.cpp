@@ -1,11 +1,14 @@
 #include "pruning/plan.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "pruning/drop_grow.h"
 #include "pruning/early_bird.h"
 #include "pruning/kinds/kinds.h"
 #include "pruning/registry.h"
+#include "pruning/regrowth.h"
 
 namespace espalier::pruning {
 namespace {
@@ -99,6 +102,8 @@ void validate(const io::PruningConfig& config, const RunFacts& run) {
         "pruning.file = \"{}\" and pruning.method = \"{}\" do not match; set a file with method "
         "\"file\", and none with any other method",
         config.file, config.method);
+  const std::vector<int64_t> prunings = pruning_steps(config);
+  check_regrowths(config, run.steps, prunings.empty() ? -1 : prunings.back());
 }
 
 void check_in_time(const io::PruningConfig& config, int64_t steps) {
@@ -121,6 +126,37 @@ void check_in_time(const io::PruningConfig& config, int64_t steps) {
         "later (train.steps = {}): nothing would be pruned; set an earlier pruning.from_step, or a "
         "smaller pruning.every",
         from, first, steps);
+}
+
+bool reads_key(const io::PruningConfig& config, std::string_view key) {
+  const Method& method = method_of(config);
+  const bool in_runs = config.prunes() && !std::holds_alternative<Calibrated>(method.kind);
+  const bool file = method.run == nullptr && in_runs;
+  const bool chosen = config.prunes() && !file && method.sparsity == nullptr;
+  const sparse::IndexShape shape =
+      method.shape == nullptr ? sparse::IndexShape{} : method.shape(config);
+  // Masks of moving methods begin at random unless pruning.at_step draws them by `run`.
+  const bool random_start = std::holds_alternative<Moving>(method.kind) && config.at_step < 0;
+  const std::array<std::pair<std::string_view, bool>, 12> readers{{
+      {"method", true},
+      {"exclude", true},
+      {"dense_from_step", true},
+      {"sparsity", chosen},
+      {"at_step", in_runs},
+      {"from_step", chosen && in_runs},
+      {"to_step", chosen && in_runs},
+      {"scope", config.prunes() && !file && !method.by_layer && !random_start},
+      {"n", shape.n > 0},
+      {"m", shape.n > 0},
+      {"block", shape.height > 0},
+      {"file", file},
+  }};
+  const auto* found = std::ranges::find(readers, key, [](const auto& one) { return one.first; });
+  if (found != readers.end()) {
+    return found->second;
+  }
+  return (key == "seed" && method.random) ||
+         std::visit([&](const auto& kind) { return reads(kind, config, key); }, method.kind);
 }
 
 int arrays_of(const io::PruningConfig& config) {
@@ -151,7 +187,10 @@ bool may_change(const io::PruningConfig& config, int64_t step, int64_t end, int6
   const bool once = config.at_step >= step && config.at_step <= end;
   const bool gradual = config.gradual() && end > config.from_step && step <= config.to_step;
   const bool moving = (moves(method) || waits(method)) && step <= config.last_move(steps);
-  return config.prunes() && (once || gradual || moving);
+  const bool grows = std::ranges::any_of(regrowths_of(config, steps), [&](const Regrowth& one) {
+    return one.step >= step && one.step <= end;
+  });
+  return grows || (config.prunes() && (once || gradual || moving));
 }
 
 std::vector<int64_t> kept_after(const io::PruningConfig& config, const Network& network,

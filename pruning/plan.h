@@ -1,6 +1,6 @@
 #pragma once
-// Facts of a run's pruning that follow from its config: checks, steps, counts of kept elements,
-// first masks, and the heap of a change.
+// Facts of a run's pruning that follow from its config: checks, keys that it reads, steps, counts
+// of kept elements, first masks, and the heap of a change.
 #include <functional>
 #include <optional>
 #include <span>
@@ -8,19 +8,17 @@
 
 #include "pruning/pruning.h"
 #include "pruning/schedule.h"
+#include "pruning/work.h"
 
 namespace espalier::pruning {
 
-/// Facts of a run, beside its [pruning].
-struct RunFacts {
-  int64_t steps = 0;
-  bool half = false;          ///< values have 16 bits
-  bool asynchronous = false;  ///< stages are updated separately
-};
 /// Throws Failure for settings that do not fit together, or not to the run.
 void validate(const io::PruningConfig& config, const RunFacts& run);
 /// Throws Failure if nothing would be pruned before the run of `steps` ends.
 void check_in_time(const io::PruningConfig& config, int64_t steps);
+/// Whether the method reads a key of [pruning], or an option of `espalier prune` ("seed",
+/// "calibration"), with these settings.
+bool reads_key(const io::PruningConfig& config, std::string_view key);
 
 /// Float arrays of each prunable element that the method keeps over the run.
 int arrays_of(const io::PruningConfig& config);

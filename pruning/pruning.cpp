@@ -1,7 +1,6 @@
 #include "pruning/pruning.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "pruning/parts.h"
@@ -17,7 +16,6 @@ namespace {
 /// average: a random mask then leaves about 2 % of them empty.
 constexpr int64_t kEmptyRows = 4;
 constexpr int64_t kFew = 4;
-constexpr std::array<std::string_view, 2> kScopes{"global", "layer"};
 
 void check_settings(const Settings& settings) {
   check_sparsity(settings.sparsity);
@@ -97,17 +95,6 @@ void check_candidate(const Candidate& candidate, bool needs_values, bool needs_s
   }
 }
 
-Scope scope_by_name(std::string_view name) {
-  return static_cast<Scope>(number_of(kScopes, "unknown pruning scope", name));
-}
-
-void check_sparsity(double sparsity) {
-  check(sparsity >= 0 && sparsity < 1,
-        "pruning: sparsity = {} is out of range; set the share of zeros, at least 0 and below 1, "
-        "such as 0.9",
-        sparsity);
-}
-
 Result prune(std::span<const Candidate> candidates, const Settings& settings) {
   const Method& method = method_by_name(settings.method);
   require(method.run != nullptr, "a method that computes masks of several parameters", method.name);
@@ -142,10 +129,6 @@ Result prune_matrix(const Candidate& matrix, std::vector<double> statistic,
   Result result = calibrated->prune(matrix, std::move(statistic), settings, values);
   warn_empty({&matrix, 1}, settings, result);
   return result;
-}
-
-int64_t kept_count(int64_t size, double sparsity) {
-  return std::llround((1 - sparsity) * static_cast<double>(size));
 }
 
 sparse::Mask mask_from_dense_zeros(std::string_view name, std::span<const float> values) {

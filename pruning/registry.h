@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "io/config/config.h"
-#include "pruning/pruning.h"
+#include "pruning/candidate.h"
 #include "src/core/registry.h"
 
 namespace espalier::pruning {
@@ -118,20 +118,14 @@ Registry<Method> methods();
 /// Throws Failure that lists the names.
 const Method& method_by_name(std::string_view name);
 
-/// Runs the settings' calibrated method. `values` may be matrix.values. Throws Failure for settings
-/// out of range and for a NaN value.
-Result prune_matrix(const Candidate& matrix, std::vector<double> statistic,
-                    const Settings& settings, std::span<float> values);
-
 /// Of config.method:
 const Method& method_of(const io::PruningConfig& config);
 /// The sparsity that the masks reach.
 double sparsity_of(const io::PruningConfig& config);
 Scope scope_of(const io::PruningConfig& config);
+/// Throws Failure that lists the names.
+Scope scope_by_name(std::string_view name);
 Settings settings_of(const io::PruningConfig& config, uint64_t seed);
-/// Whether the method reads a key of [pruning], or an option of `espalier prune` ("seed",
-/// "calibration"), with these settings.
-bool reads_key(const io::PruningConfig& config, std::string_view key);
 /// Whether masks can be computed for weights at rest, without training.
 bool works_at_rest(const Method& method);
 /// Whether `run` reads Candidate::scores.

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "pruning/pruning.h"
+#include "pruning/candidate.h"
 #include "src/core/error.h"
 #include "src/core/rng.h"
 
@@ -56,9 +56,6 @@ bool has_nan(std::span<const float> values);
 /// The place of `name` in `names`; throws Failure that begins with `what` and lists them.
 size_t number_of(std::span<const std::string_view> names, std::string_view what,
                  std::string_view name);
-
-/// Throws Bug for an inconsistent candidate, Failure for a NaN in its values or scores.
-void check_candidate(const Candidate& candidate, bool needs_values, bool needs_scores = false);
 
 /// Keeps every key above `key`, and the first `ties` keys equal to it.
 struct Threshold {

@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t kBlock = 128;
 constexpr double kDampening = 0.01;
 
-struct Scored {
+struct ScoredElement {
   double score;
   int64_t position;
 };
@@ -94,11 +94,11 @@ class Sweep {
     const auto count = static_cast<int64_t>(scored_.size());
     if (count > keep) {
       const auto limit = scored_.begin() + keep;
-      std::ranges::nth_element(scored_, limit, [](const Scored& a, const Scored& b) {
+      std::ranges::nth_element(scored_, limit, [](const ScoredElement& a, const ScoredElement& b) {
         return a.score > b.score || (a.score == b.score && a.position < b.position);
       });
       std::for_each(limit, scored_.end(),
-                    [this](const Scored& s) { mask_.set(s.position, false); });
+                    [this](const ScoredElement& s) { mask_.set(s.position, false); });
     }
     return std::max<int64_t>(keep - count, 0);
   }
@@ -132,7 +132,7 @@ class Sweep {
   std::vector<double> factor_;   ///< U
   std::vector<double> weights_;  ///< dense
   sparse::Mask mask_;
-  std::vector<Scored> scored_;
+  std::vector<ScoredElement> scored_;
 };
 
 Result sparsegpt(const Candidate& matrix, std::vector<double> products, const Settings& settings,

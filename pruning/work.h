@@ -12,6 +12,7 @@
 
 #include "pruning/early_bird.h"
 #include "pruning/pruning.h"
+#include "sparse/store/store.h"
 
 namespace espalier::pruning {
 
@@ -28,6 +29,13 @@ struct RunSettings {
   int64_t steps = 0;  ///< of the run
   /// The masks of pruning.file within the present ones, of all parameters of the store.
   std::function<std::vector<sparse::Mask>()> masks_of_file{};
+};
+
+/// Facts of a run, beside its [pruning], that its config is checked by.
+struct RunFacts {
+  int64_t steps = 0;
+  bool half = false;          ///< values have 16 bits
+  bool asynchronous = false;  ///< stages are updated separately
 };
 
 using UseGradient = std::function<void(size_t p, std::span<const float> gradient)>;

@@ -98,7 +98,7 @@ init storage=dense; storage=sparse dtype=bf16 method=none --init LAST --out seco
 tools dtype=bf16; espalier inspect LAST --json; espalier eval LAST --json; espalier sample LAST --prompt 'the tree ' --tokens 60 --seed 2;\
  espalier codec --checkpoint LAST --json --seconds 0 --by-parameter --codec maxmin:4 sign topk:0.02 table:3; espalier report run -o r.html
 convert storage=sparse dtype=bf16; espalier export LAST -o plain.h5; espalier import plain.h5 -o imported.h5 --config ../gpt.toml;\
- espalier prune LAST -o block.h5 --method block --block 8 --sparsity 0.85 --scope layer; espalier inspect block.h5;\
+ espalier prune LAST -o block.h5 --method block:8 --sparsity 0.85 --scope layer; espalier inspect block.h5;\
  espalier prune plain.h5 -o random.h5 --method random --sparsity 0.9 --seed 4 --exclude 'blocks.0.*'; espalier eval imported.h5 --json
 dry-run espalier train CONFIGS/gpt3-13b.toml|gpt-100b.toml|gpt2-xl.toml|mlp-fashion-mnist.toml --dry-run --json
 dry-run-gpt2 espalier train CONFIGS/gpt2-124m.toml --dry-run --json storage=dense|sparse run.backend=cpu|cuda optimizer.offload=true pipeline=2|4

@@ -81,7 +81,7 @@ kill -USR1 $launcher 2>/dev/null || true
 code=0
 wait $launcher || code=$?
 trap - EXIT
-if [ $code != 4 ]; then
+if [ $code != 4 ] && [ $code != 0 ]; then  # mpirun of MPICH may return 0 after a signal
   echo "$0: the first run ended with exit code $code, not with 4 (stopped and saved): docs/errors.md" >&2
   exit 1
 fi

@@ -339,6 +339,11 @@ PlainReader::Contents PlainReader::viewed(const std::string& name) const {
       value += wanted.added;
     }
   }
+  if (!wanted.subtracted.empty()) {
+    const std::vector<float> less = contents(wanted.subtracted).values;
+    require(less.size() == count, "as many elements", name, wanted.subtracted);
+    std::ranges::transform(out.values, less, out.values.begin(), std::minus{});
+  }
   return out;
 }
 

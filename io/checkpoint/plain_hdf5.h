@@ -31,7 +31,8 @@ struct ArrayPart {
 struct ArrayView {
   Shape shape{};
   std::vector<ArrayPart> parts{};
-  float added = 0;  ///< to each element
+  float added = 0;           ///< to each element
+  std::string subtracted{};  ///< an array of as many elements, if not empty
 };
 
 /// (name, shape), for messages.

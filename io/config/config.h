@@ -5,12 +5,16 @@
 //
 // Paths in a config are relative to the working directory.
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "io/config/patterned.h"
 
 namespace espalier::io {
+
+/// Of a number that the program chooses: "auto".
+inline constexpr double kAutomatic = std::numeric_limits<double>::lowest();
 
 struct ModelConfig {
   std::string kind = "gpt";
@@ -93,7 +97,7 @@ struct TrainConfig {
 
 struct OptimizerConfig {
   std::string kind = "adamw";
-  double lr = 1e-3;
+  double lr = kAutomatic;  ///< with_learning_rate, src/optim/schedule.h
   double min_lr = 1e-4;
   int64_t warmup_steps = 100;
   std::string schedule = "cosine";
@@ -125,8 +129,9 @@ struct PruningConfig {
   int64_t n = 2;
   int64_t m = 4;
   int64_t block = 16;
-  int64_t score_batches = 4;  ///< of methods that score elements by gradients
-  std::string file{};         ///< of method "file"
+  int64_t score_batches = 4;      ///< of methods that score elements by gradients
+  std::string file{};             ///< of method "file"
+  std::string dense_from_step{};  ///< pruning/regrowth.h; empty: masks never grow back
 
   bool prunes() const { return method != "none"; }
   bool gradual() const { return from_step >= 0 && to_step >= 0; }
@@ -138,7 +143,6 @@ struct SparseConfig {
   Patterned storage{.fallback = "auto", .patterns = {}};
   Patterned index{.fallback = "auto", .patterns = {}};
   int64_t block = 0;
-  bool keep_tiles = false;
 };
 
 struct ParallelConfig {

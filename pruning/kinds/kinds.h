@@ -4,7 +4,6 @@
 //   start       its work in a run (work.h)
 //   validate    throws Failure for settings that do not fit together, or not to the run
 //   reads       whether it reads a key of [pruning] beyond those of every method
-#include "pruning/plan.h"
 #include "pruning/registry.h"
 #include "pruning/work.h"
 

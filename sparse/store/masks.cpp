@@ -90,9 +90,8 @@ CsrList Store::csr_list(const Parameter& parameter, const Pattern& pattern) cons
 }
 
 std::unique_ptr<KeptTiles> Store::kept_tiles(const Parameter& parameter, const Pattern& pattern) {
-  const bool by_elements = !parameter.storage.dense_products && !pattern.blocks;
   const bool wanted =
-      (options_.keep_tiles && by_elements) || (options_.keep_rows && !parameter.storage.dense_copy);
+      parameter.storage.keeps_forms || (options_.keep_rows && !parameter.storage.dense_copy);
   return wanted && pattern.index.encoding() != Encoding::full && !arena().on_device()
              ? std::make_unique<KeptTiles>(arena(), changes_)
              : nullptr;
@@ -143,13 +142,14 @@ void Store::plan(std::span<const int64_t> kept) {
   require(arena().dry(), "only a dry store is planned");
   require(kept.size() == parameters_.size(), "one count a parameter", kept.size(),
           parameters_.size());
-  const size_t heap = mask_bytes() + copy_bytes();
+  const size_t copies_before = copy_bytes();
   const size_t peak = arena().total().peak;
   std::vector<Pattern> patterns;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     patterns.push_back(make_pattern(parameters_[p], {nullptr, kept[p]}));
   }
   move_to(std::move(patterns));
+  const size_t heap = mask_bytes() + std::max(copies_before, copy_bytes());
   arena().note_heap(heap);
   if (arena().total().peak > peak) {
     arena().note_heap(heap, arena().total().peak);

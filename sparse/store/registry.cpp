@@ -6,7 +6,7 @@ namespace espalier::sparse {
 namespace {
 
 constexpr std::array kStorages{&Storage::dense, &Storage::expanded, &Storage::sparse,
-                               &Storage::block};
+                               &Storage::tiles, &Storage::block};
 
 }  // namespace
 

@@ -20,12 +20,15 @@ struct Storage {
   bool dense_products = false;
   bool dense_copy = false;    ///< a dense copy with zeros is resident
   bool whole_blocks = false;  ///< holds only masks of whole blocks, and keeps a list of them
+  /// On a CPU: the forms of the positions that products read are kept until the mask changes
+  /// (index/kept_tiles.h).
+  bool keeps_forms = false;
   const Products* products = nullptr;
 
   bool operator==(const Storage& other) const { return name == other.name; }
 
   /// Those that code names; all of them: `storages`.
-  static const Storage dense, expanded, sparse, block;
+  static const Storage dense, expanded, sparse, tiles, block;
 };
 
 Registry<Storage> storages();

@@ -93,8 +93,8 @@ struct Pattern {
   DeviceIndex device_index;  ///< with a device, where the index is not full
   BlockList blocks;          ///< of pruned weights with storage block, unless blocks are thin
   CsrList csr;               ///< on a device, of pruned weights multiplied element by element
-  /// With StoreOptions::keep_tiles or keep_rows, on the CPU, of pruned weights multiplied element
-  /// by element (keep_rows: of all without a dense copy).
+  /// On the CPU, of pruned weights with a storage that keeps forms; with StoreOptions::keep_rows, of
+  /// all without a dense copy.
   std::unique_ptr<KeptTiles> tiles;
 };
 
@@ -133,9 +133,8 @@ struct StoreOptions {
   std::function<std::optional<Encoding>(const std::string&)> encoding;
   /// Groups and blocks that masks may consist of (for encodings nm and block); cols is filled in.
   IndexShape index_shape;
-  BlockOptions block;       ///< of storage block
-  bool keep_tiles = false;  ///< of sparse products, between calls (kept_tiles.h)
-  bool keep_rows = false;   ///< likewise, of products with few rows alone
+  BlockOptions block;      ///< of storage block
+  bool keep_rows = false;  ///< of products with few rows, between calls (kept_tiles.h)
   /// The storage of a pruned parameter, by name; empty: dense.
   std::function<Storage(const std::string&)> storage;
   bool feedback = false;  ///< with the array of error feedback

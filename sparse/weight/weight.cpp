@@ -87,7 +87,9 @@ void Weight::accumulate_computed(Stream& stream, bool accumulate,
   }
 }
 
-bool Weight::is_sparse() const { return effective_storage(parameter_) == Storage::sparse; }
+bool Weight::is_sparse() const {
+  return effective_storage(parameter_).products == Storage::sparse.products;
+}
 
 bool Weight::probed() const { return store_.probes(parameter_); }
 

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "io/checkpoint/plain_hdf5.h"
+#include "pruning/plan.h"
 #include "pruning/registry.h"
 #include "pruning/work.h"
 #include "src/cli/commands.h"
@@ -21,6 +22,7 @@
 #include "src/cli/shared/text_codec.h"
 #include "src/cli/shared/weights_file.h"
 #include "src/config/dump.h"
+#include "src/config/parse.h"
 #include "src/train/checkpoint/snapshot.h"
 #include "src/train/masks/pruner.h"
 #include "src/train/run/calibration.h"
@@ -36,7 +38,6 @@ struct PruneArguments {
   std::optional<double> sparsity;
   std::string scope;
   std::vector<std::string> exclude;
-  int64_t n = 0, m = 0, block = 0;
   int64_t seed = -1;
   std::vector<std::string> calibration;
   int64_t samples = 128;
@@ -64,23 +65,32 @@ void check_settings(const io::PruningConfig& pruning) {
   }
 }
 
+/// With pruning.method from its text, and without the steps of the run.
+io::PruningConfig with_method(io::PruningConfig pruning, const std::string& text) {
+  io::Config config{.pruning = std::move(pruning)};
+  config::set_text(config, "pruning.method", text, "--method");
+  config.pruning.at_step = config.pruning.from_step = config.pruning.to_step = -1;
+  return config.pruning;
+}
+
 /// Applies --sparsity and the other options to the config's [pruning].
 io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConfig config) {
-  config.method = arguments.method;
-  check(find_or_null(pruning::methods(), config.method) != nullptr,
-        "unknown pruning method \"{}\": use one of {}", config.method, methods_without_training());
-  const pruning::Method& method = pruning::method_of(config);
+  const std::string name = arguments.method.substr(0, arguments.method.find(':'));
+  check(find_or_null(pruning::methods(), name) != nullptr,
+        "unknown pruning method \"{}\": use one of {}", name, methods_without_training());
+  const pruning::Method& method = pruning::method_by_name(name);
   check(pruning::works_at_rest(method),
         "pruning method \"{}\" needs training; use it in a config, or one of {} here", method.name,
         methods_without_training());
+  config = with_method(std::move(config), arguments.method);
+  if (method.check_config != nullptr) {
+    method.check_config(config);
+  }
   const auto reads = [&](const char* key) { return pruning::reads_key(config, key); };
   check_used(
       *arguments.command,
       {{"--sparsity", reads("sparsity"), "with methods other than nm, which keeps n of every m"},
        {"--scope", reads("scope"), "with methods whose elements compete across layers"},
-       {"--n", reads("n"), "with method nm"},
-       {"--m", reads("m"), "with method nm"},
-       {"--block", reads("block"), "with method block"},
        {"--seed", reads("seed"), "with method random"},
        {"--calibration", reads("calibration"), "with methods that read inputs: wanda, sparsegpt"},
        {"--samples", reads("calibration"), "with methods that read inputs: wanda, sparsegpt"}});
@@ -97,10 +107,6 @@ io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConf
   if (!arguments.scope.empty()) {
     config.scope = arguments.scope;
   }
-  auto set = [](int64_t& value, int64_t given) { value = given > 0 ? given : value; };
-  set(config.n, arguments.n);
-  set(config.m, arguments.m);
-  set(config.block, arguments.block);
   config.exclude.insert(config.exclude.end(), arguments.exclude.begin(), arguments.exclude.end());
   check_settings(config);
   return config;
@@ -266,16 +272,26 @@ void register_prune(CLI::App& app, Action& chosen) {
       ->transform(checkpoint_path)
       ->required();
   command->add_option("-o,--out", arguments->out, "the pruned checkpoint")->required();
-  command->add_option("--method", arguments->method, methods_without_training())->required();
+  command
+      ->add_option(
+          "--method", arguments->method,
+          methods_without_training() + "; as pruning.method, with options: nm:2:4, block:16")
+      ->required();
   command->add_option("--sparsity", arguments->sparsity,
                       "zeros / prunable elements, 0 <= S < 1 (not for nm: 1 - n/m)");
   command->add_option("--scope", arguments->scope, "where elements compete: global or layer");
   command->add_option("--exclude", arguments->exclude, "glob of parameter names left as they are")
       ->allow_extra_args(false);
-  option(*command, "--n", arguments->n, "of method nm: n of every m stay", CLI::PositiveNumber);
-  option(*command, "--m", arguments->m, "of method nm", CLI::PositiveNumber);
-  option(*command, "--block", arguments->block, "of method block: edge of a square",
-         CLI::PositiveNumber);
+  for (const auto& [removed, instead] : {std::pair{"--n", "nm:N:M"}, std::pair{"--m", "nm:N:M"},
+                                         std::pair{"--block", "block:EDGE"}}) {
+    command
+        ->add_option_function<std::string>(
+            removed,
+            [removed = removed, instead = instead](const std::string&) {
+              throw Usage(fmt::format("{} was removed: write --method {}", removed, instead));
+            })
+        ->group("");  // not in --help
+  }
   option(*command, "--seed", arguments->seed, "of method random (the config's train.seed)",
          CLI::NonNegativeNumber);
   command

@@ -284,8 +284,9 @@ class Supervisor {
       }
     }
     end.status = *attempt.status();
-    if (const int code = code_of(end.status); code != kDone && code != kStopped) {
-      end.outcome = outcome_in(outcome);
+    end.outcome = outcome_in(outcome);
+    if (code_of(end.status) == kDone && end.outcome && end.outcome->code != kStopped) {
+      end.outcome.reset();  // only the code of a stop may be lost (train_command.cpp)
     }
     std::error_code missing;
     fs::remove(outcome, missing);

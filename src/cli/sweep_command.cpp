@@ -38,6 +38,7 @@
 #include "src/core/cpus.h"
 #include "src/core/error.h"
 #include "src/kernels/backend.h"
+#include "src/optim/schedule.h"
 #include "src/report/report.h"
 #include "src/report/run_data.h"
 #include "src/train/checkpoint/manifest.h"
@@ -273,9 +274,11 @@ class Sweep {
       name += fmt::format("{}{}={}", name.empty() ? "" : ",", unique ? axis.short_name() : axis.key,
                           file_name(values[i]));
     }
-    if (sweeps("optimizer.lr") && !sweeps("optimizer.min_lr") && base_.optimizer.lr > 0) {
-      point.config.optimizer.min_lr =
-          point.config.optimizer.lr * (base_.optimizer.min_lr / base_.optimizer.lr);
+    const io::OptimizerConfig base = optim::with_learning_rate(base_, false).optimizer;
+    io::OptimizerConfig& optimizer = point.config.optimizer;
+    if (sweeps("optimizer.lr") && !sweeps("optimizer.min_lr") && base.lr > 0 &&
+        optimizer.lr != io::kAutomatic) {
+      optimizer.min_lr = optimizer.lr * (base.min_lr / base.lr);
     }
     point.config.train.seed += number;
     config::check_limits(*config::find_field("train", "seed"), point.config, "--seeds");

@@ -162,11 +162,15 @@ ExitCode train_on(parallel::Communicator& comm, const io::Config& config,
     throw;
   }
   progress.finish();
-  progress.note(
+  const std::string end =
       result.finished ? fmt::format("finished: {}/summary.json", config.run.out)
       : result.stopped
           ? fmt::format("stopped at step {} by a signal; --resume auto continues", result.steps)
-          : fmt::format("ended after step {}; --resume auto continues", result.steps));
+          : fmt::format("ended after step {}; --resume auto continues", result.steps);
+  progress.note(end);
+  if (result.stopped && comm.rank() == 0) {  // MPICH's mpirun may return 0 after a signal
+    write_outcome({.code = kStopped, .message = end});
+  }
   return result.stopped ? kStopped : kDone;
 }
 

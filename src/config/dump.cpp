@@ -52,7 +52,9 @@ struct ToToml {
   std::string operator()(const int64_t* value) const {
     return automatic && *value == 0 ? "\"auto\"" : fmt::format("{}", *value);
   }
-  std::string operator()(const double* value) const { return number(*value); }
+  std::string operator()(const double* value) const {
+    return automatic && *value == io::kAutomatic ? "\"auto\"" : number(*value);
+  }
   std::string operator()(const std::string* value) const { return toml_string(*value); }
   std::string operator()(const std::vector<std::string>* values) const {
     std::vector<std::string> out;

@@ -119,9 +119,13 @@ const Effect kGpu{"on a GPU", [](const Config&, const RunFacts& run) { return ru
 const Effect kMethod{"with a pruning.method that reads it", nullptr};
 const Effect kPruned{"with pruned weights",
                      [](const Config&, const RunFacts& run) { return run.pruned; }};
-const Effect kPrunedOnCpu{"with pruned weights on a CPU", [](const Config&, const RunFacts& run) {
-                            return run.pruned && !run.on_device;
-                          }};
+const Effect kStorage{"with pruned weights; \"tiles\" only on a CPU, on a GPU it is \"sparse\"",
+                      [](const Config& config, const RunFacts& run) {
+                        const auto keeps = [](const std::string& storage) {
+                          return storage == "tiles";
+                        };
+                        return run.pruned && !(run.on_device && config.sparse.storage.any(keeps));
+                      }};
 const Effect kBlockStorage{
     "with sparse.storage = \"block\" or \"auto\"", [](const Config& config, const RunFacts& run) {
       return run.pruned && config.sparse.storage.any([](const std::string& storage) {

@@ -32,7 +32,7 @@ extern const Effect kTransformer, kMlpRatio, kNorm, kMlp, kVision, kImages, kTok
 // Of [train] and [optimizer]:
 extern const Effect kHalf, kSaves, kTeacher, kReplicasOfVision, kMinLr, kBetas, kAdam, kSgd, kGpu;
 // Of [pruning] and [sparse]:
-extern const Effect kMethod, kPruned, kPrunedOnCpu, kBlockStorage;
+extern const Effect kMethod, kPruned, kStorage, kBlockStorage;
 // Of [parallel]:
 extern const Effect kReplicas, kStages, kSimulatedStages, kGrid, kValues, kLinks, kCodec;
 

@@ -33,8 +33,9 @@ struct Limits {
   double above = -std::numeric_limits<double>::infinity();
   double below = std::numeric_limits<double>::infinity();
   std::vector<Choice> choices{};  ///< empty: any value in the range
-  bool automatic = false;         ///< "auto" stands for 0, or for an empty list
+  bool automatic = false;         ///< "auto" stands for 0, an empty list, or io::kAutomatic
   bool codec = false;             ///< numbers may follow a name (parallel/wire/codec.h)
+  bool numbers = false;           ///< of a text: a number stands for its digits
 
   std::vector<std::string> names() const;
   bool has_choice(std::string_view name) const;

@@ -80,8 +80,14 @@ struct Assign {
     const auto integer = value.value_exact<int64_t>();
     return integer ? static_cast<double>(*integer) : exact<double>(value, expected);
   }
-  void operator()(double* slot) const { *slot = real(node, "a number"); }
-  void operator()(std::string* slot) const { *slot = exact<std::string>(node, "a string"); }
+  void operator()(double* slot) const {
+    *slot = automatic() ? io::kAutomatic : real(node, "a number");
+  }
+  void operator()(std::string* slot) const {
+    const bool number = field.limits.numbers && node.is_number();
+    *slot =
+        number ? fmt::format("{}", real(node, "a number")) : exact<std::string>(node, "a string");
+  }
   void operator()(std::vector<std::string>* slot) const {
     *slot = list<std::string>("a list of strings");
   }
@@ -146,11 +152,35 @@ toml::table option_node(const Field& option, std::string_view text, std::string_
 void assign(Config& config, const Field& field, const toml::node& node, std::string_view where,
             bool reset = true);
 
+/// Throws Failure for a pattern whose value has options: they hold for all parameters.
+void check_patterns_have_no_options(const io::Patterned& value, const Field& field,
+                                    std::string_view where) {
+  for (const auto& [glob, text] : value.patterns) {
+    const std::string word = text.substr(0, text.find(':'));
+    check(word == text || !field.limits.has_choice(word) ||
+              !removed_value(field.path(), text).empty(),
+          "{}: {} = \"{}\" of the pattern \"{}\" has options; they stand behind the default, and "
+          "hold "
+          "for all parameters: write {{default = \"{}{}\", \"{}\" = \"{}\"}}",
+          where, field.key(), printable(text), printable(glob),
+          value.fallback.substr(0, value.fallback.find(':')), printable(text.substr(word.size())),
+          printable(glob), word);
+  }
+}
+
 /// Sets the options behind the word of a key from its text.
 void take_options(Config& config, const Field& field, std::string_view where, bool reset) {
   const Config defaults;
   std::string& word = word_of(field, config);
   const std::string text = word;
+  if (const std::string_view instead = removed_value(field.path(), text); !instead.empty()) {
+    fail("{}: {} = \"{}\": this value was removed: {}", where, field.key(), printable(text),
+         instead);
+  }
+  const Slot slot = field.slot(config);
+  if (const auto* patterned = std::get_if<io::Patterned*>(&slot)) {
+    check_patterns_have_no_options(**patterned, field, where);
+  }
   word = text.substr(0, text.find(':'));
   check_limits(field, config, where);
   std::vector<const Field*> options;
@@ -267,7 +297,8 @@ bool was_removed(const std::string& key, const toml::node& node) {
   }
   const auto text = node.value_exact<std::string>();
   return !removed_key(key).empty() ||
-         (text && !removed_value(key, text->substr(0, text->find(':'))).empty());
+         (text && (!removed_value(key, *text).empty() ||
+                   !removed_value(key, text->substr(0, text->find(':'))).empty()));
 }
 
 /// `saved`: see parse_saved.
@@ -413,6 +444,14 @@ void read_keys(std::string_view text, std::string_view name, std::span<const std
 }  // namespace
 
 void apply_override(Config& config, std::string_view assignment) { set(config, assignment, false); }
+
+void set_text(Config& config, std::string_view key, const std::string& text,
+              std::string_view where) {
+  const size_t dot = key.find('.');
+  const Field* field = find_field(key.substr(0, dot), key.substr(dot + 1));
+  require(field != nullptr, "a key", key);
+  assign(config, *field, *toml::table{{"v", text}}.get("v"), where);
+}
 
 void set_member(Config& config, std::string_view assignment) { set(config, assignment, true); }
 

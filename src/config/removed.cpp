@@ -38,6 +38,8 @@ constexpr auto kRemovedKeys = std::to_array<RemovedKey>({
     {"pruning.distance", "0.1", "leave it out; pruning.to_step is the last step that may prune"},
     {"pruning.penalty", "0.01",
      "leave it out; pruning.from_step and pruning.to_step set how long elsa pulls weights to zero"},
+    {"sparse.keep_tiles", "false",
+     "write sparse.storage = \"tiles\" where it is \"sparse\"; \"auto\" times it, too"},
     {"sparse.file_index", "\"auto\"",
      "leave it out; docs/formats.md has a script that reads masks from checkpoints"},
     {"model.rotary_scaling", "\"none\"", "write it as model.rotary"},
@@ -55,6 +57,8 @@ constexpr auto kRemovedValues = std::to_array<RemovedValue>({
     {"parallel.codec", "powersgd",
      "use \"maxmin:4\" with parallel.error_feedback = true, which also takes pruned gradients"},
     {"parallel.schedule", "zb-h2", "use \"zb-v\""},
+    {"sparse.storage", "sparse:tiles", "write \"tiles\""},
+    {"sparse.storage", "auto:tiles", "write \"auto\", which times \"tiles\", too"},
     {"parallel.schedule", "zero-bubble", "write \"zb-h1\""},
 });
 

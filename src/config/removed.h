@@ -16,7 +16,8 @@ std::string_view current_key(std::string_view key);
 std::string_view removed_key(std::string_view key);
 /// Whether this TOML value was the default of a removed key.
 bool was_default(std::string_view key, const std::string& source_text);
-/// The advice for a removed value of a key, such as a codec. Empty: no such value was removed.
+/// The advice for a removed value of a key: a word, such as a codec, or a word with an option.
+/// Empty: no such value was removed.
 std::string_view removed_value(std::string_view key, std::string_view value);
 
 }  // namespace espalier::config

@@ -7,7 +7,7 @@
 #include "parallel/pipeline/schedule/registry.h"
 #include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
-#include "pruning/pruning.h"
+#include "pruning/plan.h"
 #include "pruning/registry.h"
 #include "sparse/index/registry.h"
 #include "sparse/store/registry.h"
@@ -290,7 +290,8 @@ void add_optimizer(Schema& out) {
   using O = io::OptimizerConfig;
   Rows<O> rows{out, "optimizer", &Config::optimizer};
   rows.add("kind", &O::kind, one_of(choices(optim::optimizers())), "update rule", kAlways);
-  rows.add("lr", &O::lr, at_least(0), "learning rate after warm-up", kAlways);
+  rows.add("lr", &O::lr, {.at_least = 0, .automatic = true},
+           "learning rate after warm-up; \"auto\": by optimizer, network and width", kAlways);
   rows.add("min_lr", &O::min_lr, at_least(0),
            "of cosine, linear, polynomial: learning rate at the last step", kMinLr);
   rows.add("warmup_steps", &O::warmup_steps, at_least(0), "steps of linear rise to lr", kAlways);
@@ -346,6 +347,10 @@ void add_pruning(Schema& out) {
            kMethod);
   rows.add("scope", &P::scope, words({"auto", "global", "layer"}),
            "where elements compete; auto: layer for snip, grasp, movement, else global", kMethod);
+  rows.add("dense_from_step", &P::dense_from_step, {.numbers = true},
+           "masks grow to full after this step, or (below 1) this share of train.steps: sparse "
+           "first, dense last. \"STEP:SPARSITY,…\": in stages; empty: never",
+           kPruned);
   rows.add("exclude", &P::exclude, {}, "globs of parameter names left dense", kAlways);
   rows.add("file", &P::file, {}, "of method file: a checkpoint whose masks are taken", kMethod);
 }
@@ -357,14 +362,10 @@ void add_sparse(Schema& out) {
       "storage", &S::storage,
       one_of(choices(sparse::storages()) +
              Choices{{.name = "auto", .help = "the fastest, by times of all that hold the mask"}}),
-      "how a pruned weight is held for compute; may differ by parameter", kPruned);
+      "how a pruned weight is held for compute; may differ by parameter", kStorage);
   rows.option("block", {}, "block", &S::block, range(0, 1024),
               "edge in storage block; 0: that of pruning.method, or of the blocks that masks have",
               kBlockStorage);
-  rows.option("tiles", {}, "keep_tiles", &S::keep_tiles, {},
-              "storage sparse on a CPU: keep what each product makes from the mask; faster, mostly "
-              "for small micro-batches, and takes 8 bytes a kept element",
-              kPrunedOnCpu);
   rows.add("index", &S::index,
            one_of(choices<sparse::Encoding>(sparse::memory_encodings()) +
                   Choices{{.name = "auto", .help = "the smallest whose decoding is fast"}}),
@@ -378,7 +379,11 @@ void add_parallel(Schema& out) {
            "ranks that share the layers, the rest are data parallel; \"auto\": the fastest that "
            "fit memory_budget",
            kAlways);
-  rows.add("schedule", &P::schedule, one_of(kAuto + choices(parallel::schedules())),
+  rows.add("schedule", &P::schedule,
+           one_of(Choices{{.name = "auto",
+                           .help = "the fastest of 1f1b, zb-h1 and zb-v that fits, by measured "
+                                   "times"}} +
+                  choices(parallel::schedules())),
            "order of micro-batches in the pipeline; async: stages step by themselves",
            kSimulatedStages);
   rows.option("stages", {"interleaved"}, "virtual_stages", &P::virtual_stages, range(1, 64),
@@ -455,7 +460,11 @@ struct Checker {
   Place at;
   void operator()(const bool* value) const { word(*value ? "true" : "false", false); }
   void operator()(const int64_t* value) const { integer(*value); }
-  void operator()(const double* value) const { check_real(at, limits, *value); }
+  void operator()(const double* value) const {
+    if (!limits.automatic || *value != io::kAutomatic) {
+      check_real(at, limits, *value);
+    }
+  }
   void operator()(const std::string* value) const { word(*value, true); }
   void operator()(const std::vector<std::string>* values) const {
     std::ranges::for_each(*values, [&](const auto& value) { word(value, true); });

@@ -8,6 +8,7 @@
 //   key     section.key = value
 //   option  written behind the value of a key: method = "nm:1:4" or "nm:m=4". Options have an
 //           order; a value without LABEL= is that of the next one. `true` may be omitted.
+//           Of a key that may differ by parameter: behind the value of `default`.
 //   hidden  no user sets it; ESPALIER_TEST does (parse.h)
 #include <algorithm>
 #include <functional>

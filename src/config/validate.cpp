@@ -5,6 +5,7 @@
 #include "parallel/reduction/registry.h"
 #include "parallel/wire/codec.h"
 #include "pruning/plan.h"
+#include "pruning/regrowth.h"
 #include "sparse/index/registry.h"
 #include "src/config/parse.h"
 #include "src/core/error.h"
@@ -76,7 +77,8 @@ void validate_train(const Config& config) {
 }
 
 void validate_optimizer(const io::OptimizerConfig& optimizer) {
-  check(!optim::lr_schedule_of(optimizer).to_min_lr || optimizer.min_lr <= optimizer.lr,
+  check(!optim::lr_schedule_of(optimizer).to_min_lr || optimizer.lr == io::kAutomatic ||
+            optimizer.min_lr <= optimizer.lr,
         "optimizer.min_lr = {} is above optimizer.lr = {}; set a smaller optimizer.min_lr",
         optimizer.min_lr, optimizer.lr);
   check(optimizer.schedule != "step" || !optimizer.decay_at.empty(),
@@ -98,6 +100,9 @@ void validate_optimizer(const io::OptimizerConfig& optimizer) {
 /// Masks that move start once (at_step) or gradually (from_step), and stay from to_step on.
 /// Encodings of N:M groups and of blocks need masks of such groups or blocks.
 void validate_index(const Config& config) {
+  const bool partly =
+      std::ranges::any_of(pruning::regrowths_of(config.pruning, config.train.steps),
+                          [](const pruning::Regrowth& regrowth) { return regrowth.sparsity > 0; });
   const auto check_encoding = [&](const std::string& encoding) {
     const sparse::Encoding* entry = find_or_null(sparse::encodings(), encoding);
     const bool regular = entry != nullptr && entry->rules != nullptr;
@@ -105,6 +110,10 @@ void validate_index(const Config& config) {
           "sparse.index = \"{0}\" is for the masks of pruning.method = \"{0}\", which is \"{1}\"; "
           "set \"auto\"",
           encoding, config.pruning.method);
+    check(encoding != sparse::Encoding::nm.name || !partly,
+          "sparse.index = \"{}\" is for N:M masks, and those of pruning.dense_from_step = \"{}\" "
+          "are none between two stages; set \"auto\"",
+          encoding, config.pruning.dense_from_step);
     return false;
   };
   config.sparse.index.any(check_encoding);

@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,17 @@ namespace espalier {
 
 template <class Entry>
 using Registry = std::span<const Entry* const>;
+
+template <class Entry, class... Members>
+constexpr std::array<const Entry*, sizeof...(Members)> pointers_to(const Members&... members) {
+  return {&members...};
+}
+
+/// The list of a kind's members, which other files define: declares `all`, an array of pointers to
+/// them.
+#define ESPALIER_REGISTRY(all, Entry, ...) \
+  extern const Entry __VA_ARGS__;          \
+  constexpr auto all = ::espalier::pointers_to<Entry>(__VA_ARGS__)
 
 /// The member's names, in the order of the list.
 template <class Entry>

@@ -79,6 +79,9 @@ struct Candidate {
     for (const io::ArrayPart& part : view.parts) {
       used.insert(part.array);
     }
+    if (!view.subtracted.empty()) {
+      used.insert(view.subtracted);
+    }
     views.insert_or_assign(parameter, std::move(view));
   }
 };

@@ -64,6 +64,17 @@ class Order {
   std::map<std::string, size_t> numbers_;
 };
 
+/// The bias of the convolution before a batch norm, as torchvision's VGG has them; empty: none.
+/// (x + b - mean) is x - (mean - b): our convolutions before a norm have none.
+std::string bias_before(const TorchNames& names, size_t norm, const Shape& mean,
+                        const std::map<std::string, Shape>& shapes) {
+  if (names.norms.size() != names.convolutions.size()) {
+    return "";
+  }
+  const auto bias = shapes.find(names.convolutions[norm] + ".bias");
+  return bias != shapes.end() && bias->second == mean ? bias->first : "";
+}
+
 }  // namespace
 
 bool natural_less(std::string_view a, std::string_view b) {
@@ -159,6 +170,9 @@ std::vector<TorchPlace> torchvision_places(const TorchNames& names,
       }
       if (fits) {
         place.view = io::ArrayView{.shape = spec.shape, .parts = {part}};
+        if (owner.norm && owner.last == "mean") {
+          place.view->subtracted = bias_before(names, number, array, shapes);
+        }
       }
     }
     places.push_back(std::move(place));

@@ -30,6 +30,7 @@ extern const OptimizerKind kAdamW;
 const OptimizerKind kAdamW{.name = "adamw",
                            .help = "Adam with decoupled weight decay",
                            .moments = 2,
+                           .rate = 4e-3,
                            .scale_free = true,
                            .rule = kernels::UpdateRule::adamw,
                            .set = set,

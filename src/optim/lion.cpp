@@ -8,6 +8,7 @@ extern const OptimizerKind kLion;
 const OptimizerKind kLion{.name = "lion",
                           .help = "sign of an average of gradients: one moment",
                           .moments = 1,
+                          .rate = 5e-4,
                           .scale_free = true,
                           .rule = kernels::UpdateRule::lion,
                           .set = [](const UpdateStep& step, kernels::UpdateArgs& args) {

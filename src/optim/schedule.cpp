@@ -5,6 +5,10 @@
 #include <cmath>
 #include <numbers>
 
+#include "src/core/error.h"
+#include "src/optim/parametrization.h"
+#include "src/optim/registry.h"
+
 namespace espalier::optim {
 namespace {
 
@@ -54,7 +58,28 @@ const LrSchedule& lr_schedule_of(const OptimizerConfig& config) {
   return find(lr_schedules(), "optimizer.schedule", config.schedule);
 }
 
+io::Config with_learning_rate(io::Config config, bool trained) {
+  OptimizerConfig& optimizer = config.optimizer;
+  if (optimizer.lr != io::kAutomatic) {
+    return config;
+  }
+  const OptimizerKind& kind = optimizer_of(optimizer);
+  optimizer.lr = kind.rate * (trained ? 0.05 : 1);
+  if (config.model.kind != "gpt" && config.model.kind != "decoder") {
+    optimizer.lr *= kind.scale_free ? 0.25 : 1;
+  } else if (config.model.width > kRateWidth) {
+    if (!Parametrization(config).scales()) {
+      optimizer.lr *= static_cast<double>(kRateWidth) / static_cast<double>(config.model.width);
+    } else if (config.train.base_width == 0) {
+      config.train.base_width = kRateWidth;
+    }
+  }
+  optimizer.min_lr = std::min(optimizer.min_lr, optimizer.lr);
+  return config;
+}
+
 double learning_rate(const OptimizerConfig& config, int64_t step, int64_t steps) {
+  require(config.lr != io::kAutomatic, "a learning rate that with_learning_rate chose");
   if (step < config.warmup_steps) {
     return config.lr * static_cast<double>(step + 1) / static_cast<double>(config.warmup_steps);
   }

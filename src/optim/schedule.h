@@ -30,7 +30,22 @@ Registry<LrSchedule> lr_schedules();
 /// Throws Failure that lists the names.
 const LrSchedule& lr_schedule_of(const io::OptimizerConfig& config);
 
-/// `step`: 0, 1, ... steps - 1.
+/// Width of the transformer whose learning rate OptimizerKind::rate is.
+inline constexpr int64_t kRateWidth = 128;
+
+/// Replaces optimizer.lr = "auto" by a number r, and lowers optimizer.min_lr to it:
+///
+///   transformer (gpt, decoder)   r = the optimizer's rate, for a width of 128: if the network is
+///                                wider, base_width becomes 128, or, in a parametrization that
+///                                does not scale, r is divided by width / 128
+///   other networks               the optimizer's rate; of adamw and lion a quarter
+///   of trained weights           a twentieth
+///
+/// With adamw the matrices of a dense transformer get 0.51 / width: 6.7e-4 at 768, 2e-4 at 2,560
+/// (Brown et al., 2020, arXiv 2005.14165: 6e-4 and 1.6e-4). Measured: docs/tuning.md.
+io::Config with_learning_rate(io::Config config, bool trained);
+
+/// `step`: 0, 1, ... steps - 1. optimizer.lr is a number.
 double learning_rate(const io::OptimizerConfig& config, int64_t step, int64_t steps);
 
 }  // namespace espalier::optim

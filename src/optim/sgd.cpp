@@ -9,6 +9,7 @@ const OptimizerKind kSgd{
     .name = "sgd",
     .help = "stochastic gradient descent with momentum",
     .moments = 1,
+    .rate = 0.05,
     .rule = kernels::UpdateRule::sgd,
     .set =
         [](const UpdateStep& step, kernels::UpdateArgs& args) {

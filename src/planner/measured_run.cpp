@@ -84,6 +84,9 @@ void apply_layout(const fs::path& directory, const json& summary, io::Config& co
   }
   if (config.parallel.pipeline > 1) {
     config.parallel.partition = partition_of(directory, summary);
+    if (config.parallel.schedule == "auto") {
+      config.parallel.schedule = "1f1b";  // of files of earlier versions
+    }
   }
   config.run.backend = summary.value("backend", json()) == "cuda" ? "cuda" : "cpu";
   const json manifest = summary.value("manifest", json());

@@ -17,6 +17,9 @@ io::Config chosen(io::Config config, const train::Plan& plan) {
   config.train.recompute = name_of(plan.fit.choice.recompute);
   config.train.memory_budget.clear();
   if (layout.pipelined()) {
+    if (config.parallel.schedule == "auto") {
+      config.parallel.schedule = layout.schedule.name;
+    }
     config.parallel.partition = layout.partition();
   }
   return config;

@@ -666,7 +666,8 @@ std::vector<std::string> storages_of(const PlannedRun& run) {
   }
   std::vector<std::string> all;
   for (const sparse::Storage* storage : sparse::storages()) {
-    if (!storage->whole_blocks || run.config.sparse.block > 0) {
+    // Predicted times are the same with kept forms.
+    if (!storage->keeps_forms && (!storage->whole_blocks || run.config.sparse.block > 0)) {
       all.emplace_back(storage->name);
     }
   }

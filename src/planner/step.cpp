@@ -105,6 +105,8 @@ train::PlanInput StepPredictor::input_of(const io::Config& config,
           .layers = run_.layers,
           .start = run_.start,
           .times = times,
+          .link = devices_ == 1 ? cost::Link{}
+                                : machine_.levels[machine_.level_between(0, devices_ - 1)].link,
           .ranks = ranks(),
           .threads = static_cast<int>(machine_.threads),
           .machine_ranks = machine_ranks_of(machine_, run_.tensor),

@@ -52,6 +52,7 @@ io::Config trial_of(io::Config config, const fs::path& folder) {
   config.train.eval_every = 0;
   config.train.eval_batches = 1;
   config.train.checkpoint_every = -1;
+  config.pruning.dense_from_step.clear();
   if (config.pruning.prunes()) {
     config.pruning.at_step = 0;
     config.pruning.from_step = config.pruning.to_step = -1;

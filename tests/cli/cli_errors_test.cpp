@@ -22,6 +22,9 @@ TEST_F(CliErrors, WrongUsageIsTwo) {
             {"prune a.h5 -o b.h5 --method magnitude "
              "--sparsity nan",
              "--sparsity: nan is not"},
+            {"prune a.h5 -o b.h5 --method nm --n 2", "--n was removed: write --method nm:N:M"},
+            {"prune a.h5 -o b.h5 --method nm --m 8", "write --method nm:N:M"},
+            {"prune a.h5 -o b.h5 --method block --block 8", "write --method block:EDGE"},
             {"schedule --latency nan", "nan is not"},
             {"train c.toml --steps -4", "--steps: -4 is not a number above 0 "},
             {"sample a.h5 --prompt a --tokens -4", "--tokens: -4 is not a number of at"},

@@ -65,7 +65,7 @@ TEST_F(CliRanks, ARankThatDoesNotSeeTheDiskSavesAndResumesThroughRankZero) {
     GTEST_SKIP() << "no right to hide a folder from a process here";
   }
   for (const std::string settings :
-       {"--set parallel.pipeline=2 --set train.micro_batch=2",
+       {"--set parallel.pipeline=2 --set parallel.schedule=1f1b --set train.micro_batch=2",
         "--set parallel.zero=1 --set parallel.codec=maxmin:4 --set parallel.error_feedback=true"}) {
     const std::string train = fmt::format("{} train c.toml {}", ESPALIER_PROGRAM, settings);
     const std::string ranks = fmt::format("'{}/scripts/mpirun.sh' 2 ", ESPALIER_SOURCE_DIR);

@@ -251,6 +251,12 @@ TEST_F(CliSupervise, OnlyAWholeOutcomeOfAFailedAttemptCounts) {
   EXPECT_FALSE(std::filesystem::exists(second));
 }
 
+// As mpirun of MPICH may end after a signal.
+TEST_F(CliSupervise, AStopIsSeenThoughTheLauncherReturns0) {
+  here.write("stops.sh", "echo '{\"exit\":4,\"error\":\"stopped\"}' >$ESPALIER_OUTCOME");
+  expect_code(here.shell(supervise("", "sh stops.sh " + kTrain)), 4);
+}
+
 TEST_F(CliSupervise, APipeInThePlaceOfItsLogIsNotWaitedFor) {
   here.shell("mkdir run; mkfifo run/supervise.jsonl");
   EXPECT_THAT(here.shell_ok("timeout 30 " + supervise("", kTrain)).err,

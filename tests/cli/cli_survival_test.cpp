@@ -221,7 +221,7 @@ TEST_F(CliSurvival, IntegersOfOptionsHaveLimits) {
   here.ok("train c.toml --steps 1");
   const std::string prune = "prune run/checkpoints/step-000001.h5 -o x.h5 --method ";
   for (const std::string option :
-       {"nm --n 4294967298", "nm --m 4294967300", "block --sparsity 0.5 --block 4294967304"}) {
+       {"nm:4294967298", "nm:m=4294967300", "block:4294967304 --sparsity 0.5"}) {
     here.fails(prune + option, 1, "is out of range");
   }
 }

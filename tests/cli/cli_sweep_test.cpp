@@ -43,6 +43,13 @@ TEST_F(CliSweep, TrainsEachCombinationAndMarksTheOptimum) {
   EXPECT_THAT(here.read("s/width=32,lr=1e-2/sweep.toml"), HasSubstr("min_lr = 0.000333333333"));
 }
 
+TEST_F(CliSweep, AnAutomaticRateHasARatio) {
+  here.ok(kShort +
+          "--set optimizer.lr=auto --set optimizer.min_lr=1e-3 --over optimizer.lr=auto,8e-3");
+  EXPECT_THAT(here.read("s/lr=8e-3/sweep.toml"), HasSubstr("min_lr = 0.002"));
+  EXPECT_THAT(here.read("s/lr=auto/sweep.toml"), HasSubstr("lr = \"auto\"\nmin_lr = 0.001"));
+}
+
 TEST_F(CliSweep, AnOptimumAtTheEdgeIsSaid) {
   EXPECT_THAT(here.ok(kShort + "--over optimizer.lr=1e-6,1e-5,1e-3").err,
               HasSubstr("optimizer.lr = 1e-3 is at the edge of the grid"));

@@ -331,7 +331,7 @@ TEST_F(Cli, PruneKnowsAllMethods) {
   here.ok("train c.toml --set pruning.method=none --steps 1");
   const std::string in = "run/checkpoints/step-000001.h5";
   for (const std::string how :
-       {"random --sparsity 0.5 --seed 3", "nm --n 2 --m 4", "block --block 8 --sparsity 0.5",
+       {"random --sparsity 0.5 --seed 3", "nm:2:4", "nm:n=4:m=8", "block:8 --sparsity 0.5",
         "magnitude --sparsity 0.5 --scope layer --exclude 'blocks.0.*'"}) {
     EXPECT_THAT(here.ok("prune " + in + " -o p.h5 --method " + how).out, HasSubstr("50.00 %"))
         << how;

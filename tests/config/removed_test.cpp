@@ -36,6 +36,29 @@ TEST(RemovedKeys, ThoseOfCodecs) {
               AllOf(HasSubstr("parallel.codec_every was removed"), HasSubstr("adaptive:EVERY")));
 }
 
+/// A storage, which the option `tiles` was of for a while.
+TEST(RemovedKeys, KeptTiles) {
+  EXPECT_EQ(parse("[sparse]\nkeep_tiles = false\n", "old.toml").sparse.storage.fallback, "auto");
+  for (const std::string text :
+       {"keep_tiles = true\nstorage = \"sparse\"", "storage = \"sparse:tiles\"",
+        "storage = {default = \"sparse:tiles\", \"head.*\" = \"dense\"}",
+        "storage = {\"head.*\" = \"sparse:tiles\"}"}) {
+    EXPECT_THAT(failure_of([&] { parse("[sparse]\n" + text + "\n", "new.toml"); }),
+                AllOf(HasSubstr("was removed: write "), HasSubstr("\"tiles\"")))
+        << text;
+    EXPECT_THAT(parse_saved("[sparse]\n" + text + "\n", "old.h5").sparse.storage.fallback,
+                ::testing::AnyOf("auto", "sparse"))
+        << text;
+  }
+  EXPECT_THAT(failure_of([] {
+                parse("", "new.toml", std::vector<std::string>{"sparse.storage=auto:tiles"});
+              }),
+              HasSubstr("was removed: write \"auto\""));
+  EXPECT_THAT(
+      failure_of([] { parse("", "new.toml", std::vector<std::string>{"sparse.keep_tiles=true"}); }),
+      HasSubstr("sparse.keep_tiles was removed: write sparse.storage = \"tiles\""));
+}
+
 /// The program chooses these.
 TEST(RemovedKeys, ThoseThatNoUserNeeds) {
   const io::Config config = parse(
@@ -65,7 +88,6 @@ TEST(RemovedKeys, ThoseThatBecameOptions) {
             "leave it out, or write optimizer.schedule = \"step:at=3,4\""},
            {"model.rotary_base=500", "write model.rotary = \"none:500\""},
            {"model.rotary_scaling=yarn", "was removed: write it as model.rotary"},
-           {"sparse.keep_tiles=true", "write sparse.storage = \"auto:tiles\""},
            {"parallel.delay_stages=4",
             "leave it out, or write parallel.schedule = \"async:delay=4\""},
            {"run.graphs=false", "run.graphs is no key: leave it out"}}) {
@@ -87,10 +109,7 @@ TEST(RemovedKeys, ReplacementsKeepTheRestOfTheConfig) {
            {"[model]\nrotary_scaling = \"yarn\"\nrotary_factor = 4.0\nrotary_context = 8\n",
             "model.rotary = \"yarn:4:8\""},
            {"[model]\nfamily = \"gemma\"\nactivation = \"relu\"\n",
-            "model.family = \"gemma:relu\""},
-           {"[sparse]\nkeep_tiles = true\nstorage = {default = \"sparse\", \"head.*\" = "
-            "\"dense\"}\n",
-            "sparse.storage = {default = \"sparse:tiles\", \"head.*\" = \"dense\"}"}}) {
+            "model.family = \"gemma:relu\""}}) {
     EXPECT_THAT(failure_of([&] { parse(text, "new.toml"); }),
                 HasSubstr("is no key: write " + replacement));
   }
@@ -127,7 +146,8 @@ TEST(RemovedKeys, SavedConfigsKeepThoseThatBecameOptions) {
   EXPECT_EQ(toml_value(*find_field("optimizer", "schedule"), config), "\"step:at=3,4\"");
   EXPECT_EQ(toml_value(*find_field("pruning", "method"), config), "\"nm:1:8\"");
   EXPECT_EQ(toml_value(*find_field("sparse", "storage"), config),
-            "{default = \"sparse:tiles\", \"head.*\" = \"dense\"}");
+            "{default = \"sparse\", \"head.*\" = \"dense\"}")
+      << "sparse.keep_tiles changed no bit";
   EXPECT_EQ(config.parallel.codec_min_size, 64);
 }
 

@@ -3,11 +3,14 @@
 // with them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "sparse/weight/weight.h"
 #include "src/core/mirror.h"
 #include "src/core/rng.h"
 #include "src/kernels/backend.h"
 #include "src/kernels/cuda/table.h"
+#include "src/train/memory/storage_choice.h"
 #include "tests/device/late_table.h"
 #include "tests/simt/sparse_host.h"
 
@@ -123,16 +126,38 @@ TEST(SparseLists, AreThereWhereElementsAreMultiplied) {
   weight.set_mask(mask);
   const size_t bitmap = weight.index_bytes();
   EXPECT_FALSE(weight.parameter().csr);
-  for (const Storage storage : {Storage::sparse, Storage::expanded, Storage::sparse}) {
+  for (const Storage storage :
+       {Storage::sparse, Storage::expanded, Storage::tiles, Storage::sparse}) {
     weight.store().set_storage(weight.parameter(), storage);
-    const size_t wanted = storage == Storage::sparse ? lists : 0;
+    const size_t wanted = storage == Storage::expanded ? 0 : lists;
     EXPECT_EQ(weight.parameter().csr.bytes(), wanted);
     EXPECT_EQ(weight.index_bytes(), bitmap + wanted);
     EXPECT_EQ(weight.store().parts().index, bitmap + wanted);
+    EXPECT_EQ(weight.parameter().tiles, nullptr);
   }
   OneWeight cpu(kernels::by_name("cpu"), DType::bf16, Storage::sparse);
   cpu.set_mask(mask);
   EXPECT_FALSE(cpu.parameter().csr) << "the CPU makes its own tiles";
+}
+
+/// Storage "auto" does not time a storage that is "sparse" there.
+TEST(SparseLists, TilesAreNoCandidateOnADevice) {
+  io::Config config;
+  config.pruning.method = "random";
+  const std::vector<bool> prunable{true};
+  for (const kernels::Kernels* table : {&testing::late_table(), &kernels::by_name("cpu")}) {
+    OneWeight weight(*table, DType::bf16, Storage::dense);
+    const auto groups = train::time_storages({.config = config,
+                                              .store = weight.store(),
+                                              .prunable = prunable,
+                                              .density = 0.25,
+                                              .rows = kTokens},
+                                             1, *table);
+    ASSERT_EQ(groups.size(), 1U);
+    EXPECT_EQ(
+        std::ranges::count(groups.front().timings, Storage::tiles, &train::StorageTiming::storage),
+        table == &testing::late_table() ? 0 : 1);
+  }
 }
 
 }  // namespace

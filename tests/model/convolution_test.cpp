@@ -45,7 +45,6 @@ class Problem {
                         .panel_bytes = variant.panel_bytes}),
         store_(stream_, kernels_, layer_.parameters(),
                {.dtype = dtype,
-                .keep_tiles = true,
                 .storage =
                     [storage](const std::string&) { return sparse::storage_by_name(storage); }}),
         x_(draw(1, kImages * variant.window.pixels() * variant.in)),
@@ -250,7 +249,8 @@ TEST_P(Convolutions, AreSumsOverWindows) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Storage, Convolutions, ::testing::Values("dense", "expanded", "sparse"));
+INSTANTIATE_TEST_SUITE_P(Storage, Convolutions,
+                         ::testing::Values("dense", "expanded", "sparse", "tiles"));
 
 }  // namespace
 }  // namespace espalier::convolution_test

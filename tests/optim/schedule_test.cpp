@@ -76,5 +76,36 @@ TEST(LearningRate, APolynomialOfPowerOneIsLinear) {
   }
 }
 
+/// The largest learning rate of a matrix of blocks, at full density.
+double hidden_rate(const io::Config& config) {
+  const double width = static_cast<double>(config.model.width);
+  const double base = static_cast<double>(config.train.base_width);
+  return config.optimizer.lr / (base > 0 ? width / base : 1);
+}
+
+TEST(AutomaticRate, FollowsTheWidthOfTransformersInEveryParametrization) {
+  for (const char* parametrization : {"standard", "supar", "supar-lr"}) {
+    for (const int64_t width : {64, 128, 768, 4096}) {
+      io::Config config;
+      config.train.parametrization = parametrization;
+      config.model.width = width;
+      const io::Config chosen = with_learning_rate(config, false);
+      const double wider = std::max(1.0, static_cast<double>(width) / 128);
+      EXPECT_DOUBLE_EQ(hidden_rate(chosen), 4e-3 / wider) << parametrization << width;
+      EXPECT_LE(chosen.optimizer.min_lr, chosen.optimizer.lr);
+      EXPECT_DOUBLE_EQ(hidden_rate(with_learning_rate(config, true)), 2e-4 / wider);
+    }
+  }
+}
+
+TEST(AutomaticRate, ANumberStays) {
+  io::Config config;
+  config.model.width = 4096;
+  config.optimizer.lr = 3e-4;
+  const io::Config chosen = with_learning_rate(config, true);
+  EXPECT_EQ(chosen.optimizer.lr, 3e-4);
+  EXPECT_EQ(chosen.train.base_width, 0);
+}
+
 }  // namespace
 }  // namespace espalier::optim::schedule_test

@@ -241,7 +241,7 @@ TEST(Step, OrderOfRanksDecidesWhatLeavesANode) {
   machine.levels.back().link.bytes_per_s = 1e6;  // it takes all time
   machine.levels.back().shared = true;
   Given given(gpt());
-  given.config.parallel.pipeline = 4;
+  testing::apply_settings(given.config, "parallel.pipeline=4 parallel.schedule=1f1b");
   const auto predict = [&](const std::string& order) {
     given.config.parallel.rank_order = order;
     return predict_step(given.run(), machine, 16);
@@ -298,7 +298,7 @@ TEST(Step, ActivationCodecsShortenMessages) {
   Machine machine = machine_of(kMachine);
   machine.levels.front().link = {.latency_s = 0, .bytes_per_s = 1e5};  // messages take all time
   io::Config config = gpt();
-  config.parallel.pipeline = 2;
+  testing::apply_settings(config, "parallel.pipeline=2 parallel.schedule=1f1b");
   const Given exact(config);
   config.parallel.activation_codec = "maxmin:8";
   const Given coded(config);
@@ -529,7 +529,8 @@ TEST(PlannedLayouts, TakeTheStagesThatARunWouldTake) {
   for (const double bandwidth : {1e6, 1e12}) {  // of sums of gradients: slow, free
     machine.levels.back().link.bytes_per_s = machine.levels.front().link.bytes_per_s = bandwidth;
     Given given(gpt());
-    testing::apply_settings(given.config, "train.global_batch=8 train.micro_batch=1");
+    testing::apply_settings(given.config,
+                            "train.global_batch=8 train.micro_batch=1 parallel.schedule=1f1b");
     int64_t expected = 1;
     double shortest = 0;
     for (const int64_t stages : {1, 2, 4}) {
@@ -580,6 +581,7 @@ TEST(PlannedLayouts, NameAFasterStorage) {
   EXPECT_NE(faster->storage, "sparse");
   EXPECT_LT(faster->share, 0.5);
   given.config.sparse.storage.fallback = "auto";
+  EXPECT_THAT(storages_of(given.run()), ::testing::ElementsAre("dense", "expanded", "sparse"));
   const Plans fast = plan_layouts(given.run(), machine, std::array{1}, {});
   EXPECT_LT(fast.found.front().step.step, slow.found.front().step.step);
   EXPECT_FALSE(faster_storage(given.run(), machine, fast.found.front()));

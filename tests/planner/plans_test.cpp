@@ -140,7 +140,7 @@ TEST(StepSpans, AreATraceWithAProcessARank) {
 }
 
 TEST(PlannedRanks, HaveTheLayersTimesAndMemoryOfThePlan) {
-  for (const std::string schedule : {"1f1b", "zb-v"}) {
+  for (const std::string schedule : {"auto", "1f1b", "zb-v"}) {
     const Gpt gpt(0.5, 2, schedule);
     const StepPrediction step = predict_step(gpt.run(), cluster(), 4);
     const std::vector<PlannedRank> ranks = planned_ranks(gpt.run(), cluster(), gpt.config, step);
@@ -400,6 +400,7 @@ TEST(MeasuredRun, StagesAreThoseOfTheRun) {
   const io::Config config = files.read().config;
   EXPECT_EQ(config.parallel.pipeline, 2);
   EXPECT_EQ(config.parallel.partition, (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(config.parallel.schedule, "1f1b") << "of \"auto\" in files of earlier versions";
   for (const char* damaged : {"{}", "null", "{\"ends\": [4, 2]}", "{\"ends\": [2, \"6\"]}",
                               "{\"ends\": []}", "{\"ends\": [0, 6]}"}) {
     summary["pipeline"] = json::parse(damaged);

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "pruning/inverse_factor.h"
+#include "pruning/pruning.h"
 #include "pruning/registry.h"
 #include "src/core/error.h"
 #include "tests/support/matchers.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "pruning/pruning.h"
 #include "pruning/registry.h"
 #include "pruning/schedule.h"
 #include "pruning/selection.h"

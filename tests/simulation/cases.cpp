@@ -156,10 +156,10 @@ void draw_pruning(Draw& draw, io::Config& config) {
   }
   auto& sparse = config.sparse;
   const bool blocks = pruning::shape_of(pruning).height > 0;
-  sparse.storage.fallback =
-      blocks && draw.once_in(2) ? "block" : draw.of<const char*>({"dense", "expanded", "sparse"});
+  sparse.storage.fallback = blocks && draw.once_in(2)
+                                ? "block"
+                                : draw.of<const char*>({"dense", "expanded", "sparse", "tiles"});
   sparse.index.fallback = draw.of<const char*>({"auto", "int32", "bitmap", "golomb"});
-  sparse.keep_tiles = draw.once_in(3);
 }
 
 /// Codecs of gradients and, with ZeRO, of values.

@@ -156,8 +156,12 @@ TEST_P(StoreTest, BytesAreThoseOfTheLedger) {
   EXPECT_EQ(arena_.use(Memory::weight).now,
             flat() * width + (fp32 ? 0 : kBiasCopy) + width * kRows * kCols);
   EXPECT_EQ(arena_.use(Memory::index).now, store_.find("a.weight").index.bytes());
+  store_.set_storage(store_.find("a.weight"), Storage::tiles);
+  EXPECT_EQ(arena_.use(Memory::weight).now, flat() * width + (fp32 ? 0 : kBiasCopy));
+  EXPECT_NE(store_.find("a.weight").tiles, nullptr);
   store_.set_storage(store_.find("a.weight"), Storage::sparse);
   EXPECT_EQ(arena_.use(Memory::weight).now, flat() * width + (fp32 ? 0 : kBiasCopy));
+  EXPECT_EQ(store_.find("a.weight").tiles, nullptr);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -166,13 +170,23 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Encoding::int32, Encoding::golomb, Encoding::bitmap)));
 
 TEST(StorageRegistry, NamesFindTheirStorage) {
-  EXPECT_THAT(names(storages()), ::testing::ElementsAre("dense", "expanded", "sparse", "block"));
+  EXPECT_THAT(names(storages()),
+              ::testing::ElementsAre("dense", "expanded", "sparse", "tiles", "block"));
   for (const Storage* storage : storages()) {
     EXPECT_EQ(storage_by_name(storage->name), *storage);
     EXPECT_NE(storage->products, nullptr) << storage->name;
     EXPECT_TRUE(storage->dense_products || !storage->dense_copy) << storage->name;
   }
   EXPECT_THAT(failure_of([] { storage_by_name("auto"); }), ::testing::HasSubstr("expanded"));
+}
+
+TEST(Store, PlansOfGrowthHoldCopiesOfTheLargerMask) {
+  Arena arena(true);
+  Stream stream(arena, 1);
+  Store store(stream, kernels::by_name("cpu"),
+              {{.name = "w", .shape = Shape{64, 64}, .prunable = true}}, {.planned = {64}});
+  store.plan(std::vector<int64_t>{64 * 64});
+  EXPECT_GE(arena.peak_with_heap(), arena.total().now + 4 * sizeof(float) * 64 * 64);
 }
 
 TEST(Store, InitialValuesDependOnSeedAndNameOnly) {

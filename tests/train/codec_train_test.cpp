@@ -97,8 +97,8 @@ TEST_F(CodedRuns, ResumeIsNoBreakWithErrorFeedback) {
 TEST_F(CodedRuns, ResumeOverAPipelineKeepsTheErrorsOfEachReplica) {
   config = coded(dir, "maxmin:2");
   apply_settings(config,
-                 "parallel.error_feedback=true parallel.pipeline=2 train.micro_batch=2 "
-                 "train.checkpoint_every=5");
+                 "parallel.error_feedback=true parallel.pipeline=2 parallel.schedule=1f1b "
+                 "train.micro_batch=2 train.checkpoint_every=5");
   expect_resume_is_no_break(config, 4, {5});
 }
 

@@ -48,7 +48,7 @@ TEST_P(Types, EveryIndexGivesTheSameRun) {
 /// Activations recomputed in backward have the bits of those discarded in forward, also where a
 /// sparse product computes the activation itself.
 TEST_P(Types, RecomputeChangesNoBit) {
-  for (const std::string storage : {"dense", "expanded", "sparse", "block"}) {
+  for (const std::string storage : {"dense", "expanded", "sparse", "tiles", "block"}) {
     SCOPED_TRACE(storage);
     config = pruned(config);
     apply_settings(config, "pruning.at_step=0 pruning.scope=layer");
@@ -71,7 +71,7 @@ TEST_P(Types, KeptTilesChangeNoBit) {
   config.pruning.to_step = config.train.steps;
   config.sparse.storage.fallback = "sparse";
   const Outcome made = run(config);
-  config.sparse.keep_tiles = true;
+  config.sparse.storage.fallback = "tiles";
   for (const char* index : {"golomb", "bitmap", "int32"}) {
     config.sparse.index.fallback = index;
     EXPECT_EQ(run(config), made) << index;
@@ -86,11 +86,10 @@ TEST_P(Types, KeptTilesChangeNoBit) {
 /// At densities where some products run on a CPU's matrix unit and others do not.
 TEST_P(Types, KeptTilesChangeNoBitAtAnyDensity) {
   config = pruned(config);
-  config.sparse.storage.fallback = "sparse";
   for (const double sparsity : {0.8, 0.9, 0.95}) {
-    apply_settings(config, fmt::format("pruning.sparsity={} sparse.keep_tiles=false", sparsity));
+    apply_settings(config, fmt::format("pruning.sparsity={} sparse.storage=sparse", sparsity));
     const Outcome made = run(config);
-    config.sparse.keep_tiles = true;
+    config.sparse.storage.fallback = "tiles";
     EXPECT_EQ(run(config), made) << sparsity;
   }
 }
@@ -163,7 +162,7 @@ TEST_P(Ranks, KeepTilesWithoutChangingABit) {
   config.pruning.to_step = config.train.steps;
   config.sparse.storage.fallback = "sparse";
   const Outcome made = run(config, GetParam());
-  config.sparse.keep_tiles = true;
+  config.sparse.storage.fallback = "tiles";
   EXPECT_EQ(run(config, GetParam()), made);
 }
 

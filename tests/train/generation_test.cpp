@@ -259,6 +259,15 @@ TEST(Generation, HoldsNoDenseWeight) {
   EXPECT_LE(network.arena.use(Memory::scratch).now, 60'000U);
 }
 
+/// Products of a prompt do not repeat.
+TEST(Generation, KeepsFormsOfProductsWithFewRowsAlone) {
+  Network network({.storage = "tiles"});
+  for (const sparse::Parameter& parameter : network.stage.store().parameters()) {
+    EXPECT_FALSE(parameter.storage.keeps_forms) << parameter.spec.name;
+    EXPECT_EQ(parameter.tiles != nullptr, !parameter.full()) << parameter.spec.name;
+  }
+}
+
 TEST(Generation, HalfFullWeightsGetADenseCopy) {
   Network network({.storage = "auto"});
   sparse::Store& store = network.stage.store();

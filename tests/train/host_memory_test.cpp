@@ -227,7 +227,9 @@ TEST_F(HostMemory, RunsThatNeedMoreAreRefusedBeforeTheFirstStep) {
 }
 
 TEST_F(HostMemory, StagesOfAPipelineCountTheirOwnNeed) {
-  apply_settings(config, "train.steps=2 parallel.pipeline=2 train.micro_batch=3 model.width=64");
+  apply_settings(config,
+                 "train.steps=2 parallel.pipeline=2 parallel.schedule=1f1b train.micro_batch=3 "
+                 "model.width=64");
   // The plan that a trainer shows is that of the rank that needs most.
   const Need twice_the_most = need_of(config, 2);
   EXPECT_EQ(failure_of([&] { run_with(config, 2, twice_the_most.run, dir); }), "");

@@ -285,7 +285,7 @@ TEST_F(ManifestResume, StoragesOfTheCheckpointMayTakeTheMemoryOfCopies) {
     config = timed_config(dir);
     apply_settings(config,
                    "train.micro_batch=3 train.checkpoint_every=3 train.keep_checkpoints=9 "
-                   "parallel.timeout_s=10 pruning.sparsity=0.5");
+                   "parallel.schedule=1f1b parallel.timeout_s=10 pruning.sparsity=0.5");
     config.parallel.pipeline = ranks;
     run(config, ranks, {.stop_after = 6});
     const train::MemoryPlan plan = fit_of(config, ranks, "auto").plan;
@@ -434,7 +434,7 @@ TEST_F(ManifestResume, KeepsTheStagesThatABudgetChose) {
   config = tiny_config(dir);
   apply_settings(config,
                  "train.micro_batch=3 model.width=64 pruning.method=magnitude pruning.at_step=4 "
-                 "sparse.storage=sparse");
+                 "sparse.storage=sparse parallel.schedule=1f1b");
   const auto stages = [&](const std::string& resume) {
     int found = 0;
     parallel::run_ranks(2, [&](parallel::Communicator& comm) {
@@ -453,6 +453,24 @@ TEST_F(ManifestResume, KeepsTheStagesThatABudgetChose) {
   EXPECT_EQ(stages("auto"), 2);
   config.train.memory_budget = fmt::format("{} B", dense);
   EXPECT_EQ(stages("auto"), 1) << "another budget";
+}
+
+/// Versions whose "auto" was always 1f1b did not resolve it.
+TEST_F(ManifestResume, TakesAutoOfEarlierVersionsFor1f1b) {
+  config = tiny_config(dir);
+  in_two_stages(config, "1f1b");
+  run(config, 2, {.stop_after = 6});
+  edit_meta(dir / "run/checkpoints/step-000006.h5", [](io::CheckpointMeta& meta) {
+    const std::string written = "\"1f1b\"";
+    meta.config.replace(meta.config.find(written), written.size(), "\"auto\"");
+  });
+  config.parallel.schedule = "auto";
+  config.parallel.partition = {};
+  parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+    const train::Trainer trainer(config, comm, {.resume = "auto"});
+    EXPECT_EQ(trainer.layout().schedule.name, "1f1b");
+    EXPECT_EQ(trainer.layout().partition(), (std::vector<int64_t>{2, 2}));
+  });
 }
 
 TEST_F(ManifestOfRanks, WithOtherSettingsAreNamedBeforeTheFirstStep) {

@@ -38,6 +38,7 @@ TEST_F(Pipeline, EveryScheduleEqualsTheSerialRun) {
       expect_equal(run_grid(over(config, schedule, stages), stages), serial);
     }
   }
+  expect_equal(run_grid(over(config, "auto", 2), 2), serial);
 }
 
 TEST_F(Pipeline, InEveryPrecisionStorageAndRecompute) {
@@ -198,6 +199,42 @@ TEST_F(Pipeline, KeepsItsStagesWhenItGoesOn) {
   EXPECT_THAT(partition_of("1f1b"), ::testing::ElementsAre(5, 1));
   EXPECT_THAT(partition_of("interleaved"), ::testing::SizeIs(4));
   EXPECT_THAT(partition_of("gpipe"), ::testing::Not(::testing::ElementsAre(5, 1)));
+}
+
+/// Of those that "auto" may take, whatever the times of its layers and links are now.
+TEST_F(Pipeline, KeepsItsScheduleWhenItGoesOn) {
+  std::string notes;
+  const auto resumed = [&] {
+    std::pair<std::string, std::vector<int64_t>> found;
+    parallel::run_ranks(2, [&](parallel::Communicator& comm) {
+      train::TrainerOptions options{.resume = "auto"};
+      if (comm.rank() == 0) {
+        options.on_note = [&](const std::string& note) { notes += note + '\n'; };
+      }
+      const train::Trainer trainer(over(config, "auto", 2), comm, options);
+      if (comm.rank() == 0) {
+        found = {trainer.layout().schedule.name, trainer.layout().partition()};
+      }
+    });
+    return found;
+  };
+  using Partition = std::vector<int64_t>;
+  for (const auto& [schedule, partition] : {std::pair<std::string, Partition>{"1f1b", {5, 1}},
+                                            {"zb-h1", {5, 1}},
+                                            {"zb-v", {1, 3, 1, 1}}}) {
+    config.parallel.partition = partition;
+    run_grid(over(config, schedule, 2), 2, {.stop_after = 6});
+    config.parallel.partition = {};
+    EXPECT_EQ(resumed(), std::pair(schedule, partition));
+  }
+  EXPECT_THAT(notes, ::testing::Not(HasSubstr("settings differ")));
+  run_grid(over(config, "gpipe", 2), 2, {.stop_after = 6});
+  EXPECT_NE(resumed().first, "gpipe");
+  run_grid(over(config, "auto", 2), 2, {.stop_after = 6});
+  const io::CheckpointReader file(dir / "run/checkpoints/step-000006.h5");
+  const std::string chosen = train::progress_of(file).config.parallel.schedule;
+  EXPECT_NE(chosen, "auto");
+  EXPECT_EQ(resumed().first, chosen);
 }
 
 TEST_F(Pipeline, SettingsThatDoNotFitNameTheFix) {

@@ -44,7 +44,7 @@ std::vector<Case> cases() {
        kEightBits},
       {"index", [](auto&, const auto& p) { return p.index.memory()[0]; }, kPrune},
       {"kept tiles", [](auto&, const auto& p) { return p.tiles ? p.tiles->memory()[1] : Tensor(); },
-       kPrune + " sparse.storage=sparse sparse.keep_tiles=true"},
+       kPrune + " sparse.storage=tiles"},
       {"index", [](auto&, const auto& p) { return p.index.memory()[1]; },
        kPrune + " sparse.index=bitmap"},
       {"error feedback", [](auto& store, const auto& p) { return store.part(store.feedback(), p); },

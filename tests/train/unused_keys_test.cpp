@@ -167,6 +167,11 @@ TEST_F(UnusedKeys, ARunNamesThemAtItsStart) {
   EXPECT_THAT(notes, (AllOf(HasSubstr("without effect in this run"),
                             HasSubstr("optimizer.offload (only on a GPU)"),
                             HasSubstr("parallel.codec_min_size (only"))));
+  config.sparse.storage.patterns = {{"head.*", "tiles"}};
+  EXPECT_THAT(config::keys_without_effect(config, {.on_device = true, .pruned = true}),
+              Contains(StartsWith("sparse.storage (only with pruned weights; \"tiles\" only on")));
+  EXPECT_THAT(config::keys_without_effect(config, {.pruned = true}),
+              Not(Contains(StartsWith("sparse.storage"))));
 }
 
 }  // namespace

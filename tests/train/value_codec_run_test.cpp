@@ -157,7 +157,7 @@ TEST_F(CodedValuePipelines, ReplicasOfStagesAgreeAndResume) {
     config.model.tie_embeddings = tied;
     apply_settings(config,
                    "train.micro_batch=2 train.checkpoint_every=5 parallel.pipeline=2 "
-                   "parallel.zero=1 parallel.check_every=1");
+                   "parallel.schedule=1f1b parallel.zero=1 parallel.check_every=1");
     const Outcome plain = run_grid(config, 4);
     config.parallel.value_codec.fallback = "linear8";
     const Outcome whole = expect_resume_is_no_break(config, 4, {5});

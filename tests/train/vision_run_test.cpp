@@ -78,7 +78,7 @@ using ConvolutionRuns = VisionRuns;
 TEST_P(ConvolutionRuns, KeptTilesChangeNoBit) {
   prune_sparse(config);
   const Outcome made = run(config);
-  config.sparse.keep_tiles = true;
+  config.sparse.storage.fallback = "tiles";
   EXPECT_EQ(run(config), made);
 }
 

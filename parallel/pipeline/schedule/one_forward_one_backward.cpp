@@ -19,6 +19,7 @@ extern const ScheduleEntry kOneForwardOneBackward{
     .name = "1f1b",
     .help = "one forward, one backward; holds p - k micro-batches",
     .build = one_forward_one_backward,
+    .automatic = true,
 };
 
 }  // namespace espalier::parallel

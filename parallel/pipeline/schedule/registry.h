@@ -26,6 +26,7 @@ struct ScheduleEntry {
   int chunks = 1;           ///< stages a rank; 0: ScheduleShape::chunks
   bool synchronous = true;  ///< all stages update at the end of a step; else each stage updates
                             ///< separately
+  bool automatic = false;   ///< parallel.schedule = "auto" may take it (make_plan)
 
   bool by_arrival() const { return build == nullptr; }
   int chunks_of(const ScheduleShape& shape) const { return chunks > 0 ? chunks : shape.chunks; }
@@ -33,7 +34,7 @@ struct ScheduleEntry {
 
 Registry<ScheduleEntry> schedules();
 
-/// "auto" is 1f1b. Throws Failure that lists the names.
+/// "auto", as long as no plan has resolved it, is 1f1b. Throws Failure that lists the names.
 const ScheduleEntry& schedule_entry(std::string_view name);
 
 /// Builds a schedule by name, except those by arrival. Throws Failure for sizes below 1.

@@ -22,6 +22,7 @@ extern const ScheduleEntry kZeroBubble{
     .name = "zb-h1",
     .help = "1f1b that defers weight gradients, with the activations of 1f1b",
     .build = zero_bubble,
+    .automatic = true,
 };
 
 }  // namespace espalier::parallel

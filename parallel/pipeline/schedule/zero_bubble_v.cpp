@@ -69,6 +69,7 @@ extern const ScheduleEntry kZeroBubbleV{
     .help = "two stages a rank, there and back; no idle time when F = Bi = W",
     .build = zero_bubble_v,
     .chunks = 2,
+    .automatic = true,
 };
 
 }  // namespace espalier::parallel

@@ -7,6 +7,7 @@
 #include "io/data/image_format.h"
 #include "parallel/pipeline/schedule/simulate.h"
 #include "pruning/registry.h"
+#include "pruning/regrowth.h"
 #include "src/cli/shared/console.h"
 #include "src/config/dump.h"
 #include "src/config/schema.h"
@@ -467,8 +468,10 @@ Json listing(const io::Config& given, const train::WeightSource& files, int rank
     found["without_effect"] = unused;
   }
   if (prunes || run.start.sparse) {
-    found["sparsity"] = prunes ? pruning::sparsity_of(config.pruning)
-                               : sparsity_of(run.start.kept, specs, config.pruning);
+    const auto regrowths = pruning::regrowths_of(config.pruning, config.train.steps);
+    const double pruned = prunes ? pruning::sparsity_of(config.pruning)
+                                 : sparsity_of(run.start.kept, specs, config.pruning);
+    found["sparsity"] = regrowths.empty() ? pruned : std::min(pruned, regrowths.back().sparsity);
     found["kept_parameters"] = plan.total_kept;
     found["pruned"] = json_of(plan.last, plan.total_size);
   }

@@ -10,9 +10,9 @@ namespace espalier::cli {
 
 /// An option that a call may give and its command does not use: an error, not ignored.
 struct OptionUse {
-  std::string name;        ///< "--block"
+  std::string name;        ///< "--seed"
   bool used = true;        ///< by this call
-  std::string_view where;  ///< completes "it has an effect only": "with method block"
+  std::string_view where;  ///< completes "it has an effect only": "with method random"
 };
 
 /// Throws Usage for the first option that is given and not used.

@@ -9,6 +9,7 @@
 #include "io/data/fingerprint.h"
 #include "io/files/folders.h"
 #include "io/files/raw_file.h"
+#include "parallel/pipeline/schedule/registry.h"
 #include "parallel/transport/mpi_communicator.h"
 #include "src/config/dump.h"
 #include "src/train/exchange/agreement.h"
@@ -104,6 +105,14 @@ bool may_have_same_type(const io::Config& before, const io::Config& now) {
          now.data.token_type == "auto";
 }
 
+/// "auto" is one of several schedules, which a resumed run keeps.
+bool may_have_same_schedule(const io::Config& before, const io::Config& now) {
+  const std::string& was = before.parallel.schedule;
+  const std::string& is = now.parallel.schedule;
+  return (was == "auto" || is == "auto") && parallel::schedule_entry(was).automatic &&
+         parallel::schedule_entry(is).automatic;
+}
+
 std::vector<Changed> changed_settings(const io::Config& before, const io::Config& now) {
   static const io::Config kDefaults;
   std::vector<Changed> changed;
@@ -119,7 +128,8 @@ std::vector<Changed> changed_settings(const io::Config& before, const io::Config
         was == config::toml_value(field, kDefaults)) {
       continue;
     }
-    if (was != is && !(field.key() == "data.token_type" && may_have_same_type(before, now))) {
+    if (was != is && !(field.key() == "data.token_type" && may_have_same_type(before, now)) &&
+        !(field.key() == "parallel.schedule" && may_have_same_schedule(before, now))) {
       changed.push_back({field.key(), fmt::format("{} was {} and is {}", field.key(), was, is)});
     }
   }

@@ -9,6 +9,7 @@
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/digest.h"
 #include "pruning/plan.h"
+#include "pruning/regrowth.h"
 #include "src/train/masks/mask_files.h"
 
 namespace espalier::train {
@@ -174,7 +175,9 @@ Pruner::Pruner(const io::Config& config, sparse::Store& store, const StoreScope&
            .prunable = prunable_,
            .stages = global_selection_ ? &*global_selection_ : nullptr})) {
   if (work_ && pruning::pruning_schedule_of(config.pruning).from_step < config.train.steps) {
-    check_storages(config.pruning, store_, prunable_, work_->target(config.train.steps));
+    check_storages(
+        config.pruning, store_, prunable_,
+        work_->target(pruning::last_step_before_regrowth(config.pruning, config.train.steps)));
   }
 }
 

@@ -124,12 +124,19 @@ std::vector<Way> ways_of(const io::Config& config, const RunShape& run, const Pa
   const bool prunes = config.pruning.prunes();
   const std::string storage(run.place.device ? sparse::Storage::expanded.name
                                              : sparse::Storage::sparse.name);
+  const bool grows = !config.pruning.dense_from_step.empty() && (prunes || run.start.sparse);
+  add(grows, "leave out pruning.dense_from_step",
+      [](ChangedRun& to) { to.config.pruning.dense_from_step.clear(); });
   add(!prunes && !run.start.sparse, "prune from the start (pruning.method = \"random\")");
-  add(prunes && !run.start.sparse,
+  add(prunes && !run.start.sparse && !grows,
       "prune from the start, so that dense state never exists (pruning.method = \"random\", "
       "pruning.at_step = -1)");
-  add((prunes || run.start.sparse) && config.sparse.storage.fallback == sparse::Storage::dense.name,
-      fmt::format("sparse.storage = \"{}\" (no dense copies)", storage),
+  const bool copies = config.sparse.storage.fallback == sparse::Storage::dense.name;
+  const bool forms =
+      config.sparse.storage.fallback == sparse::Storage::tiles.name && !run.place.device;
+  add((prunes || run.start.sparse) && (copies || forms),
+      fmt::format("sparse.storage = \"{}\" (no {})", storage,
+                  copies ? "dense copies" : "kept tiles"),
       [storage](ChangedRun& to) { to.config.sparse.storage.fallback = storage; });
   add(config.train.dtype == "fp32", "train.dtype = \"bf16\"",
       [](ChangedRun& to) { to.config.train.dtype = "bf16"; });

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "pruning/plan.h"
+#include "pruning/regrowth.h"
 #include "src/train/codec_choice/adaprec.h"
 #include "src/train/codec_choice/codec_choice.h"
 #include "src/train/exchange/pipeline_reduction.h"
@@ -69,8 +70,7 @@ class DryRun {
     plan_collectives();
     sparse::Store& store = stage_.store();
     const Buffer tape = bytes_of(arena_, Memory::activation, tapes);
-    const auto trials = AdaPrec::plan_copies(config_, store, run_.ranks);
-    const Buffer moments = store.plan_moment_copy();
+    plan_state_copies();
     plan.start = bytes_now(arena_);
     note_checkpoint(plan);
     plan_copies();
@@ -82,6 +82,10 @@ class DryRun {
     }
     if (pruning::plan_move(config_.pruning, store, gradients())) {
       lay_out(std::vector<int64_t>(kept_));
+    }
+    for (const pruning::Regrowth& regrowth :
+         pruning::regrowths_of(config_.pruning, config_.train.steps)) {
+      grow(regrowth);
     }
     plan_copies();
     plan.last = bytes_now(arena_);
@@ -124,6 +128,12 @@ class DryRun {
     }
   }
 
+  /// Of AdaPrec's trials, and of moments on their way to the host.
+  void plan_state_copies() {
+    trials_ = AdaPrec::plan_copies(config_, stage_.store(), run_.ranks);
+    moments_ = stage_.store().plan_moment_copy();
+  }
+
   void note_checkpoint(MemoryPlan& plan) {
     const std::vector<size_t> shares =
         saved_bytes(stage_.store(), numbers_, run_.ranks, pruning::keeps_history(config_.pruning));
@@ -147,6 +157,24 @@ class DryRun {
     if (next != kept_) {
       pruning::plan_pruning(config_.pruning, stage_.store(), gradients());
       lay_out(std::move(next));
+    }
+  }
+
+  void grow(const pruning::Regrowth& regrowth) {
+    sparse::Store& store = stage_.store();
+    const std::vector<bool> prunable = prunable_of(specs_, config_.pruning);
+    std::vector<int64_t> next = kept_;
+    for (size_t p = 0; p < next.size(); ++p) {
+      next[p] =
+          prunable[p] ? pruning::kept_after(regrowth, specs_[p].shape.count(), kept_[p]) : kept_[p];
+    }
+    if (next != kept_) {
+      store.arena().note_heap(store.mask_bytes() +
+                              pruning::regrowth_bytes(regrowth, store.parameters()));
+      trials_.reset();
+      lay_out(std::move(next));
+      moments_.release();
+      plan_state_copies();
     }
   }
 
@@ -190,6 +218,8 @@ class DryRun {
   Buffer tied_;  ///< the other stage's share of tied embeddings
   std::vector<PartWeights> weights_;
   std::unique_ptr<PlannedCollectives> collectives_;
+  std::shared_ptr<const void> trials_;
+  Buffer moments_;
   std::vector<sparse::ParameterSpec> specs_;
   std::vector<int64_t> kept_;
   std::vector<size_t> numbers_;  ///< of the parameters in the network; empty: all, in order

@@ -18,7 +18,7 @@ struct PlanInput {
   std::span<const std::unique_ptr<model::Layer>> layers;  ///< of the network, not bound
   const InitialMasks& start;                              ///< of all parameters
   const LayerTimes& times;
-  cost::Link link{};  ///< between ranks, to choose stages; the default costs nothing
+  cost::Link link{};  ///< between ranks, to choose stages and schedule; the default costs nothing
   int ranks = 1;
   int rank = 0;     ///< rank whose slices of a sharded optimizer and of reductions are planned
   int threads = 1;  ///< per rank
@@ -30,11 +30,13 @@ struct PlanInput {
   const TeacherFile* teacher = nullptr;  ///< null: none
   /// Free bytes of a device. Throws Failure if the plan needs more.
   size_t available = std::numeric_limits<size_t>::max();
+  /// Host memory of each rank. Schedules that need more are not chosen.
+  size_t host = std::numeric_limits<size_t>::max();
 };
 
 struct Plan {
   int64_t pipeline = 1;  ///< resolved
-  Layout layout;
+  Layout layout;         ///< its schedule's name is parallel.schedule, resolved
   Fit fit;
   std::vector<std::string> notes;  ///< choices, for the user
   std::string advice;              ///< shown if the device runs out of memory
@@ -46,6 +48,9 @@ void check_sizes(std::span<const std::unique_ptr<model::Layer>> layers);
 
 /// Of parallel.pipeline = "auto": more stages are taken if their step is shorter than this share.
 inline constexpr double kWorthMoreStages = 0.95;
+/// Of parallel.schedule = "auto": another schedule than 1f1b is taken if its step is shorter than
+/// this share of that of 1f1b.
+inline constexpr double kWorthAnotherSchedule = 0.98;
 
 /// With parallel.pipeline = "auto" chooses among the stages that fit train.memory_budget those with
 /// the shortest step by estimated_step; more stages than necessary only if they save 5 %
@@ -53,6 +58,13 @@ inline constexpr double kWorthMoreStages = 0.95;
 /// stages. Usually fewer stages are faster: they have fewer bubbles and messages, so a pruned model
 /// gains (Singh and Bhatele, IPDPS 2023). A note states the number for the unpruned model. Throws
 /// Failure, with the fix, if nothing fits.
+///
+/// With parallel.schedule = "auto" chooses, for several stages, the schedule with the shortest step
+/// by estimated_step among the automatic ones of the registry; 1f1b unless another one saves 2 %
+/// (kWorthAnotherSchedule), fits the memory, recomputes no more, has no smaller micro-batches, and
+/// keeps the copies of checkpoints. Schedules with several stages a rank are left out with encoded
+/// activations, of which they send more, and with tied embeddings, whose gradient they sum in
+/// another order.
 Plan make_plan(const PlanInput& input);
 
 /// For a plan of these stages: settings with which a rank would need less, with its bytes, and

@@ -26,7 +26,15 @@ using sparse::Storage;
 constexpr int kRounds = 4;
 constexpr int kFewRounds = 2;
 constexpr double kLongRounds = 1;  // seconds, after which kFewRounds suffice
-constexpr int kTimings = 2;        // a round, after a product that is not timed
+constexpr int kTimings = 2;        // a round, after a run that is not timed
+// Each storage first runs once. On a CPU storages with a much longer first run are left at that:
+// above kShortRun seconds it contains little but the products. (On a device libraries load in it.)
+constexpr double kShortRun = 0.05;
+constexpr double kTooSlow = 2;    // times the shortest first run
+constexpr double kLongRun = 0.5;  // seconds, from which a round has one timing
+
+// Times of one storage differ by about this share between trials.
+constexpr double kSameTime = 0.05;
 
 bool is_auto(const io::Config& config, const std::string& name) {
   return config.sparse.storage.for_name(name) == "auto";
@@ -112,8 +120,13 @@ sparse::Mask mask_of(const StorageChoiceInput& input, const StorageGroup& group)
                                std::llround(group.density * size));
 }
 
-/// Whether the storage holds the group's masks. The same on all ranks: it depends on masks only.
-bool holds(const Storage& storage, const StorageChoiceInput& input, const StorageGroup& group) {
+/// Whether the storage holds the group's masks, and is of use. The same on all ranks: it depends on
+/// masks and the kind of memory only.
+bool is_candidate(const Storage& storage, const StorageChoiceInput& input,
+                  const StorageGroup& group) {
+  if (storage.keeps_forms) {
+    return !input.store.arena().on_device();
+  }
   return !storage.whole_blocks ||
          (group.blocks &&
           sparse::find_blocks(mask_of(input, group), group.shape, input.store.options().block)
@@ -196,25 +209,26 @@ class Trial {
   size_t scratch() const { return arena_.use(Memory::scratch).peak; }
   size_t tape_bytes() const { return tape_.high_water(); }
 
-  /// One round. Empty if memory is short.
-  std::optional<StorageTiming> time(Storage storage) {
+  /// The least seconds of `timings` runs, after one that is not timed if `warms_up`. Empty if memory
+  /// is short.
+  std::optional<double> time(const Storage& storage, int timings, bool warms_up) {
+    double begin = 0;
     try {
       set_storage(storage);
+      begin = now_seconds();
       run();
     } catch (const Failure&) {
       return {};
     }
     stream_.synchronize();
-    double least = std::numeric_limits<double>::infinity();
-    for (int timing = 0; timing < kTimings; ++timing) {
-      const double begin = now_seconds();
+    double least = warms_up ? std::numeric_limits<double>::infinity() : now_seconds() - begin;
+    for (int timing = warms_up ? 0 : 1; timing < timings; ++timing) {
+      begin = now_seconds();
       run();
       stream_.synchronize();
       least = std::min(least, now_seconds() - begin);
     }
-    least /= static_cast<double>(group_.groups);
-    return StorageTiming{
-        .storage = storage, .seconds = least, .slowest_round = least, .bytes = bytes()};
+    return least / static_cast<double>(group_.groups);
   }
 
  private:
@@ -288,6 +302,38 @@ size_t scratch_beyond_sparse(const StorageChoiceInput& input, const StorageGroup
   return most;
 }
 
+bool is_too_slow(double first, double shortest, bool on_device) {
+  return !on_device && first > kShortRun && first > kTooSlow * shortest;
+}
+
+/// `group.timings` are of first runs.
+void time_in_rounds(Trial& trial, bool on_device, StorageGroup& group) {
+  std::vector<double> first;  // seconds of the whole trial
+  for (const StorageTiming& timing : group.timings) {
+    first.push_back(timing.seconds * static_cast<double>(group.groups));
+  }
+  const double shortest = first.empty() ? 0 : std::ranges::min(first);
+  const double begin = now_seconds();
+  for (int round = 0;
+       round < kFewRounds || (round < kRounds && now_seconds() - begin < kLongRounds); ++round) {
+    for (size_t t = 0; t < first.size(); ++t) {
+      StorageTiming& timing = group.timings[t];
+      const bool is_long = first[t] > kLongRun && !on_device;
+      // The first run was the first round of long ones.
+      if ((is_long && round == 0) || is_too_slow(first[t], shortest, on_device)) {
+        continue;
+      }
+      // Forms are made in the first run.
+      const auto seconds = trial.time(timing.storage, is_long ? 1 : kTimings,
+                                      !is_long || timing.storage.keeps_forms);
+      if (seconds) {
+        timing.seconds = std::min(timing.seconds, *seconds);
+        timing.slowest_round = std::max(timing.slowest_round, *seconds);
+      }
+    }
+  }
+}
+
 /// Of each group, a number of its timings.
 using Chosen = std::vector<size_t>;
 
@@ -311,14 +357,23 @@ double seconds_with(const std::vector<StorageGroup>& groups, const Chosen& chose
   return sum;
 }
 
-/// The fastest timing of each group among those with at most this scratch; empty: a group has none.
-Chosen fastest_within(const std::vector<StorageGroup>& groups, size_t scratch) {
+/// Of each group, among the timings with at most this scratch: of those within kSameTime of the
+/// fastest the one with the fewest bytes. Empty: a group has none.
+Chosen best_within(const std::vector<StorageGroup>& groups, size_t scratch) {
   Chosen chosen;
   for (const StorageGroup& group : groups) {
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const StorageTiming& timing : group.timings) {
+      fastest = timing.scratch <= scratch ? std::min(fastest, timing.seconds) : fastest;
+    }
+    const auto rank = [&](size_t t) {
+      return std::pair(group.timings[t].bytes, group.timings[t].seconds);
+    };
     std::optional<size_t> best;
     for (size_t t = 0; t < group.timings.size(); ++t) {
-      const bool faster = !best || group.timings[t].seconds < group.timings[*best].seconds;
-      if (group.timings[t].scratch <= scratch && faster) {
+      const StorageTiming& timing = group.timings[t];
+      if (timing.scratch <= scratch && timing.seconds <= (1 + kSameTime) * fastest &&
+          (!best || rank(t) < rank(*best))) {
         best = t;
       }
     }
@@ -356,7 +411,7 @@ std::optional<std::pair<size_t, size_t>> cheapest_saving(const std::vector<Stora
 
 /// Moves groups to smaller storages until all fit, with at most this scratch; empty: they do not.
 Chosen fit_within(const std::vector<StorageGroup>& groups, size_t scratch, size_t budget) {
-  Chosen chosen = fastest_within(groups, scratch);
+  Chosen chosen = best_within(groups, scratch);
   while (!chosen.empty() && bytes_with(groups, chosen) > budget) {
     const auto saving = cheapest_saving(groups, chosen, scratch);
     if (!saving) {
@@ -371,7 +426,7 @@ Chosen fit_within(const std::vector<StorageGroup>& groups, size_t scratch, size_
 size_t least_bytes(const std::vector<StorageGroup>& groups, const std::set<size_t>& scratches) {
   size_t least = SIZE_MAX;
   for (const size_t scratch : scratches) {
-    Chosen chosen = fastest_within(groups, scratch);
+    Chosen chosen = best_within(groups, scratch);
     while (const auto saving =
                chosen.empty() ? std::nullopt : cheapest_saving(groups, chosen, scratch)) {
       chosen[saving->first] = saving->second;
@@ -462,7 +517,7 @@ size_t image_bytes(const sparse::ParameterSpec& spec, int64_t samples, DType dty
 void plan_timings(const io::Config& config, const sparse::Store& store, int64_t samples) {
   // fp32 value, gradient and two moments; position, or number drawn
   constexpr size_t kBytesKept = 5 * sizeof(float);
-  // dense copy, dense gradient; masks and bitmap
+  // dense copy and dense scratch, or kept tiles; masks and bitmap
   constexpr size_t kBytes = 2 * sizeof(float) + 1;
   if (!has_auto_storage(config, store)) {
     return;
@@ -484,24 +539,18 @@ std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int thr
     const kernels::Kernels& dry = *kernels::planning(kernels).kernels;
     Trial trial(input, group, threads, kernels, tape_bytes_of(input, group, threads, dry));
     for (const Storage* storage : sparse::storages()) {
-      if (!holds(*storage, input, group)) {
+      if (!is_candidate(*storage, input, group)) {
         continue;
       }
-      if (auto timing = trial.time(*storage)) {
-        timing->scratch = scratch_beyond_sparse(input, group, threads, dry, *storage);
-        group.timings.push_back(*timing);
+      if (const auto first = trial.time(*storage, 1, false)) {
+        group.timings.push_back(
+            {.storage = *storage,
+             .seconds = *first,
+             .bytes = trial.bytes(),
+             .scratch = scratch_beyond_sparse(input, group, threads, dry, *storage)});
       }
     }
-    const double begin = now_seconds();
-    for (int round = 1;
-         round < kFewRounds || (round < kRounds && now_seconds() - begin < kLongRounds); ++round) {
-      for (StorageTiming& timing : group.timings) {
-        if (const auto again = trial.time(timing.storage)) {
-          timing.seconds = std::min(timing.seconds, again->seconds);
-          timing.slowest_round = std::max(timing.slowest_round, again->seconds);
-        }
-      }
-    }
+    time_in_rounds(trial, input.store.arena().on_device(), group);
   }
   return groups;
 }
@@ -545,10 +594,11 @@ size_t chosen_bytes(const std::vector<StorageGroup>& groups) {
 }
 
 void set_chosen(std::vector<StorageGroup>& groups, const Chosen& chosen) {
-  const Chosen fastest = fastest_within(groups, SIZE_MAX);
+  const Chosen best = best_within(groups, SIZE_MAX);
   for (size_t g = 0; g < groups.size(); ++g) {
+    const std::vector<StorageTiming>& timings = groups[g].timings;
     groups[g].chosen = chosen[g];
-    groups[g].limited = chosen[g] != fastest[g];
+    groups[g].limited = timings[chosen[g]].seconds > timings[best[g]].seconds;
   }
 }
 
@@ -558,8 +608,8 @@ size_t planned_bytes(const std::vector<StorageGroup>& groups) {
   return bytes_with(groups, planned_storages(groups));
 }
 
-/// Groups share one scratch, the largest of all. For each size that it may have, groups begin with
-/// their fastest storage and move; the fastest result is chosen.
+/// Groups share one scratch, the largest of all. If their best storages do not fit: for each size
+/// that it may have, groups begin with the best within it and move; the fastest result is chosen.
 void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget) {
   std::set<size_t> scratches{0};
   for (const StorageGroup& group : groups) {
@@ -567,12 +617,15 @@ void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> bu
       scratches.insert(timing.scratch);
     }
   }
-  Chosen best;
-  for (const size_t scratch : scratches) {
-    Chosen chosen = fit_within(groups, scratch, budget.value_or(SIZE_MAX));
-    if (!chosen.empty() &&
-        (best.empty() || seconds_with(groups, chosen) < seconds_with(groups, best))) {
-      best = std::move(chosen);
+  Chosen best = best_within(groups, SIZE_MAX);
+  if (!best.empty() && bytes_with(groups, best) > budget.value_or(SIZE_MAX)) {
+    best.clear();
+    for (const size_t scratch : scratches) {
+      Chosen chosen = fit_within(groups, scratch, *budget);
+      if (!chosen.empty() &&
+          (best.empty() || seconds_with(groups, chosen) < seconds_with(groups, best))) {
+        best = std::move(chosen);
+      }
     }
   }
   check(groups.empty() || !best.empty(),

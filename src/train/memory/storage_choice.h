@@ -1,6 +1,7 @@
 #pragma once
 // storage = "auto": times every storage on the real shapes and densities, and selects the fastest
-// that fits.
+// that fits. Of storages within 5 % of the fastest, the noise of timings, the one with the fewest
+// bytes is the best.
 //
 // A group has one shape, one kind of mask (blocks or not), densities within about a tenth of each
 // other, and one use: products with so many rows, or a convolution of one window. It is timed once,
@@ -9,6 +10,10 @@
 // is timed as a whole, because its algorithm depends on the storage (model/layers/convolution.h). A
 // trial holds one parameter, or all groups of one convolution, and the images of a micro-batch, in
 // addition to the run's state.
+//
+// On a CPU, a storage whose first run takes more than 0.05 s, and more than twice the shortest first
+// run of the group, is not run again. On a device, storages that keep forms are not timed: they keep
+// none there.
 //
 // Under a memory budget, groups move to smaller storages until the total fits; the move that loses
 // the least time per saved byte comes first. Total: state of all parameters, and the largest
@@ -30,7 +35,7 @@ namespace espalier::train {
 struct StorageTiming {
   sparse::Storage storage = sparse::Storage::dense;
   double seconds = 0;        ///< of forward, backward-input and backward-weight, one micro-batch
-  double slowest_round = 0;  ///< `seconds` is that of the fastest
+  double slowest_round = 0;  ///< `seconds` is that of the fastest; 0: there was no second run
   size_t bytes = 0;          ///< of one parameter: weight, gradient, optimizer state, index
   /// Workspace beyond that of storage sparse, in the product where the difference is largest, as
   /// dry kernels bound it; 0 if no product needs more.
@@ -47,7 +52,7 @@ struct StorageGroup {
   std::vector<size_t> parameters;      ///< numbers in forward order
   std::vector<StorageTiming> timings;  ///< in the order of sparse::storages()
   size_t chosen = 0;                   ///< of `timings`
-  bool limited = false;                ///< the fastest did not fit the budget
+  bool limited = false;                ///< a faster one is the best, but did not fit the budget
 };
 
 struct StorageChoiceInput {
@@ -76,7 +81,7 @@ size_t planned_bytes(const std::vector<StorageGroup>& groups);
 /// not fit.
 void choose_storages(std::vector<StorageGroup>& groups, std::optional<size_t> budget);
 /// Collective. Sets `chosen` by the timings of rank 0, so that `needed` (bytes of a rank with the
-/// chosen storages) is at most `limit` on every rank. Begins with the fastest storages within
+/// chosen storages) is at most `limit` on every rank. Begins with the best storages within
 /// `budget` (bytes for these groups) and lowers `budget` until they fit. If none fit: the storages
 /// that runs are planned with.
 void choose_storages_that_fit(std::vector<StorageGroup>& groups, size_t budget, size_t limit,

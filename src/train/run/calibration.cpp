@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "io/data/images.h"
+#include "pruning/pruning.h"
 #include "src/model/networks/registry.h"
 #include "src/train/stage/stage.h"
 

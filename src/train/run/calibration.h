@@ -1,6 +1,6 @@
 #pragma once
 // Prunes trained weights by the inputs of their layers on calibration data (methods with
-// Method::prune_matrix: wanda, sparsegpt), in fp32. In forward order, for each layer:
+// Calibrated::prune: wanda, sparsegpt), in fp32. In forward order, for each layer:
 //
 //   1. For each of its prunable matrices: the layer runs on all samples, the statistic of the
 //      matrix's inputs is summed, and the method prunes the matrix.

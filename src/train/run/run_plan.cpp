@@ -2,7 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <array>
 #include <iterator>
+#include <limits>
 #include <tuple>
 
 #include "parallel/pipeline/schedule/registry.h"
@@ -10,6 +12,7 @@
 #include "src/core/trace.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/exchange/replica_route.h"
+#include "src/train/memory/host_memory.h"
 
 namespace espalier::train {
 namespace {
@@ -21,12 +24,22 @@ io::Config with_earlier_choices(io::Config config, const RunProgress* resumed, i
   if (resumed == nullptr) {
     return config;
   }
-  const io::ParallelConfig& before = resumed->config.parallel;
+  io::ParallelConfig before = resumed->config.parallel;
+  const parallel::ScheduleEntry& schedule = parallel::schedule_entry(before.schedule);
+  if (before.pipeline > 1) {
+    before.schedule = schedule.name;  // "auto" in files of earlier versions is 1f1b
+  }
   io::ParallelConfig& parallel = config.parallel;
   const bool same_memory = resumed->manifest && resumed->manifest->ranks == ranks &&
                            resumed->config.train.memory_budget == config.train.memory_budget;
   if (same_memory && parallel.pipeline == 0) {
     parallel.pipeline = before.pipeline;
+  }
+  const bool may_keep_parts =
+      parallel.partition.empty() || parallel.partition.size() == before.partition.size();
+  if (same_memory && parallel.schedule == "auto" && schedule.automatic && before.pipeline > 1 &&
+      parallel.pipeline == before.pipeline && may_keep_parts) {
+    parallel.schedule = before.schedule;
   }
   const auto shape = [](const io::ParallelConfig& of) {
     return std::tuple(of.pipeline, of.schedule, of.virtual_stages);
@@ -91,10 +104,11 @@ Owners owners_of(const RunPlan& plan, std::span<const std::unique_ptr<model::Lay
 void compare_plans(const RunPlan& plan, parallel::Communicator& comm) {
   const Fact fact{
       .name = "plans",
-      .value = fmt::format("{} stages, partition [{}], micro_batch {}, recompute {}", plan.pipeline,
+      .value = fmt::format("{} stages, schedule {}, partition [{}], micro_batch {}, recompute {}",
+                           plan.pipeline, plan.layout.schedule.name,
                            fmt::join(plan.layout.partition(), ", "), plan.micro_batch(),
                            model::name_of(plan.fit.choice.recompute)),
-      .fix = "set train.micro_batch, train.recompute and run.threads to numbers"};
+      .fix = "set parallel.schedule, train.micro_batch, train.recompute and run.threads"};
   compare_facts({&fact, 1}, comm);
 }
 
@@ -107,6 +121,13 @@ int machine_ranks_of(const parallel::Membership& members) {
     }
   }
   return on_first;
+}
+
+/// Collective. The least of all ranks, so that their plans are equal.
+size_t least_of(size_t bytes, parallel::Communicator& comm) {
+  std::array<double, 1> least{-static_cast<double>(bytes)};
+  parallel::all_reduce_small(comm, least, parallel::Combine::max);
+  return -least[0] < 0x1p63 ? static_cast<size_t>(-least[0]) : std::numeric_limits<size_t>::max();
 }
 
 void check_stage_link(const RunPlan& plan, const std::function<void(const std::string&)>& note) {
@@ -128,9 +149,13 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
                  const std::function<void(const std::string&)>& note) {
   const io::Config config = with_earlier_choices(given, sources.resumed, comm.size());
   const LayerTimes times = times_of_layers(config, sources, comm);
-  const bool chooses_stages = config.parallel.pipeline == 0 && comm.size() > 1;
-  const cost::Link link = chooses_stages ? measured_link(comm) : cost::Link{};
+  const bool chooses = config.parallel.pipeline == 0 ||
+                       (config.parallel.pipeline > 1 && config.parallel.schedule == "auto");
+  const cost::Link link = chooses && comm.size() > 1 ? measured_link(comm) : cost::Link{};
   Stream& stream = sources.backend.stream();
+  const size_t available = least_of(stream.arena().available(), comm);
+  const size_t host = least_of(
+      host_limit(sources.system_root).bytes / static_cast<size_t>(comm.local_size()), comm);
   RunPlan plan;
   plan.config = config;
   plan.config.train.micro_batch = given.train.micro_batch;
@@ -142,8 +167,8 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
                          device_obstacle(config, comm, stream).empty();
   const auto input = [sources, link, problem = sources.problem, ranks = comm.size(),
                       rank = comm.rank(), machine_ranks = machine_ranks_of(comm.members()),
-                      on_device, carrier = plan.stage_link.carrier](const io::Config& of,
-                                                                    const LayerTimes& by_layer) {
+                      on_device, available, host, carrier = plan.stage_link.carrier](
+                         const io::Config& of, const LayerTimes& by_layer) {
     Stream& planned = sources.backend.stream();
     return PlanInput{.config = of,
                      .problem = problem,
@@ -159,7 +184,8 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
                      .carrier = carrier,
                      .reduces_on_device = on_device,
                      .teacher = sources.teacher,
-                     .available = planned.arena().available()};
+                     .available = available,
+                     .host = host};
   };
   on_first_rank_first(comm, [&] {
     static_cast<Plan&>(plan) = make_plan(input(config, times));
@@ -170,6 +196,9 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
     std::ranges::for_each(plan.notes, note);
     plan.config.parallel.pipeline = plan.pipeline;
     if (plan.layout.pipelined()) {
+      if (config.parallel.schedule == "auto") {
+        plan.config.parallel.schedule = plan.layout.schedule.name;
+      }
       plan.config.parallel.partition = plan.layout.partition();
     }
   });

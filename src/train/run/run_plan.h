@@ -1,6 +1,7 @@
 #pragma once
 // The resolved plan of a run: all decisions made before memory is allocated. It is computed once
 // and never changed. Every rank computes the same plan, except for its own place.
+#include <filesystem>
 #include <functional>
 #include <span>
 
@@ -16,7 +17,8 @@
 namespace espalier::train {
 
 struct RunPlan : Plan {
-  io::Config config;  ///< as read, with parallel.pipeline and parallel.partition resolved
+  /// As read, with parallel.pipeline, schedule and partition resolved.
+  io::Config config;
   ProblemShape problem;
   StageLink stage_link;
   Owners owners;  ///< of all parameters
@@ -41,8 +43,9 @@ struct PlanSources {
   std::span<const std::unique_ptr<model::Layer>> layers;  ///< of the network, not bound
   const InitialMasks& start;
   kernels::Backend& backend;
-  const TeacherFile* teacher = nullptr;  ///< null: none
-  const RunProgress* resumed = nullptr;  ///< the checkpoint to resume from
+  const TeacherFile* teacher = nullptr;     ///< null: none
+  const RunProgress* resumed = nullptr;     ///< the checkpoint to resume from
+  std::filesystem::path system_root = "/";  ///< of proc and sys, for limits (host_memory.h)
 };
 
 /// Collective. Times layers and links as far as the config needs it. Throws Failure, with the fix,

@@ -14,10 +14,12 @@
 #include "io/files/folders.h"
 #include "parallel/transport/collectives.h"
 #include "parallel/transport/launcher.h"
+#include "pruning/regrowth.h"
 #include "src/config/dump.h"
 #include "src/config/schema.h"
 #include "src/core/cpus.h"
 #include "src/core/trace.h"
+#include "src/optim/schedule.h"
 #include "src/train/checkpoint/received_checkpoint.h"
 #include "src/train/checkpoint/snapshot.h"
 #include "src/train/exchange/agreement.h"
@@ -238,11 +240,34 @@ SavedRun saved_run(const RunProgress& resumed, std::string file) {
           .file = std::move(file)};
 }
 
+/// With a number for optimizer.lr = "auto": that of the run that it resumes, or a choice.
+io::Config with_rate(const io::Config& given, const WeightSource& files,
+                     const std::optional<RunProgress>& saved, const Note& note) {
+  if (given.optimizer.lr != io::kAutomatic) {
+    return given;
+  }
+  io::Config config = given;
+  if (files.resume && saved->config.optimizer.lr != io::kAutomatic) {
+    config.optimizer.lr = saved->config.optimizer.lr;
+    config.optimizer.min_lr = std::min(given.optimizer.min_lr, config.optimizer.lr);
+    config.train.base_width =
+        given.train.base_width > 0 ? given.train.base_width : saved->config.train.base_width;
+  } else {
+    config = optim::with_learning_rate(given, !files.init.empty());
+  }
+  const int64_t width = config.train.base_width;
+  note(fmt::format(
+      "optimizer.lr = \"auto\": {:g}{}{}", config.optimizer.lr,
+      width > 0 ? fmt::format(", that of a network {} wide", width) : "",
+      files.resume || files.init.empty() ? "" : ", for weights that are trained already"));
+  return config;
+}
+
 /// Opens data and device, and reads or makes the initial masks.
 Inputs open_inputs(const io::Config& config, const TrainerOptions& options, const Files& files,
-                   parallel::Communicator& comm, const Note& note) {
+                   std::optional<RunProgress> saved, parallel::Communicator& comm,
+                   const Note& note) {
   Inputs inputs;
-  std::optional<RunProgress> saved = saved_progress(config, files.weights);
   const io::Vocabulary characters = saved ? saved->characters : io::Vocabulary();
   inputs.model_texts = saved ? saved->model_texts : std::map<std::string, std::string>();
   if (files.weights.resume) {
@@ -426,12 +451,14 @@ Storages choose_auto_storages(const Files& files, const Inputs& inputs, const Ru
   if (!has_auto_storage(plan.config, store)) {
     return {};
   }
-  const StorageChoiceInput input{.config = plan.config,
-                                 .store = store,
-                                 .prunable = model.pruner->prunable(),
-                                 .density = 1 - model.pruner->target(plan.config.train.steps),
-                                 .samples = plan.micro_batch(),
-                                 .rows = plan.micro_batch() * plan.problem.rows};
+  const StorageChoiceInput input{
+      .config = plan.config,
+      .store = store,
+      .prunable = model.pruner->prunable(),
+      .density = 1 - model.pruner->target(pruning::last_step_before_regrowth(
+                         plan.config.pruning, plan.config.train.steps)),
+      .samples = plan.micro_batch(),
+      .rows = plan.micro_batch() * plan.problem.rows};
   if (const auto before = timed_before(files, inputs);
       before && timings_are_valid(*before, plan.config, files.manifest, Timed::storages)) {
     const auto& storages = before->manifest->storages;
@@ -521,13 +548,18 @@ void Run::check_data() {
 
 void Run::count_totals() { totals = count(*this, ranks->pipeline()); }
 
-Run set_up(const io::Config& config, parallel::Communicator& comm, const TrainerOptions& options) {
-  comm.set_timeout(config.parallel.timeout_s);
+Run set_up(const io::Config& given, parallel::Communicator& comm, const TrainerOptions& options) {
+  comm.set_timeout(given.parallel.timeout_s);
   const Note note = options.on_note ? options.on_note : [](const std::string&) {};
-  Files files = open_files(config, comm, options, note);
+  Files files = open_files(given, comm, options, note);
   Manifest& manifest = files.manifest;
   Inputs inputs;
-  on_first_rank_first(comm, [&] { inputs = open_inputs(config, options, files, comm, note); });
+  io::Config config;
+  on_first_rank_first(comm, [&] {
+    std::optional<RunProgress> saved = saved_progress(given, files.weights);
+    config = with_rate(given, files.weights, saved, note);
+    inputs = open_inputs(config, options, files, std::move(saved), comm, note);
+  });
 
   auto whole_plan = std::make_unique<const RunPlan>(
       plan_run(config,
@@ -536,7 +568,8 @@ Run set_up(const io::Config& config, parallel::Communicator& comm, const Trainer
                 .start = inputs.start,
                 .backend = *inputs.backend,
                 .teacher = inputs.teacher_file(),
-                .resumed = inputs.resumed ? &*inputs.resumed : nullptr},
+                .resumed = inputs.resumed ? &*inputs.resumed : nullptr,
+                .system_root = options.system_root},
                comm, note));
   const RunPlan& plan = *whole_plan;
   note_unused(config, inputs, plan.layout.grid, note);

@@ -182,14 +182,15 @@ class StepLoop {
       reporter_.note(note);
     }
     const double after = run_.totals.sparsity.sparsity();
-    if (change.grown > 0) {
+    if (change.grown > 0 && after >= before) {
       reporter_.note(
           fmt::format("masks moved after step {}: {} elements are new", run_.step, change.grown));
     }
     if (change.grown == 0 || after != before) {
       reporter_.note(
-          fmt::format("pruned after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
-                      run_.step, before, after, run_.totals.kept, run_.totals.size));
+          fmt::format("{} after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
+                      after < before ? "masks grew" : "pruned", run_.step, before, after,
+                      run_.totals.kept, run_.totals.size));
     }
     return change.distance;
   }

@@ -22,15 +22,15 @@ sparse::StoreOptions store_options(const io::Config& config, bool training, bool
           .index_shape = pruning::shape_of(config.pruning),
           .block = {.edge = config.sparse.block > 0 ? config.sparse.block : config.pruning.block,
                     .exact = config.sparse.block > 0},
-          .keep_tiles = training && config.sparse.keep_tiles,
           .keep_rows = generation,
           .storage =
-              [storage = config.sparse.storage,
-               kept = training || generation](const std::string& name) {
+              [storage = config.sparse.storage, training, generation](const std::string& name) {
                 const std::string& wanted = storage.for_name(name);
-                // storage_choice.h resolves "auto" later by timing
-                const auto before = kept ? sparse::Storage::sparse : sparse::Storage::dense;
-                return wanted == "auto" ? before : sparse::storage_by_name(wanted);
+                if (wanted == "auto") {  // storage_choice.h resolves it later by timing
+                  return training || generation ? sparse::Storage::sparse : sparse::Storage::dense;
+                }
+                const sparse::Storage& named = sparse::storage_by_name(wanted);
+                return named.keeps_forms && !training ? sparse::Storage::sparse : named;
               },
           .feedback = training && config.parallel.error_feedback,
           .pruning_arrays =
