@@ -30,15 +30,18 @@ struct Unit {
 };
 
 /// The mask with its pruned units of the largest keys kept until SPARSITY is reached.
-sparse::Mask grown(const sparse::Parameter& parameter, const Regrowth& regrowth, uint64_t seed) {
+sparse::Mask grown(const sparse::Parameter& parameter, const Regrowth& regrowth,
+                   const sparse::IndexShape& of_method, uint64_t seed) {
   sparse::Mask mask = parameter.index.mask();
   if (regrowth.sparsity == 0) {
     return sparse::Mask(mask.size());
   }
   const Shape& shape = parameter.spec.shape;
   const int64_t cols = shape.cols();
-  const sparse::BlockSize block = sparse::find_blocks(mask, shape, {.edge = 1, .exact = false})
-                                      .value_or(sparse::BlockSize{1, 1});
+  const sparse::BlockSize block =
+      of_method.height > 0 ? sparse::BlockSize{of_method.height, of_method.width}
+                           : sparse::find_blocks(mask, shape, {.edge = 1, .exact = false})
+                                 .value_or(sparse::BlockSize{1, 1});
   RandomKeys keys(seed, parameter.spec.name, kCounter);
   std::vector<Unit> pruned;
   pruned.reserve(static_cast<size_t>((mask.size() - mask.kept()) / (block.height * block.width)) +
@@ -74,7 +77,11 @@ class Regrows final : public Work {
       : method_(std::move(method)),
         weights_(weights),
         seed_(settings.seed),
-        stages_(regrowths_of(settings.config, settings.steps)) {}
+        stages_(regrowths_of(settings.config, settings.steps)) {
+    if (const Method& of = method_of(settings.config); of.shape != nullptr) {
+      shape_ = of.shape(settings.config);
+    }
+  }
 
   bool due(int64_t steps) const override {
     return is_before(steps) ? method_ && method_->due(steps) : at(steps) != stages_.end();
@@ -88,7 +95,7 @@ class Regrows final : public Work {
     for (size_t p = 0; p < proposal.masks.size(); ++p) {
       const sparse::Parameter& parameter = weights_.store.parameters()[p];
       if (weights_.prunable[p] && !parameter.full()) {
-        proposal.masks[p] = grown(parameter, *at(steps), seed_);
+        proposal.masks[p] = grown(parameter, *at(steps), shape_, seed_);
       }
     }
     return proposal;
@@ -105,10 +112,31 @@ class Regrows final : public Work {
   }
   MaskHistory* history() override { return method_ ? method_->history() : nullptr; }
   bool resume(int64_t steps, bool saved) override {
+    check_grown(steps);
     return method_ && method_->resume(steps, saved);
   }
 
  private:
+  /// Stages that a resumed run has passed are not made up for.
+  void check_grown(int64_t steps) const {
+    const auto next = std::ranges::find_if(
+        stages_, [steps](const Regrowth& stage) { return stage.step >= steps; });
+    if (next == stages_.begin()) {
+      return;
+    }
+    const Regrowth& last = *std::prev(next);
+    for (size_t p = 0; p < weights_.prunable.size(); ++p) {
+      const sparse::Parameter& parameter = weights_.store.parameters()[p];
+      const double pruned = 1 - static_cast<double>(parameter.kept()) /
+                                    static_cast<double>(std::max<int64_t>(parameter.size(), 1));
+      constexpr double kRounding = 0.05;  // of counts of blocks
+      check(!weights_.prunable[p] || pruned <= last.sparsity + (last.sparsity > 0 ? kRounding : 0),
+            "the run is at step {}, and pruning.dense_from_step grows masks after step {}, but {} "
+            "has a sparsity of {:.3f}; name a step after {}",
+            steps, last.step, parameter.spec.name, pruned, steps);
+    }
+  }
+
   bool is_before(int64_t steps) const { return steps < stages_.front().step; }
   std::vector<Regrowth>::const_iterator at(int64_t steps) const {
     return std::ranges::find(stages_, steps, &Regrowth::step);
@@ -118,6 +146,7 @@ class Regrows final : public Work {
   Weights weights_;
   uint64_t seed_;
   std::vector<Regrowth> stages_;
+  sparse::IndexShape shape_;  ///< of the method's masks
 };
 
 }  // namespace

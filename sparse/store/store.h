@@ -93,8 +93,8 @@ struct Pattern {
   DeviceIndex device_index;  ///< with a device, where the index is not full
   BlockList blocks;          ///< of pruned weights with storage block, unless blocks are thin
   CsrList csr;               ///< on a device, of pruned weights multiplied element by element
-  /// On the CPU, of pruned weights with a storage that keeps forms; with StoreOptions::keep_rows, of
-  /// all without a dense copy.
+  /// On the CPU, of pruned weights with a storage that keeps forms; with StoreOptions::keep_rows,
+  /// of all without a dense copy.
   std::unique_ptr<KeptTiles> tiles;
 };
 

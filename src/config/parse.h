@@ -39,8 +39,8 @@ void check_prunes_in_time(const io::Config& config);
 /// "section.key=value": a TOML value, or a bare word, which is a string. Checks the field's limits;
 /// does not validate across fields.
 void apply_override(io::Config& config, std::string_view assignment);
-/// Sets a key whose value is a string, from its text: "pruning.method", "nm:1:4". `where` begins the
-/// errors.
+/// Sets a key whose value is a string, from its text: "pruning.method", "nm:1:4". `where` begins
+/// the errors.
 void set_text(io::Config& config, std::string_view key, const std::string& text,
               std::string_view where);
 /// The same as apply_override for any member of the config, also one without a key (schema.h):

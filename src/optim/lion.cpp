@@ -9,6 +9,7 @@ const OptimizerKind kLion{.name = "lion",
                           .help = "sign of an average of gradients: one moment",
                           .moments = 1,
                           .rate = 5e-4,
+                          .image_rate = 1e-4,
                           .scale_free = true,
                           .rule = kernels::UpdateRule::lion,
                           .set = [](const UpdateStep& step, kernels::UpdateArgs& args) {

@@ -19,7 +19,9 @@ struct OptimizerKind {
   std::string_view name;
   std::string_view help;
   int moments = 1;  ///< arrays of state beside the master copy: 1 or 2
-  double rate = 0;  ///< optimizer.lr = "auto" (schedule.h)
+  // optimizer.lr = "auto" (schedule.h):
+  double rate = 0;        ///< of transformers
+  double image_rate = 0;  ///< of other networks
   /// The size of an update does not depend on the size of the gradient.
   bool scale_free = false;
   kernels::UpdateRule rule = kernels::UpdateRule::adamw;

@@ -64,17 +64,22 @@ io::Config with_learning_rate(io::Config config, bool trained) {
     return config;
   }
   const OptimizerKind& kind = optimizer_of(optimizer);
-  optimizer.lr = kind.rate * (trained ? 0.05 : 1);
-  if (config.model.kind != "gpt" && config.model.kind != "decoder") {
-    optimizer.lr *= kind.scale_free ? 0.25 : 1;
-  } else if (config.model.width > kRateWidth) {
-    if (!Parametrization(config).scales()) {
-      optimizer.lr *= static_cast<double>(kRateWidth) / static_cast<double>(config.model.width);
-    } else if (config.train.base_width == 0) {
-      config.train.base_width = kRateWidth;
-    }
+  const bool transformer = config.model.kind == "gpt" || config.model.kind == "decoder";
+  optimizer.lr = (transformer ? kind.rate : kind.image_rate) * (trained ? 0.05 : 1);
+  if (transformer && config.model.width > kRateWidth) {
+    int64_t& base = config.train.base_width;
+    const bool scales = Parametrization(config).scales();
+    base = scales && base == 0 ? kRateWidth : base;
+    optimizer.lr *=
+        static_cast<double>(kRateWidth) / static_cast<double>(scales ? base : config.model.width);
   }
-  optimizer.min_lr = std::min(optimizer.min_lr, optimizer.lr);
+  if (optimizer.min_lr == OptimizerConfig().min_lr) {
+    optimizer.min_lr = std::min(optimizer.min_lr, optimizer.lr / 10);
+  }
+  check(!lr_schedule_of(optimizer).to_min_lr || optimizer.min_lr <= optimizer.lr,
+        "optimizer.min_lr = {} is above the learning rate of optimizer.lr = \"auto\", {:g}; set "
+        "optimizer.lr, or a smaller optimizer.min_lr",
+        optimizer.min_lr, optimizer.lr);
   return config;
 }
 

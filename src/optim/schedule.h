@@ -33,12 +33,14 @@ const LrSchedule& lr_schedule_of(const io::OptimizerConfig& config);
 /// Width of the transformer whose learning rate OptimizerKind::rate is.
 inline constexpr int64_t kRateWidth = 128;
 
-/// Replaces optimizer.lr = "auto" by a number r, and lowers optimizer.min_lr to it:
+/// Replaces optimizer.lr = "auto" by a number r, and the default of optimizer.min_lr by at most
+/// r / 10. Throws Failure for another min_lr above r.
 ///
-///   transformer (gpt, decoder)   r = the optimizer's rate, for a width of 128: if the network is
-///                                wider, base_width becomes 128, or, in a parametrization that
-///                                does not scale, r is divided by width / 128
-///   other networks               the optimizer's rate; of adamw and lion a quarter
+///   transformer (gpt, decoder)   the optimizer's rate, for a width of 128; if the network is
+///                                wider, base_width becomes 128 unless it is set (B: the rate
+///                                times 128 / B); in a parametrization that does not scale, the
+///                                rate is multiplied by 128 / width
+///   other networks               the optimizer's rate for images
 ///   of trained weights           a twentieth
 ///
 /// With adamw the matrices of a dense transformer get 0.51 / width: 6.7e-4 at 768, 2e-4 at 2,560

@@ -9,7 +9,8 @@ const OptimizerKind kSgd{
     .name = "sgd",
     .help = "stochastic gradient descent with momentum",
     .moments = 1,
-    .rate = 0.05,
+    .rate = 1e-3,
+    .image_rate = 0.02,
     .rule = kernels::UpdateRule::sgd,
     .set =
         [](const UpdateStep& step, kernels::UpdateArgs& args) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/failure.h"
+
 namespace espalier::optim::schedule_test {
 namespace {
 
@@ -96,6 +98,19 @@ TEST(AutomaticRate, FollowsTheWidthOfTransformersInEveryParametrization) {
       EXPECT_DOUBLE_EQ(hidden_rate(with_learning_rate(config, true)), 2e-4 / wider);
     }
   }
+}
+
+/// Decay has room, and another base width keeps the rate of the matrices.
+TEST(AutomaticRate, FitsTheOtherKeys) {
+  io::Config config;
+  config.model.width = 1024;
+  config.train.base_width = 256;
+  EXPECT_DOUBLE_EQ(hidden_rate(with_learning_rate(config, false)), 4e-3 / 8);
+  config.optimizer.kind = "lion";
+  const io::OptimizerConfig lion = with_learning_rate(config, true).optimizer;
+  EXPECT_LE(lion.min_lr, lion.lr / 10);
+  config.optimizer.min_lr = 0.1;
+  EXPECT_NE(failure_of([&] { with_learning_rate(config, false); }), "");
 }
 
 TEST(AutomaticRate, ANumberStays) {

@@ -72,6 +72,7 @@ io::Config tiny_config(const TempDir& dir) {
   config.train.global_batch = 12;
   config.train.eval_every = 0;
   config.train.eval_batches = 2;
+  config.optimizer.lr = 1e-3;
   config.optimizer.warmup_steps = 4;
   config.sparse.storage.fallback = "dense";  // "auto" is a choice by time
   config.parallel.bucket_mb = 0.01;          // several buckets

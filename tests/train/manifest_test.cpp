@@ -160,6 +160,7 @@ TEST_F(CheckResume, ComparesTheParametrization) {
 }
 
 TEST_F(CheckResume, NamesOtherSettingsThatAlterResultsAndTheMachine) {
+  before_.optimizer.lr = 1e-3;
   apply_settings(now_, "optimizer.lr=0.5 run.out=elsewhere");
   now_.data.train = {"moved.txt"};
   apply_settings(now_, "train.checkpoint_every=7 parallel.zero=1");

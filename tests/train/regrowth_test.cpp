@@ -124,6 +124,7 @@ TEST_F(Regrown, PlansHoldTheDensePart) {
     for (const std::string stages : {"6", "4:0.5,7"}) {
       SCOPED_TRACE(storage + " " + stages);
       config.sparse.storage.fallback = storage;
+      config.sparse.index.fallback = "bitmap";  // its size does not depend on the mask
       config.pruning.dense_from_step = stages;
       expect_within_plan(config, 1, 1.02);
       expect_within_plan(config, 2, 1.1);
@@ -137,6 +138,18 @@ TEST_F(Regrown, PlansHoldCopiesOfTheDenseState) {
                  "parallel.codec=adaprec:5:5 pruning.dense_from_step=4 train.steps=12 "
                  "model.width=64");
   expect_within_plan(config, 2);
+}
+
+TEST_F(Regrown, AResumeDoesNotPassAStageWithoutGrowing) {
+  config.pruning.dense_from_step = "";
+  run(config, 1, {.stop_after = 7});
+  config.pruning.dense_from_step = "6";
+  EXPECT_THAT(failure_of([&] { run(config, 1, {.resume = "auto"}); }),
+              ::testing::HasSubstr("name a step after 7"));
+  config.pruning.dense_from_step = "8";
+  const Outcome grown = run(config, 1, {.resume = "auto"});
+  EXPECT_EQ(kept(grown, "blocks.0.mlp.expand.weight"),
+            std::ssize(grown.values.at("blocks.0.mlp.expand.weight")));
 }
 
 TEST_F(Regrown, TextsAreChecked) {

@@ -176,14 +176,17 @@ class Trial {
   /// Of the model state of one parameter, with the storage that is set.
   size_t bytes() const { return arena_.model_state_bytes() / static_cast<size_t>(group_.groups); }
 
+  /// Of which runs are, from now on; at most those of the group.
+  void set_rows(int64_t rows) { rows_ = rows; }
+
   void run(Product product) {
-    const Tensor& x = x_.tensor();
-    const Tensor& y = y_.tensor();
+    const Tensor x = x_.tensor().row_range(0, x_.tensor().rows() / group_.rows * rows_);
+    const Tensor y = y_.tensor().row_range(0, y_.tensor().rows() / group_.rows * rows_);
     model::Pass pass{.stream = stream_,
                      .kernels = kernels_,
                      .tape = tape_,
                      .dtype = x.dtype,
-                     .samples = group_.rows,
+                     .samples = rows_,
                      .training = true};
     switch (product) {
       case Product::forward:
@@ -209,8 +212,8 @@ class Trial {
   size_t scratch() const { return arena_.use(Memory::scratch).peak; }
   size_t tape_bytes() const { return tape_.high_water(); }
 
-  /// The least seconds of `timings` runs, after one that is not timed if `warms_up`. Empty if memory
-  /// is short.
+  /// The least seconds of `timings` runs, after one that is not timed if `warms_up`. Empty if
+  /// memory is short.
   std::optional<double> time(const Storage& storage, int timings, bool warms_up) {
     double begin = 0;
     try {
@@ -265,6 +268,7 @@ class Trial {
   std::optional<sparse::Weight> weight_;           ///< of a product
   std::optional<model::Convolution> convolution_;  ///< else
   Buffer x_, y_;
+  int64_t rows_ = group_.rows;
 };
 
 /// Bytes of a trial's tape, of dry kernels, for all storages.
@@ -306,8 +310,18 @@ bool is_too_slow(double first, double shortest, bool on_device) {
   return !on_device && first > kShortRun && first > kTooSlow * shortest;
 }
 
-/// `group.timings` are of first runs.
-void time_in_rounds(Trial& trial, bool on_device, StorageGroup& group) {
+/// Of the first runs on a CPU: a few where all would take seconds in a slow storage.
+int64_t rows_of_first_runs(const StorageGroup& group, bool on_device) {
+  constexpr int64_t kMuch = int64_t{1} << 31U;  // multiplications
+  constexpr int64_t kFew = 64;
+  const bool much = group.shape.count() > kMuch / group.rows;
+  return much && !on_device && !group.window
+             ? std::clamp<int64_t>(group.rows / 8, std::min(kFew, group.rows), group.rows)
+             : group.rows;
+}
+
+/// `group.timings` are of first runs, of all rows if `whole`.
+void time_in_rounds(Trial& trial, bool on_device, bool whole, StorageGroup& group) {
   std::vector<double> first;  // seconds of the whole trial
   for (const StorageTiming& timing : group.timings) {
     first.push_back(timing.seconds * static_cast<double>(group.groups));
@@ -320,14 +334,15 @@ void time_in_rounds(Trial& trial, bool on_device, StorageGroup& group) {
       StorageTiming& timing = group.timings[t];
       const bool is_long = first[t] > kLongRun && !on_device;
       // The first run was the first round of long ones.
-      if ((is_long && round == 0) || is_too_slow(first[t], shortest, on_device)) {
+      if ((is_long && whole && round == 0) || is_too_slow(first[t], shortest, on_device)) {
         continue;
       }
       // Forms are made in the first run.
       const auto seconds = trial.time(timing.storage, is_long ? 1 : kTimings,
                                       !is_long || timing.storage.keeps_forms);
       if (seconds) {
-        timing.seconds = std::min(timing.seconds, *seconds);
+        const bool first_of_all_rows = !whole && timing.slowest_round == 0;
+        timing.seconds = first_of_all_rows ? *seconds : std::min(timing.seconds, *seconds);
         timing.slowest_round = std::max(timing.slowest_round, *seconds);
       }
     }
@@ -538,6 +553,9 @@ std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int thr
   for (StorageGroup& group : groups) {
     const kernels::Kernels& dry = *kernels::planning(kernels).kernels;
     Trial trial(input, group, threads, kernels, tape_bytes_of(input, group, threads, dry));
+    const bool on_device = input.store.arena().on_device();
+    const int64_t rows = rows_of_first_runs(group, on_device);
+    trial.set_rows(rows);
     for (const Storage* storage : sparse::storages()) {
       if (!is_candidate(*storage, input, group)) {
         continue;
@@ -545,12 +563,13 @@ std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int thr
       if (const auto first = trial.time(*storage, 1, false)) {
         group.timings.push_back(
             {.storage = *storage,
-             .seconds = *first,
+             .seconds = *first * static_cast<double>(group.rows) / static_cast<double>(rows),
              .bytes = trial.bytes(),
              .scratch = scratch_beyond_sparse(input, group, threads, dry, *storage)});
       }
     }
-    time_in_rounds(trial, input.store.arena().on_device(), group);
+    trial.set_rows(group.rows);
+    time_in_rounds(trial, on_device, rows == group.rows, group);
   }
   return groups;
 }

@@ -11,9 +11,10 @@
 // trial holds one parameter, or all groups of one convolution, and the images of a micro-batch, in
 // addition to the run's state.
 //
-// On a CPU, a storage whose first run takes more than 0.05 s, and more than twice the shortest first
-// run of the group, is not run again. On a device, storages that keep forms are not timed: they keep
-// none there.
+// On a CPU, a storage whose first run takes more than 0.05 s, and more than twice the shortest
+// first run of the group, is not run again. Where a product has more than 2^31 multiplications,
+// first runs have an eighth of the rows, and the times of storages that are not run again are
+// scaled. On a device, storages that keep forms are not timed: they keep none there.
 //
 // Under a memory budget, groups move to smaller storages until the total fits; the move that loses
 // the least time per saved byte comes first. Total: state of all parameters, and the largest

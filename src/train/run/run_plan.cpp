@@ -30,14 +30,14 @@ io::Config with_earlier_choices(io::Config config, const RunProgress* resumed, i
     before.schedule = schedule.name;  // "auto" in files of earlier versions is 1f1b
   }
   io::ParallelConfig& parallel = config.parallel;
-  const bool same_memory = resumed->manifest && resumed->manifest->ranks == ranks &&
-                           resumed->config.train.memory_budget == config.train.memory_budget;
+  const bool same_budget = resumed->config.train.memory_budget == config.train.memory_budget;
+  const bool same_memory = same_budget && resumed->manifest && resumed->manifest->ranks == ranks;
   if (same_memory && parallel.pipeline == 0) {
     parallel.pipeline = before.pipeline;
   }
   const bool may_keep_parts =
       parallel.partition.empty() || parallel.partition.size() == before.partition.size();
-  if (same_memory && parallel.schedule == "auto" && schedule.automatic && before.pipeline > 1 &&
+  if (same_budget && parallel.schedule == "auto" && schedule.automatic && before.pipeline > 1 &&
       parallel.pipeline == before.pipeline && may_keep_parts) {
     parallel.schedule = before.schedule;
   }

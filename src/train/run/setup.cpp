@@ -249,7 +249,9 @@ io::Config with_rate(const io::Config& given, const WeightSource& files,
   io::Config config = given;
   if (files.resume && saved->config.optimizer.lr != io::kAutomatic) {
     config.optimizer.lr = saved->config.optimizer.lr;
-    config.optimizer.min_lr = std::min(given.optimizer.min_lr, config.optimizer.lr);
+    if (given.optimizer.min_lr == io::OptimizerConfig().min_lr) {
+      config.optimizer.min_lr = saved->config.optimizer.min_lr;
+    }
     config.train.base_width =
         given.train.base_width > 0 ? given.train.base_width : saved->config.train.base_width;
   } else {

@@ -186,7 +186,7 @@ class StepLoop {
       reporter_.note(
           fmt::format("masks moved after step {}: {} elements are new", run_.step, change.grown));
     }
-    if (change.grown == 0 || after != before) {
+    if (after != before || (change.grown == 0 && after > 0)) {
       reporter_.note(
           fmt::format("{} after step {}: sparsity {:.4f} -> {:.4f} ({} of {} parameters kept)",
                       after < before ? "masks grew" : "pruned", run_.step, before, after,
