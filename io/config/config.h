@@ -104,6 +104,7 @@ struct OptimizerConfig {
   std::vector<int64_t> decay_at{};  ///< of schedule "step": steps
   double decay_factor = 0.1;        ///< of schedule "step"
   double power = 2;                 ///< of schedule "polynomial"
+  double decay_share = 0.2;         ///< of schedule "wsd"
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;

@@ -302,6 +302,8 @@ void add_optimizer(Schema& out) {
   rows.option("at", {"step"}, "decay_at", &O::decay_at, at_least(1),
               "steps after which the learning rate falls, e.g. \"step:0.1:3000,4500\"", kAlways);
   rows.option("power", {"polynomial"}, "power", &O::power, above(0), "exponent", kAlways);
+  rows.option("share", {"wsd"}, "decay_share", &O::decay_share, {.at_most = 1, .above = 0},
+              "last share of the steps after warm-up, in which the rate falls", kAlways);
   rows.add("beta1", &O::beta1, fraction(), "decay of the first moment", kBetas);
   rows.add("beta2", &O::beta2, fraction(), "decay of the second moment", kBetas);
   rows.add("epsilon", &O::epsilon, above(0), "added to the root of the second moment", kAdam);

@@ -34,6 +34,14 @@ constexpr LrSchedule kPolynomial{
     .rate = [](const OptimizerConfig& config, int64_t, double t) {
       return config.min_lr + (config.lr - config.min_lr) * std::pow(1 - t, config.power);
     }};
+constexpr LrSchedule kStable{
+    .name = "wsd",
+    .help = "lr, then a line to min_lr in the last SHARE of the steps (warm-up, stable, decay)",
+    .to_min_lr = true,
+    .rate = [](const OptimizerConfig& config, int64_t, double t) {
+      const double fallen = std::max(0.0, 1 - (1 - t) / config.decay_share);
+      return config.lr + (config.min_lr - config.lr) * fallen;
+    }};
 constexpr LrSchedule kStep{
     .name = "step",
     .help = "lr, times FACTOR after each of the steps AT",
@@ -50,7 +58,7 @@ constexpr LrSchedule kConstant{
 }  // namespace
 
 Registry<LrSchedule> lr_schedules() {
-  static constexpr std::array kAll{&kCosine, &kLinear, &kPolynomial, &kStep, &kConstant};
+  static constexpr std::array kAll{&kCosine, &kLinear, &kPolynomial, &kStable, &kStep, &kConstant};
   return kAll;
 }
 

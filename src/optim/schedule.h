@@ -5,6 +5,7 @@
 //   cosine      min_lr + (lr - min_lr) (1 + cos(pi t)) / 2
 //   linear      lr + (min_lr - lr) t
 //   polynomial  min_lr + (lr - min_lr) (1 - t)^power
+//   wsd         lr + (min_lr - lr) max(0, 1 - (1 - t) / decay_share)
 //   step        lr decay_factor^k, k: the number of decay_at that are at most `step`
 //   constant    lr
 //

@@ -20,6 +20,7 @@ io::OptimizerConfig config_of(std::string_view schedule) {
   config.decay_at = {30, 60, 200};
   config.decay_factor = 0.25;
   config.power = 3;
+  config.decay_share = 0.5;
   return config;
 }
 
@@ -32,6 +33,7 @@ constexpr Row kRows[] = {
      0.3, 0.1 + 0.2 * (1 - 0.70710678118654752), 0.1 + 0.2 * (1 - 0.99950656036573156)},
     {"linear", 0.5, 0.42, 0.304, 0.3, 0.2, 0.104},
     {"polynomial", 0.5, 0.1 + 0.4 * 0.512, 0.1 + 0.4 * 0.132651, 0.15, 0.10625, 0.1000004},
+    {"wsd", 0.5, 0.5, 0.5, 0.5, 0.3, 0.108},
     {"step", 0.5, 0.125, 0.125, 0.03125, 0.03125, 0.03125},
     {"constant", 0.5, 0.5, 0.5, 0.5, 0.5, 0.5},
 };
