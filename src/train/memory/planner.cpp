@@ -209,7 +209,7 @@ bool costs_no_more_passes(const Plan& plan, const Plan& other) {
 /// fit.
 Plan plan_schedule(const PlanInput& input, const io::Config& config) {
   Plan plain = Planner(input, config, input.start).plan();
-  if (config.parallel.schedule != "auto" || !plain.layout.pipelined()) {
+  if (config.parallel.schedule != "auto" || !plain.layout.pipelined() || input.shares_cpus) {
     return plain;
   }
   const double step = estimated_step(input, plain);

@@ -5,6 +5,7 @@
 #include <array>
 #include <iterator>
 #include <limits>
+#include <thread>
 #include <tuple>
 
 #include "parallel/pipeline/schedule/registry.h"
@@ -156,6 +157,9 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
   const size_t available = least_of(stream.arena().available(), comm);
   const size_t host = least_of(
       host_limit(sources.system_root).bytes / static_cast<size_t>(comm.local_size()), comm);
+  const size_t cpus = least_of(std::thread::hardware_concurrency(), comm);
+  const bool shares_cpus =
+      !stream.arena().on_device() && static_cast<size_t>(comm.local_size()) > cpus;
   RunPlan plan;
   plan.config = config;
   plan.config.train.micro_batch = given.train.micro_batch;
@@ -167,7 +171,7 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
                          device_obstacle(config, comm, stream).empty();
   const auto input = [sources, link, problem = sources.problem, ranks = comm.size(),
                       rank = comm.rank(), machine_ranks = machine_ranks_of(comm.members()),
-                      on_device, available, host, carrier = plan.stage_link.carrier](
+                      shares_cpus, on_device, available, host, carrier = plan.stage_link.carrier](
                          const io::Config& of, const LayerTimes& by_layer) {
     Stream& planned = sources.backend.stream();
     return PlanInput{.config = of,
@@ -180,6 +184,7 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
                      .rank = rank,
                      .threads = planned.threads(),
                      .machine_ranks = machine_ranks,
+                     .shares_cpus = shares_cpus,
                      .place = kernels::planning(sources.backend.kernels()),
                      .carrier = carrier,
                      .reduces_on_device = on_device,
