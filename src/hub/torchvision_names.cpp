@@ -106,8 +106,9 @@ bool natural_less(std::string_view a, std::string_view b) {
 
 std::optional<TorchNames> torchvision_names(const io::PlainReader& reader,
                                             const std::map<std::string, Shape>& shapes) {
+  // The shortest prefix: "layer1.0.conv1" has none.
   static const std::regex kModule(
-      R"((.*\.)?(features\.\d+|classifier\.\d+|conv1|bn1|fc|layer\d+\.\d+\.(conv\d|bn\d|downsample\.[01])))");
+      R"((.*?\.)??(features\.\d+|classifier\.\d+|conv1|bn1|fc|layer\d+\.\d+\.(conv\d|bn\d|downsample\.[01])))");
   TorchNames names;
   std::optional<std::string> prefix;
   for (const std::string& name : reader.names()) {
