@@ -153,12 +153,17 @@ class Regrows final : public Work {
 
 std::vector<Regrowth> regrowths_of(const io::PruningConfig& config, int64_t steps) {
   std::vector<Regrowth> found;
-  std::string_view rest = config.dense_from_step;
-  while (!rest.empty()) {
-    const std::string_view stage = rest.substr(0, rest.find(','));
-    rest = stage.size() < rest.size() ? rest.substr(stage.size() + 1) : std::string_view();
+  const std::string_view text = config.dense_from_step;
+  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view stage = text.substr(begin, end - begin);
+    begin = end + 1;
     const size_t colon = std::min(stage.find(':'), stage.size());
     const double when = number_of(config, stage.substr(0, colon));
+    check(when < 1 || (when == std::floor(when) && when < 0x1p53),
+          "pruning.dense_from_step = \"{}\": {} is neither a number of steps nor a share of "
+          "train.steps below 1",
+          config.dense_from_step, stage.substr(0, colon));
     found.push_back(
         {.step = std::llround(when < 1 ? when * static_cast<double>(steps) : when),
          .sparsity = colon == stage.size() ? 0 : number_of(config, stage.substr(colon + 1))});

@@ -43,9 +43,7 @@ struct Change {
   const Limits& limits;
   void operator()(bool* value) const { *value = limits.choices.empty() ? !*value : *value; }
   void operator()(int64_t* value) const { *value += limits.choices.empty() ? 1 : 0; }
-  void operator()(double* value) const {
-    *value = limits.automatic ? 0.3 : *value * 0.5 + 0.1;
-  }
+  void operator()(double* value) const { *value = limits.automatic ? 0.3 : *value * 0.5 + 0.1; }
   void operator()(std::string* value) const {
     *value = limits.choices.empty() ? "a \"quoted\" \\ word\n" : limits.choices.back().name;
   }

@@ -164,7 +164,7 @@ TEST_F(Regrown, TextsAreChecked) {
   EXPECT_EQ(failure("6"), "");
   EXPECT_EQ(failure("0.5:0.25,0.9"), "");
   for (const std::string wrong : {"10", "0", "-1", "x", "6:", "6:0.9", "6:0.5,6", "6:0.5,7:0.6",
-                                  "6,7", "nan", "6:nan", "6:-0.1", ","}) {
+                                  "6,7", "nan", "6:nan", "6.5", "6,", "1e300", "6:-0.1", ","}) {
     EXPECT_THAT(failure(wrong), ::testing::HasSubstr("dense_from_step")) << wrong;
   }
   config.pruning.method = "file";

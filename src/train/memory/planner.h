@@ -63,9 +63,9 @@ inline constexpr double kWorthAnotherSchedule = 0.98;
 /// With parallel.schedule = "auto" chooses, for several stages, the schedule with the shortest step
 /// by estimated_step among the automatic ones of the registry; 1f1b unless another one saves 2 %
 /// (kWorthAnotherSchedule), fits the memory, recomputes no more, has no smaller micro-batches, and
-/// keeps the copies of checkpoints. Schedules with several stages a rank are left out with encoded
-/// activations, of which they send more, and with tied embeddings, whose gradient they sum in
-/// another order.
+/// keeps the copies of checkpoints. Schedules with several stages a rank send more messages, which
+/// matters if activations are encoded, and sum the gradient of tied embeddings in another order:
+/// in both cases they are left out.
 Plan make_plan(const PlanInput& input);
 
 /// For a plan of these stages: settings with which a rank would need less, with its bytes, and

@@ -176,7 +176,7 @@ class Trial {
   /// Of the model state of one parameter, with the storage that is set.
   size_t bytes() const { return arena_.model_state_bytes() / static_cast<size_t>(group_.groups); }
 
-  /// Of which runs are, from now on; at most those of the group.
+  /// The rows of later runs, at most those of the group.
   void set_rows(int64_t rows) { rows_ = rows; }
 
   void run(Product product) {
