@@ -25,6 +25,7 @@ unit)
     selection="$selection${selection:+|}$folder"
   done
   cmake --build build-asan --target "${targets[@]}"
+  export ESPALIER_CRASH_STATES=1  # of each operation; nightly visits more
   ctest --preset asan -j "$jobs" -R "^($selection)\\." -LE 'slow|mpi'
   ;;
 all)

@@ -2,6 +2,7 @@
 // same bits in all variations, workspace as planned, NaN, large inputs.
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "src/kernels/rules/master.h"
 #include "tests/kernels/all_kernel_cases.h"
@@ -30,16 +31,24 @@ class KernelCases : public ::testing::TestWithParam<Group> {
     if (tested_tables().empty()) {
       GTEST_SKIP() << why_no_table();
     }
-    GetParam().add(cases_);
-    drop_unsupported(cases_);
-    if (cases_.empty()) {
+    if (cases().empty()) {
       GTEST_SKIP() << "rows that the tables under test do not have";
     }
   }
+  /// The cases of the group, made once: drawing their operands takes longer than most tests.
+  static const Cases& cases() {
+    static std::map<std::string, Cases> made;  // destroyed before the arenas of tested_tables()
+    const auto& [at, first] = made.try_emplace(GetParam().name);
+    if (first) {
+      GetParam().add(at->second);
+      drop_unsupported(at->second);
+    }
+    return at->second;
+  }
   /// Calls body(case, table), for cases whose operands are small enough to be called often.
   template <class Body>
-  void for_small(const Body& body) const {
-    for (const Case& one : cases_) {
+  static void for_small(const Body& body) {
+    for (const Case& one : cases()) {
       for (const TestedTable& table : tested_tables()) {
         if (up_to(one, std::min<int64_t>(8000, table.most_elements))) {
           body(one, table);
@@ -47,12 +56,10 @@ class KernelCases : public ::testing::TestWithParam<Group> {
       }
     }
   }
-
-  Cases cases_;
 };
 
 TEST_P(KernelCases, agree_with_the_reference) {
-  for (const Case& one : cases_) {
+  for (const Case& one : cases()) {
     const std::vector<Values> want = expected(one);
     for (const TestedTable& table : tested_tables()) {
       expect_reference(one, table, want, table.most_elements);
@@ -90,17 +97,15 @@ TEST_P(KernelCases, nan_in_an_input_reaches_an_output) {
 /// finite, it must not be NaN.
 TEST_P(KernelCases, large_inputs_make_no_nan) {
   constexpr double kFactor = 100;
-  for (Case& one : cases_) {
-    for (Operand& operand : one.operands) {
-      for (double& value : operand.values) {
-        const bool scaled = operand.input && is_number(operand.dtype) && one.any_inputs;
-        value = scaled ? rounded(operand.dtype, kFactor * value) : value;
-      }
-    }
-  }
-  for_small([](const Case& one, const TestedTable& table) {
+  for_small([](Case one, const TestedTable& table) {
     if (!one.any_inputs) {
       return;
+    }
+    for (Operand& operand : one.operands) {
+      for (double& value : operand.values) {
+        const bool scaled = operand.input && is_number(operand.dtype);
+        value = scaled ? rounded(operand.dtype, kFactor * value) : value;
+      }
     }
     const std::vector<Values> want = expected(one);
     const Memories memories(one);
