@@ -364,6 +364,7 @@ PlainArrays plain_arrays(const hdf5::Reader& file, const std::string& label) {
     Found found{.place = place};
     try {
       found.dataset = file.describe(place);
+      found.fault = found.dataset.fault;
     } catch (const hdf5::ReadFailure&) {
       throw;
     } catch (const Failure& failure) {

@@ -203,6 +203,27 @@ bool PlainReader::has_mask(const std::string& name) const {
                                 });
 }
 
+DType PlainReader::type(const std::string& name) const {
+  const auto of_array = [&](const std::string& array_name) {
+    const hdf5::Type type = file_.describe(array(array_name).place).number;
+    return type == hdf5::Type::fp16   ? DType::fp16
+           : type == hdf5::Type::bf16 ? DType::bf16
+                                      : DType::fp32;
+  };
+  const auto view = views_.find(name);
+  if (view == views_.end()) {
+    return of_array(name);
+  }
+  const ArrayView& wanted = view->second;
+  if (wanted.parts.empty() || wanted.added != 0.0F || !wanted.subtracted.empty()) {
+    return DType::fp32;
+  }
+  const DType first = of_array(wanted.parts.front().array);
+  const bool same = std::ranges::all_of(
+      wanted.parts, [&](const ArrayPart& part) { return of_array(part.array) == first; });
+  return same ? first : DType::fp32;
+}
+
 std::vector<float> PlainReader::floats(const std::string& place, const std::string& name) const {
   auto out = sized<float>(static_cast<size_t>(file_.describe(place).count), path_, name);
   file_.read(place, hdf5::Type::fp32, std::as_writable_bytes(std::span(out)));

@@ -61,6 +61,8 @@ class PlainReader {
   /// 1 for each element that the mask keeps or the sparse matrix stores; empty: it has no mask.
   std::vector<uint8_t> kept(const std::string& name) const;
   bool has_mask(const std::string& name) const;
+  /// That holds the values: fp16 or bf16 where the file has no others, else fp32.
+  DType type(const std::string& name) const;
 
   /// From now on the names are those of `views`.
   void set_views(std::map<std::string, ArrayView> views) { views_ = std::move(views); }

@@ -143,7 +143,7 @@ void RawFile::start_to_disk(uint64_t offset, size_t bytes) {
     ::posix_fadvise(file_, static_cast<off_t>(first.offset), static_cast<off_t>(first.bytes),
                     POSIX_FADV_DONTNEED);
     bytes_under_way_ -= first.bytes;
-    under_way_.pop_front();
+    under_way_.erase(under_way_.begin());
   }
 }
 

@@ -2,13 +2,13 @@
 // Files that are written safely: RawFile for HDF5, AtomicFile and GrowingFile for text and records.
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace espalier::io {
 
@@ -69,8 +69,8 @@ class RawFile {
   int file_ = -1;
   uint64_t size_ = 0;
   int error_ = 0;
-  Piece collected_{};            ///< consecutive writes, too short to be worth a transfer
-  std::deque<Piece> under_way_;  ///< large writes that may not be on the disk, in order
+  Piece collected_{};             ///< consecutive writes, too short to be worth a transfer
+  std::vector<Piece> under_way_;  ///< large writes that may not be on the disk, in order
   size_t bytes_under_way_ = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "io/hdf5/objects.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -62,6 +64,9 @@ Datatype datatype_of(Cursor in, bool of_enumeration = false) {
       break;
     case 3:
       datatype.of = Datatype::Class::text;
+      break;
+    case 5:
+      datatype.of = Datatype::Class::opaque;
       break;
     case 8: {  // an enumeration, which begins with its integer type
       const uint64_t bytes = datatype.bytes;
@@ -487,11 +492,11 @@ class Header {
 
 Type Datatype::type() const {
   const auto is = [&](unsigned exponent, unsigned mantissa) {
-    return ordinary && !big_endian && sign + 1 == 8 * bytes && exponent_bits == exponent &&
+    return !big_endian && sign + 1 == 8 * bytes && exponent_bits == exponent &&
            mantissa_bits == mantissa && mantissa_at == 0 && exponent_at == mantissa &&
            exponent + mantissa + 1 == 8 * bytes && bias == (uint64_t{1} << (exponent - 1)) - 1;
   };
-  if (of == Class::floating) {
+  if (of == Class::floating && ordinary) {
     return is(5, 10)    ? Type::fp16
            : is(8, 7)   ? Type::bf16
            : is(8, 23)  ? Type::fp32
@@ -508,6 +513,19 @@ Type Datatype::type() const {
     return Type::uint8;
   }
   return of == Class::integer && is_number() ? Type::other_integer : Type::other;
+}
+
+std::string Datatype::fault() const {
+  if (of == Class::floating && !ordinary) {
+    return fmt::format(
+        "it holds floats of {} bytes in a form that is not read, such as longdouble; write "
+        "array.astype(\"float32\")",
+        bytes);
+  }
+  return of == Class::opaque && bytes <= 2
+             ? "it holds opaque bytes, as h5py writes bfloat16 and float8 of ml_dtypes; write "
+               "array.astype(\"float32\")"
+             : "";
 }
 
 double Datatype::number(const uint8_t* element) const {

@@ -16,7 +16,7 @@ namespace espalier::io::hdf5 {
 
 /// A type of elements.
 struct Datatype {
-  enum class Class : uint8_t { integer, floating, text, texts, other };
+  enum class Class : uint8_t { integer, floating, text, texts, opaque, other };
   /// integer: also enumerations (h5py: bool); text: of fixed length; texts: of variable length
   Class of = Class::other;
   uint64_t bytes = 0;
@@ -26,7 +26,9 @@ struct Datatype {
   uint64_t bias = 0;
   bool ordinary = false;  ///< a floating type with a hidden leading one and all bits used
 
-  Type type() const;
+  Type type() const;  ///< other: floats that are not ordinary, too
+  /// Why floats of this type are not read, with the fix; empty: they are, or it is another type.
+  std::string fault() const;
   bool is_number() const {
     return of == Class::integer ? bytes >= 1 && bytes <= 8 : of == Class::floating && ordinary;
   }

@@ -311,9 +311,13 @@ std::vector<std::string> Reader::external_links() const {
 Dataset Reader::describe(const std::string& path) const {
   return state_->guarded("open dataset " + path, [&] {
     const Object& found = state_->dataset(path);
+    Datatype number = found.datatype;
+    number.big_endian = false;
     return Dataset{.type = found.datatype.type(),
+                   .number = number.type(),
                    .extents = found.extents,
-                   .count = static_cast<int64_t>(found.count)};
+                   .count = static_cast<int64_t>(found.count),
+                   .fault = found.extents.empty() ? "" : found.datatype.fault()};
   });
 }
 

@@ -4,11 +4,11 @@
 // is allocated for more bytes than the file has.
 //
 // Supported: what hdf5.h and h5py write for arrays of numbers, by any version of the library to
-// 1.14: superblocks 0 to 3, behind a user block or not; old and new groups; hard and soft links;
+// 2.0: superblocks 0 to 3, behind a user block or not; old and new groups; hard and soft links;
 // attributes of texts and integers; compact, contiguous and chunked datasets of integers (also
 // enumerations, such as h5py's bool) and floats, with the filters deflate, shuffle, fletcher32 and
 // lzf; types that datasets share. Refused by name: data in other files (external, virtual), other
-// filters, external links.
+// filters, external links, floats without a hidden one (longdouble) and opaque ones (ml_dtypes).
 //
 // Bounds: a dataset expands to at most 1032 times the bytes of the file (the most that deflate
 // reaches); elements that were never written, to at most those bytes plus 4 MiB.
@@ -39,8 +39,10 @@ class ReadFailure : public Failure {
 
 struct Dataset {
   Type type = Type::other;
+  Type number = Type::other;  ///< the same if the bytes of its elements were little-endian
   std::vector<int64_t> extents{};
-  int64_t count = 0;  ///< elements; their bytes are within the bounds above
+  int64_t count = 0;    ///< elements; their bytes are within the bounds above
+  std::string fault{};  ///< why an array of type `other` that seems to hold floats is not read
 };
 
 class Reader {

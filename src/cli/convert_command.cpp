@@ -2,10 +2,13 @@
 // HDF5 files of dense arrays, zeros where pruned.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
+#include <set>
 
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/files/folders.h"
+#include "io/files/raw_file.h"
 #include "io/safetensors/sharded.h"
 #include "src/cli/commands.h"
 #include "src/cli/shared/console.h"
@@ -93,6 +96,7 @@ int import_hub(const ConvertArguments& arguments) {
        .context = arguments.context,
        .tokenizer = !arguments.no_tokenizer,
        .on_progress = [&progress](int64_t done, int64_t total) { progress.show(done, total); }});
+  progress.close();
   for (const std::string& text : report.notes) {
     print_note(text);
   }
@@ -117,6 +121,7 @@ int export_hub(const ConvertArguments& arguments) {
        .dense = !arguments.sparse_only,
        .sparse = arguments.sparse || arguments.sparse_only,
        .on_progress = [&progress](int64_t done, int64_t total) { progress.show(done, total); }});
+  progress.close();
   const uint64_t bytes = (arguments.sparse_only ? 0 : report.dense_bytes) +
                          (arguments.sparse || arguments.sparse_only ? report.sparse_bytes : 0);
   print_note(fmt::format("wrote {}: {}, {} tensors in {} file{}, {}{}", arguments.out,
@@ -168,6 +173,15 @@ void print_notes(const io::PlainReader& reader, const hub::ArrayMatch& match,
   }
 }
 
+/// "fp16", "fp16 and fp32"
+std::string types_text(const std::map<std::string, DType>& types) {
+  std::set<std::string_view> names;
+  for (const auto& [parameter, type] : types) {
+    names.insert(name_of(type));
+  }
+  return fmt::format("{}", fmt::join(names, " and "));
+}
+
 int import_arrays(const ConvertArguments& arguments) {
   if (!arguments.names.empty()) {
     if (!arguments.in.empty() || !arguments.out.empty()) {
@@ -199,7 +213,6 @@ int import_arrays(const ConvertArguments& arguments) {
   check_used(*arguments.command,
              {{"--zeros-are-pruned", false,
                "with a Hugging Face model; zeros of plain arrays are always pruned"},
-              {"--dtype", false, kFolders},
               {"--context", false, kFolders},
               {"--no-tokenizer", false, kFolders}});
   check_output(arguments.out, std::array{arguments.in, arguments.config.file, arguments.map});
@@ -208,7 +221,15 @@ int import_arrays(const ConvertArguments& arguments) {
       "{} is an Espalier checkpoint already: use it unchanged, or run `espalier export` for plain "
       "arrays",
       arguments.in);
-  const io::Config config = config::load(arguments.config.file, arguments.config.overrides);
+  const double started = now_seconds();
+  const std::string text = io::read_text(arguments.config.file, "config", io::kMaxConfig);
+  /// `dtype`: train.dtype where the config has none.
+  const auto config_with = [&](DType dtype) {
+    io::Config defaults;
+    defaults.train.dtype = name_of(dtype);
+    return config::parse(text, arguments.config.file, arguments.config.overrides, defaults);
+  };
+  const io::Config config = config_with(DType::fp32);
   check_output(arguments.out, config.data.train);
   const auto lines =
       arguments.map.empty() ? std::vector<hub::MapLine>() : hub::read_array_map(arguments.map);
@@ -217,12 +238,28 @@ int import_arrays(const ConvertArguments& arguments) {
   reader->set_views(match.views);
   const WeightsFile file = described_weights(arguments.in, config, match.problem);
   Weights weights(file);
-  train::load_plain(reader, *weights.store, weights.prunable);
+  sparse::Store& store = *weights.store;
+  auto types = types_in(*reader, store);
+  if (const auto dtype = dtype_of(arguments)) {
+    std::ranges::for_each(types, [&](auto& type) { type.second = *dtype; });
+  }
+  const io::Config named = config_with(types.at(store.parameters().front().spec.name));
+  const int64_t all = store.total_size();
+  WorkProgress progress("import, elements");
+  // Reading visits each element twice, writing once.
+  const auto show = [&](int64_t visits) { progress.show(visits / 3, all); };
+  train::load_plain(reader, store, weights.prunable, [&](int64_t done, int64_t) { show(done); });
+  write_weights(arguments.out, store, config::to_toml(named), file.characters, {}, types,
+                [&](int64_t done) { show(2 * all + done); });
+  progress.close();
   print_notes(*reader, match, weights);
-  write_weights(arguments.out, *weights.store, config::to_toml(file.config), file.characters);
-  print_note(fmt::format("wrote {}: {} of {} parameters kept", arguments.out,
-                         grouped(weights.store->total_kept()),
-                         grouped(weights.store->total_size())));
+  uint64_t bytes = 0;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    bytes += static_cast<uint64_t>(parameter.kept()) * size_of(types.at(parameter.spec.name));
+  }
+  print_note(fmt::format("wrote {}: {} of {} parameters kept, {}, {}", arguments.out,
+                         grouped(store.total_kept()), grouped(all), types_text(types),
+                         rate_text(bytes, now_seconds() - started)));
   return 0;
 }
 
@@ -273,6 +310,7 @@ int export_arrays(const ConvertArguments& arguments) {
     count += info.shape.count();
   }
   writer.commit();
+  progress.close();
   print_note(fmt::format("wrote {}: {} arrays, {} numbers", arguments.out, reader.names().size(),
                          grouped(count)));
   return 0;
@@ -291,8 +329,7 @@ void register_convert(CLI::App& app, Action& chosen) {
       "torch.nn.utils.prune,\n"
       "of scipy, or as a tree of their own. Without masks, zeros of prunable arrays become masks.");
   const auto add_dtype = [](CLI::App* command, ConvertArguments& to) {
-    option(*command, "--dtype", to.dtype,
-           "type of all values of a Hugging Face model; default: as they are",
+    option(*command, "--dtype", to.dtype, "type of all values; default: as they are",
            CLI::IsMember({"fp32", "bf16", "fp16"}));
   };
   imported->add_option("file", in->in,

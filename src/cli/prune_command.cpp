@@ -248,7 +248,7 @@ int prune(const PruneArguments& arguments) {
   }
   store.set_masks(result.masks);
   write_weights(arguments.out, store, loaded.config_text, loaded.characters, loaded.texts,
-                types_in(arguments.in));
+                types_in(arguments.in, store));
   print(density_table(store, prunable));
   print_note(fmt::format("wrote {}: weights and masks, no optimizer; train from it with --init",
                          arguments.out));

@@ -1,9 +1,11 @@
 // The real program, from data to report: files and output of each subcommand.
 #include <cmath>
+#include <map>
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/config/config.h"
+#include "io/hdf5/hdf5.h"
 #include "src/config/dump.h"
 #include "tests/support/program.h"
 
@@ -367,6 +369,73 @@ TEST_F(Cli, ExportAndImportAreInverse) {
   here.fails("eval bare.h5", 1, "--config");
   EXPECT_EQ(here.run("eval --json bare.h5 --config c.toml").json()["val_loss"],
             here.run("eval --json full.h5").json()["val_loss"]);
+}
+
+TEST_F(Cli, ImportAndPruneKeepTheTypesOfPlainArrays) {
+  here.ok("train c.toml");
+  here.ok("export " + kLast + " -o plain.h5");
+  const io::PlainReader plain(here / "plain.h5");
+  const std::string other = plain.names().back();
+  ASSERT_NE(other, "embedding.token");
+  const auto types_of = [&](const std::string& file) {
+    std::map<std::string, int> types;
+    const Json found = here.run("inspect --json " + file).json();
+    for (const Json& array : found["arrays"]) {
+      const auto type = array["dtype"].get<std::string>();
+      types[type] += 1;
+      EXPECT_EQ(type == "fp32", array["name"] == other) << array;
+    }
+    return types;
+  };
+  const auto config_of = [&](const std::string& file) {
+    return here.run("inspect --json " + file).json()["config"].get<std::string>();
+  };
+  const auto check_types = [&]<class Number>(Number, io::hdf5::Type type) {
+    const std::string name(name_of(dtype_of<Number>()));
+    auto file = io::hdf5::File::create(here / "half.h5", "half.h5");
+    for (const std::string& array : plain.names()) {
+      const std::vector<float> values = plain.read(array);
+      std::vector<Number> half(values.size());
+      std::ranges::transform(values, half.begin(), [](float x) { return from_float<Number>(x); });
+      array == other ? file.write("/" + array, io::hdf5::Type::fp32, plain.shape(array).extents(),
+                                  values.data())
+                     : file.write("/" + array, type, plain.shape(array).extents(), half.data());
+    }
+    file.finish();
+    EXPECT_THAT(here.ok("import half.h5 -o back.h5 --config c.toml").err,
+                HasSubstr(name + " and fp32, "));
+    const auto types = types_of("back.h5");
+    EXPECT_EQ(types.size(), 2U);
+    EXPECT_EQ(types.count(name), 1U);
+    EXPECT_THAT(config_of("back.h5"), HasSubstr("dtype = \"" + name + "\""));
+    here.ok("export back.h5 -o again.h5");
+    expect_same_arrays(here / "half.h5", here / "again.h5");
+    here.ok("prune half.h5 -o pruned.h5 --method magnitude --sparsity 0.9");
+    EXPECT_EQ(types_of("pruned.h5"), types);
+    here.ok("eval back.h5");
+    // A type that the config names stays.
+    here.ok("import half.h5 -o back.h5 --config c.toml --set train.dtype=fp32");
+    EXPECT_EQ(types_of("back.h5"), types);
+    EXPECT_THAT(config_of("back.h5"), HasSubstr("dtype = \"fp32\""));
+  };
+  check_types(fp16{}, io::hdf5::Type::fp16);
+  check_types(bf16{}, io::hdf5::Type::bf16);
+  here.ok("import plain.h5 -o back.h5 --config c.toml --dtype bf16");
+  const Json rounded = here.run("inspect --json back.h5").json();
+  for (const Json& array : rounded["arrays"]) {
+    EXPECT_EQ(array["dtype"], "bf16");
+  }
+  EXPECT_EQ(rounded["arrays"].size(), plain.names().size());
+  EXPECT_THAT(config_of("back.h5"), HasSubstr("dtype = \"bf16\""));
+  io::PlainWriter writer(here / "large.h5");
+  for (const std::string& name : plain.names()) {
+    std::vector<float> values = plain.read(name);
+    values.back() = name == other ? 1e5F : values.back();
+    writer.write(name, plain.shape(name), values);
+  }
+  writer.commit();
+  here.fails("import large.h5 -o no.h5 --config c.toml --dtype fp16", 1,
+             other + " has values beyond 65,504");
 }
 
 TEST_F(Cli, InfoAndHelp) {

@@ -1,11 +1,12 @@
-// Plain HDF5 files: reads files written by h5py (tests/data/make_plain_hdf5.py wrote the example),
-// and writes files that it can read back.
+// Plain HDF5 files: reads files written by h5py (tests/data/make_plain_hdf5.py and make_hdf5_2.py
+// wrote the examples), and writes files that it can read back.
 #include "io/checkpoint/plain_hdf5.h"
 
 #include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "src/core/error.h"
 #include "tests/support/failure.h"
@@ -33,6 +34,38 @@ TEST(PlainHdf5, FilesOfH5pyComeIn) {
   EXPECT_EQ(reader.read("scalar"), std::vector<float>{7});
   EXPECT_THAT(failure_of([&] { reader.shape("five"); }), HasSubstr("5 dimensions"));
   EXPECT_THAT(failure_of([&] { reader.read("step"); }), HasSubstr("no floating-point dataset"));
+}
+
+TEST(PlainHdf5, FilesOfHdf5Version2ComeIn) {
+  const PlainReader reader(fs::path(ESPALIER_SOURCE_DIR) / "tests/data/hdf5_2.h5");
+  std::vector<float> values(40);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i) / 4;
+  }
+  for (const auto& [name, type] : std::map<std::string, DType>{{"filtered.extensible", DType::fp16},
+                                                               {"filtered.fixed", DType::fp16},
+                                                               {"filtered.single", DType::fp16},
+                                                               {"filtered.tree", DType::fp16},
+                                                               {"plain.contiguous", DType::fp16},
+                                                               {"plain.extensible", DType::fp16},
+                                                               {"plain.fixed", DType::fp16},
+                                                               {"plain.implicit", DType::fp16},
+                                                               {"plain.single", DType::fp16},
+                                                               {"plain.tree", DType::fp16},
+                                                               {"types.bf16", DType::bf16},
+                                                               {"types.big", DType::fp16},
+                                                               {"types.double", DType::fp32},
+                                                               {"types.single", DType::fp32}}) {
+    EXPECT_EQ(reader.shape(name), (Shape{8, 5})) << name;
+    EXPECT_EQ(reader.read(name), values) << name;
+    EXPECT_EQ(reader.type(name), type) << name;
+  }
+  EXPECT_EQ(reader.skipped(), (std::vector<std::string>{"types.bool", "types.complex"}));
+  EXPECT_THAT(
+      failure_of([&] { reader.read("types.long"); }),
+      HasSubstr("floats of 16 bytes in a form that is not read, such as longdouble; write"));
+  EXPECT_THAT(failure_of([&] { reader.read("types.opaque"); }),
+              HasSubstr("opaque bytes, as h5py writes bfloat16 and float8 of ml_dtypes; write"));
 }
 
 TEST(PlainHdf5, WhatGoesOutComesBack) {

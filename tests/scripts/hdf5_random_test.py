@@ -20,7 +20,16 @@ import h5py
 import numpy as np
 
 FLOATS = ["<f2", ">f2", "<f4", ">f4", "<f8", ">f8"]
+# Of HDF5's library 2.0; "latest" of older ones is older.
+NEWEST = "v200" if hasattr(h5py.h5f, "LIBVER_V200") else "latest"
 INTEGERS = ["?", "i1", "u1", "<i2", ">i2", "<u2", "<i4", ">i4", "<u4", "<i8", ">i8", ">u8"]
+
+
+def bf16():
+    dtype = h5py.h5t.IEEE_F32LE.copy()
+    dtype.set_fields(15, 7, 8, 0, 7)
+    dtype.set_size(2)
+    return h5py.Datatype(dtype)
 
 
 def numbers(draw, generator, shape, dtype):
@@ -116,7 +125,7 @@ def add_dataset(draw, generator, group, name):
 def write(path, seed):
     draw = random.Random(seed)
     generator = np.random.default_rng(seed)
-    options = {"libver": draw.choice([None, "earliest", "latest", "v108", ("earliest", "v110")]),
+    options = {"libver": draw.choice([None, "earliest", "latest", "v108", ("earliest", "v110"), NEWEST]),
                "track_order": draw.random() < 0.3}
     if draw.random() < 0.3:
         options["userblock_size"] = draw.choice([512, 1024, 4096])
@@ -134,7 +143,7 @@ def write(path, seed):
         for i in range(draw.choice([0, 0, 3, 20])):
             target = "/" + draw.choice(datasets)
             group = draw.choice(groups)
-            kind = draw.choice(["soft", "soft", "hard", "relative", "dangling", "group", "type", "external"])
+            kind = draw.choice(["soft", "soft", "hard", "relative", "dangling", "group", "type", "bf16", "external"])
             if kind == "soft":
                 group[f"soft{i}"] = h5py.SoftLink(target)
             elif kind == "hard":
@@ -147,6 +156,9 @@ def write(path, seed):
                 group[f"above{i}"] = h5py.SoftLink("/")
             elif kind == "external":
                 group[f"other{i}"] = h5py.ExternalLink("other.h5", "/w")
+            elif kind == "bf16":
+                values = generator.normal(size=50).astype("f4")
+                group.create_dataset(f"bf16 {i}", data=values, dtype=bf16(), chunks=draw.choice([None, (7,)]))
             else:
                 file[f"type{i}"] = np.dtype("<f4")
                 group.create_dataset(f"typed{i}", data=np.arange(5, dtype="f4"), dtype=file[f"type{i}"])

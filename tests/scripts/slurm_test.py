@@ -16,7 +16,7 @@ import tempfile
 import time
 import unittest
 
-ROOT, PROGRAM = map(pathlib.Path, sys.argv[1:3])
+ROOT, PROGRAM = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
 SCRIPTS = {"srun": ROOT / "configs/slurm/train.sbatch", "mpirun": ROOT / "configs/slurm/train-mpirun.sbatch"}
 HOST = socket.gethostname().split(".")[0]
 PATIENCE = 900  # s, for each state of a job: the machine may be busy

@@ -220,9 +220,10 @@ WorkProgress::WorkProgress(std::string what, Unit unit)
       started_(now_seconds()),
       last_shown_(started_) {}
 
-WorkProgress::~WorkProgress() {
+void WorkProgress::close() {
   if (bar_open_) {
     say("\r\033[K");
+    bar_open_ = false;
   }
 }
 

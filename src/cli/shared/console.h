@@ -77,13 +77,14 @@ class WorkProgress {
  public:
   enum class Unit : uint8_t { count, bytes };
   explicit WorkProgress(std::string what = "", Unit unit = Unit::count);
-  ~WorkProgress();  ///< removes the line
+  ~WorkProgress() { close(); }
   WorkProgress(const WorkProgress&) = delete;
   WorkProgress& operator=(const WorkProgress&) = delete;
   /// A bar and the time left.
   void show(int64_t done, int64_t total);
   /// The present part of the work.
   void show(const std::string& text);
+  void close();  ///< removes the line, for notes of the caller
 
  private:
   std::string what_;

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "io/checkpoint/plain_hdf5.h"
 #include "io/files/folders.h"
 #include "sparse/index/file_index.h"
 #include "src/config/parse.h"
 #include "src/core/cpus.h"
 #include "src/hub/array_match.h"
+#include "src/hub/masked_array.h"
 #include "src/train/checkpoint/run_directory.h"
 #include "src/train/checkpoint/snapshot.h"
 #include "src/train/generation/generator.h"
@@ -200,13 +200,22 @@ Inference::Inference(const WeightsFile& file, const train::ProblemShape& problem
                       train::prunable_of(stage.store(), file.config.pruning));
 }
 
-std::map<std::string, DType> types_in(const fs::path& path) {
+std::map<std::string, DType> types_in(const fs::path& path, const sparse::Store& store) {
+  if (!io::is_checkpoint(path)) {
+    return types_in(io::PlainReader(path), store);
+  }
+  const io::CheckpointReader reader(path);
   std::map<std::string, DType> types;
-  if (io::is_checkpoint(path)) {
-    const io::CheckpointReader reader(path);
-    for (const std::string& name : reader.names()) {
-      types[name] = reader.info(name).dtype;
-    }
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    types[parameter.spec.name] = reader.info(parameter.spec.name).dtype;
+  }
+  return types;
+}
+
+std::map<std::string, DType> types_in(const io::PlainReader& reader, const sparse::Store& store) {
+  std::map<std::string, DType> types;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    types[parameter.spec.name] = reader.type(parameter.spec.name);
   }
   return types;
 }
@@ -214,13 +223,15 @@ std::map<std::string, DType> types_in(const fs::path& path) {
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,
                    const io::Vocabulary& characters,
                    const std::map<std::string, std::string>& texts,
-                   const std::map<std::string, DType>& types) {
+                   const std::map<std::string, DType>& types,
+                   const std::function<void(int64_t done)>& on_progress) {
   io::CheckpointWriter writer(path);
   io::CheckpointMeta meta{.config = config, .extra = texts};
   if (characters.size() > 0) {
     meta.extra["vocabulary"] = characters.text();
   }
   writer.write_meta(meta);
+  int64_t done = 0;
   for (const sparse::Parameter& parameter : store.parameters()) {
     const std::vector<float> values = store.values(parameter);
     const sparse::FileIndex index = sparse::to_file(parameter.index);
@@ -229,14 +240,19 @@ void write_weights(const fs::path& path, sparse::Store& store, const std::string
       std::vector<Number> numbers(values.size());
       std::ranges::transform(values, numbers.begin(),
                              [](float x) { return from_float<Number>(x); });
-      writer.write_parameter(
-          {.name = parameter.spec.name,
-           .shape = parameter.spec.shape,
-           .encoding = std::string(index.encoding.name),
-           .nnz = parameter.kept(),
-           .values = Tensor(numbers.data(), dtype_of<Number>(), Shape{parameter.kept()}),
-           .index = index.bytes});
+      const Tensor stored(numbers.data(), dtype_of<Number>(), Shape{parameter.kept()});
+      hub::check_rounded(stored, parameter.spec.name);
+      writer.write_parameter({.name = parameter.spec.name,
+                              .shape = parameter.spec.shape,
+                              .encoding = std::string(index.encoding.name),
+                              .nnz = parameter.kept(),
+                              .values = stored,
+                              .index = index.bytes});
     });
+    done += parameter.size();
+    if (on_progress) {
+      on_progress(done);
+    }
   }
   writer.commit();
 }

@@ -2,6 +2,7 @@
 // Files of weights that subcommands read: an Espalier checkpoint, which contains its config, or a
 // plain HDF5 file of dense arrays, which needs --config.
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/checkpoint/plain_hdf5.h"
 #include "io/config/config.h"
 #include "io/data/tokens.h"
 #include "sparse/store/store.h"
@@ -67,15 +69,18 @@ struct Inference {
             bool generation = false);
 };
 
-/// The types of a checkpoint's values, by parameter; empty for a plain file.
-std::map<std::string, DType> types_in(const fs::path& path);
+/// The types of a file's values, by parameter of the store.
+std::map<std::string, DType> types_in(const fs::path& path, const sparse::Store& store);
+std::map<std::string, DType> types_in(const io::PlainReader& reader, const sparse::Store& store);
 
 /// Writes a checkpoint of weights and masks without optimizer state, for `train --init`; step 0.
 /// `texts`: io::texts_of_model of the file that the weights come from. `types`: of the values, fp32
-/// where it has none.
+/// where it has none; throws Failure where a value is beyond the largest of its type.
+/// `on_progress`: with elements written.
 void write_weights(const fs::path& path, sparse::Store& store, const std::string& config,
                    const io::Vocabulary& characters,
                    const std::map<std::string, std::string>& texts = {},
-                   const std::map<std::string, DType>& types = {});
+                   const std::map<std::string, DType>& types = {},
+                   const std::function<void(int64_t done)>& on_progress = {});
 
 }  // namespace espalier::cli

@@ -152,9 +152,28 @@ void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int
 }
 
 void load_plain(std::shared_ptr<const io::PlainReader> reader, sparse::Store& store,
-                const std::vector<bool>& prunable) {
-  take_masks(store, masks_in(reader, specs_of(store), prunable));
-  for (sparse::Parameter& parameter : store.parameters()) {
+                const std::vector<bool>& prunable,
+                const std::function<void(int64_t done, int64_t total)>& on_progress) {
+  const int64_t all = store.total_size();
+  int64_t done = 0;
+  const auto advance = [&](int64_t to) {
+    done = std::max(done, to);
+    if (on_progress) {
+      on_progress(done, 2 * all);
+    }
+  };
+  std::vector<int64_t> ends;  // of the parameters, in elements
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    ends.push_back((ends.empty() ? 0 : ends.back()) + parameter.size());
+  }
+  const MaskOf masks = masks_in(reader, specs_of(store), prunable);
+  take_masks(store, [&](size_t p) {
+    sparse::Mask mask = masks(p);
+    advance(ends[p]);
+    return mask;
+  });
+  for (size_t p = 0; p < ends.size(); ++p) {
+    sparse::Parameter& parameter = store.parameters()[p];
     const std::vector<float> values = reader->read(parameter.spec.name);
     std::vector<float> packed;
     for (const int32_t position : parameter.index.positions()) {
@@ -162,6 +181,7 @@ void load_plain(std::shared_ptr<const io::PlainReader> reader, sparse::Store& st
     }
     check_finite(view_of(packed), reader->path().string(), parameter.spec.name);
     store.set_values(parameter, packed);
+    advance(all + ends[p]);
   }
 }
 

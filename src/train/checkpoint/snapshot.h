@@ -4,6 +4,7 @@
 // the parameters that it holds.
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -71,9 +72,11 @@ void load(const io::CheckpointReader& reader, sparse::Store& store, const LoadOp
 void load_feedback(const io::CheckpointReader& reader, sparse::Store& store, int replica,
                    int replicas);
 
-/// Loads masks and values from a plain HDF5 file of arrays (masks_in).
+/// Loads masks and values from a plain HDF5 file of arrays (masks_in). Calls `on_progress(done,
+/// total)` with elements read: each is read for its mask and for its value.
 void load_plain(std::shared_ptr<const io::PlainReader> reader, sparse::Store& store,
-                const std::vector<bool>& prunable);
+                const std::vector<bool>& prunable,
+                const std::function<void(int64_t done, int64_t total)>& on_progress = {});
 
 /// Loads weights and masks from a checkpoint or plain file; no optimizer.
 void load_weights(const std::filesystem::path& path, sparse::Store& store,
