@@ -1,7 +1,6 @@
 #include "parallel/reduction/registry.h"
 
 #include <algorithm>
-#include <array>
 
 #include "parallel/flat.h"
 #include "parallel/reduction/sra.h"
@@ -42,29 +41,26 @@ class MpiReduction final : public Reduction {
   Request request_;
 };
 
-constexpr ReductionEntry kSra{.name = "sra",
-                              .help = "scatter, sum in rank order, gather",
-                              .on_device = true,
-                              .make = make_kind<SraReduction>};
-constexpr ReductionEntry kMpi{.name = "mpi",
-                              .help = "MPI's all-reduce, without codecs",
-                              .takes_codecs = false,
-                              .in_rank_order = false,
-                              .make = make_with_sra_halves<MpiReduction>};
-constexpr ReductionEntry kNccl{.name = "nccl",
-                               .help = "NCCL's all-reduce between GPUs, without codecs",
-                               .takes_codecs = false,
-                               .on_device = true,
-                               .in_rank_order = false};
-
 }  // namespace
 
-extern const ReductionEntry kRing, kAllToAll, kHierarchical;
+ESPALIER_REGISTRY(kReductions, ReductionEntry, kSra, kRing, kAllToAll, kHierarchical, kMpi, kNccl);
 
-Registry<ReductionEntry> reductions() {
-  static constexpr std::array kAll{&kSra, &kRing, &kAllToAll, &kHierarchical, &kMpi, &kNccl};
-  return kAll;
-}
+const ReductionEntry kSra{.name = "sra",
+                          .help = "scatter, sum in rank order, gather",
+                          .on_device = true,
+                          .make = make_kind<SraReduction>};
+const ReductionEntry kMpi{.name = "mpi",
+                          .help = "MPI's all-reduce, without codecs",
+                          .takes_codecs = false,
+                          .in_rank_order = false,
+                          .make = make_with_sra_halves<MpiReduction>};
+const ReductionEntry kNccl{.name = "nccl",
+                           .help = "NCCL's all-reduce between GPUs, without codecs",
+                           .takes_codecs = false,
+                           .on_device = true,
+                           .in_rank_order = false};
+
+Registry<ReductionEntry> reductions() { return kReductions; }
 
 std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& comm, Arena& arena,
                                           const PieceOptions& options) {

@@ -1,22 +1,12 @@
 #include "parallel/pipeline/schedule/registry.h"
 
-#include <array>
-
 namespace espalier::parallel {
 
-extern const ScheduleEntry kGpipe, kOneForwardOneBackward, kInterleaved, kZeroBubble, kZeroBubbleV,
-    kDualPipeV, kVHalf, kVMin, kAsynchronous, kMessageDriven;
+ESPALIER_REGISTRY(kSchedules, ScheduleEntry, kGpipe, kOneForwardOneBackward, kInterleaved,
+                  kZeroBubble, kZeroBubbleV, kDualPipeV, kVHalf, kVMin, kAsynchronous,
+                  kMessageDriven);
 
-Registry<ScheduleEntry> schedules() {
-  static constexpr std::array kSchedules{
-      &kGpipe,        &kOneForwardOneBackward,
-      &kInterleaved,  &kZeroBubble,
-      &kZeroBubbleV,  &kDualPipeV,
-      &kVHalf,        &kVMin,
-      &kAsynchronous, &kMessageDriven,
-  };
-  return kSchedules;
-}
+Registry<ScheduleEntry> schedules() { return kSchedules; }
 
 const ScheduleEntry& schedule_entry(std::string_view name) {
   return name == "auto" ? kOneForwardOneBackward : find(schedules(), "schedule", name);

@@ -1,15 +1,10 @@
 #include "src/model/networks/registry.h"
 
-#include <array>
-
 namespace espalier::model {
 
-extern const NetworkKind kGpt, kDecoder, kMlp, kVision;
+ESPALIER_REGISTRY(kNetworks, NetworkKind, kGpt, kDecoder, kMlp, kVision);
 
-Registry<NetworkKind> networks() {
-  static constexpr std::array<const NetworkKind*, 4> kAll{&kGpt, &kDecoder, &kMlp, &kVision};
-  return kAll;
-}
+Registry<NetworkKind> networks() { return kNetworks; }
 
 const NetworkKind& network_of(const io::ModelConfig& config) {
   return find(networks(), "model.kind", config.kind);
