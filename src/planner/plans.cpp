@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "pruning/regrowth.h"
 #include "src/core/error.h"
 #include "src/train/memory/budget.h"
 
@@ -209,6 +210,32 @@ std::optional<FasterStorage> faster_storage(const PlannedRun& run, const Machine
     }
   }
   return best.share < kWorthNaming ? std::optional(best) : std::nullopt;
+}
+
+std::vector<LaterPart> later_parts(const PlannedRun& run, const Machine& machine,
+                                   const PlannedLayout& layout) {
+  std::vector<LaterPart> parts;
+  for (const auto& [step, sparsity] :
+       pruning::regrowths_of(run.config.pruning, run.config.train.steps)) {
+    io::Config config = layout.config;
+    if (sparsity == 0) {
+      config.pruning = {};
+      config.sparse.storage = {.fallback = "dense", .patterns = {}};
+    } else {  // whole blocks or elements come back at random
+      const bool blocks = config.pruning.method == "block";
+      config.pruning = {.method = blocks ? "block" : "random",
+                        .sparsity = sparsity,
+                        .scope = "layer",
+                        .exclude = config.pruning.exclude,
+                        .block = config.pruning.block};
+    }
+    const train::InitialMasks start =
+        train::initial_masks(config, model::parameters_of(run.layers));
+    const StepPrediction prediction = predict_step(
+        {config, run.problem, run.layers, start, run.tensor}, machine, layout.step.ranks);
+    parts.push_back({.after = step, .sparsity = sparsity, .seconds = prediction.step});
+  }
+  return parts;
 }
 
 Plans plan_layouts(const PlannedRun& run, const Machine& machine, std::span<const int> ranks,

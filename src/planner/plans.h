@@ -56,6 +56,16 @@ struct FasterStorage {
 std::optional<FasterStorage> faster_storage(const PlannedRun& run, const Machine& machine,
                                             const PlannedLayout& layout);
 
+/// A part of a run after its masks have grown (pruning.dense_from_step).
+struct LaterPart {
+  int64_t after = 0;  ///< steps
+  double sparsity = 0;
+  double seconds = 0;  ///< of a step
+};
+/// Those of a layout, by ascending steps.
+std::vector<LaterPart> later_parts(const PlannedRun& run, const Machine& machine,
+                                   const PlannedLayout& layout);
+
 /// With `search` the ten fastest layouts over each number of ranks (search.h); without, the
 /// config's own. There storage "auto" becomes the one that is fastest for all matrices (a run takes
 /// the fastest for each), and pipeline "auto" the stages that a run would take. Throws Failure for

@@ -302,6 +302,25 @@ TEST(Plans, ADenseRunScalesAsItself) {
   EXPECT_THAT(refused[1].refused, HasSubstr("128 ranks need as many devices"));
 }
 
+TEST(Plans, PartsOfGrownMasksHaveTheStepsOfRunsAtTheirDensity) {
+  for (const int ranks : {1, 4}) {
+    Gpt gpt(0.9);
+    EXPECT_TRUE(later_parts(gpt.run(), cluster(),
+                            plan_layouts(gpt.run(), cluster(), std::array{ranks}, {}).found.front())
+                    .empty());
+    gpt.config.train.steps = 100;
+    gpt.config.pruning.dense_from_step = "50:0.5,0.8";
+    const Plans plans = plan_layouts(gpt.run(), cluster(), std::array{ranks}, {});
+    const auto parts = later_parts(gpt.run(), cluster(), plans.found.front());
+    ASSERT_EQ(parts.size(), 2U);
+    EXPECT_EQ(parts[0].after, 50);
+    EXPECT_EQ(parts[0].sparsity, 0.5);
+    EXPECT_EQ(parts[0].seconds, step_of(Gpt(0.5), ranks));
+    EXPECT_EQ(parts[1].after, 80);
+    EXPECT_EQ(parts[1].seconds, step_of(Gpt(0), ranks));
+  }
+}
+
 /// The files of a run, as far as a comparison reads them.
 struct RunFiles {
   RunFiles() {

@@ -299,6 +299,22 @@ std::vector<std::string> PlanOutput::notes() const {
         "suffices",
         faster->storage, percent(faster->share)));
   }
+  const auto steps = static_cast<double>(run_.config.train.steps);
+  const auto later = planner::later_parts(run_, machine_, plans_.found[best_]);
+  double run = later.empty() ? 0 : static_cast<double>(later.front().after) * best().step;
+  for (size_t i = 0; i < later.size(); ++i) {
+    const auto& [after, sparsity, seconds] = later[i];
+    const double end = i + 1 < later.size() ? static_cast<double>(later[i + 1].after) : steps;
+    run += (end - static_cast<double>(after)) * seconds;
+    notes.push_back(fmt::format("after step {} {} a step takes {:.3g} ms", grouped(after),
+                                sparsity > 0 ? fmt::format("(sparsity {})", sparsity) : "(dense)",
+                                seconds * 1e3));
+  }
+  if (!later.empty()) {
+    notes.push_back(fmt::format("all {} steps take {:.3g} s; dense from the start {:.3g} s",
+                                grouped(run_.config.train.steps), run,
+                                steps * later.back().seconds));
+  }
   if (const auto found = checkpoints()) {
     notes.push_back(text_of(*found, best().step));
   }
