@@ -17,9 +17,9 @@ is no such network).
 
 The reference is transformers 5, or 4 where 5 does not load the folder whole (with all tensors, and a finite loss) and
 the folder has nothing that 4 ignores: rope_parameters, or a head of its own beside tie_word_embeddings.
-Exit code 1 if a case is wrong. Needs torch: of the Python that TRANSFORMERS_PYTHON names, or of the virtual environment
-VENV; and both versions of transformers, in the folders VENV/transformers-4 and -5, or those that TRANSFORMERS_4 and
-TRANSFORMERS_5 name. Missing ones are installed by pip; exit code 1 if that fails.
+Exit code 1 if a case is wrong. Needs torch, gguf and accelerate: of the Python that TRANSFORMERS_PYTHON names, or of
+the virtual environment VENV; and both versions of transformers, in the folders VENV/transformers-4 and -5, or those
+that TRANSFORMERS_4 and TRANSFORMERS_5 name. Missing ones are installed by pip; exit code 1 if that fails.
 """
 import argparse
 import collections
@@ -34,7 +34,7 @@ import subprocess
 import sys
 import tempfile
 
-from python_with import folder_with, python_with
+from python_with import folder_with, python_with_torch
 
 HERE = pathlib.Path(__file__).parent
 CONTEXT, WINDOWS, VOCABULARY, TOLERANCE = 48, 3, 80, 1e-3
@@ -663,10 +663,7 @@ def main():
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     venv, program = options.venv.absolute(), options.program.absolute()
-    try:
-        python = python_with("import torch, gguf", ["torch", "numpy", "gguf"], venv, "TRANSFORMERS_PYTHON")
-    except SystemExit as end:  # a skipped comparison compares nothing
-        return 1 if end.code == 77 else end.code
+    python = python_with_torch(venv)  # a skipped comparison compares nothing
     libraries = libraries_of(python, venv)
     if not options.inside:
         environment = {**ENVIRONMENT, "PYTHONPATH": libraries["5"]}

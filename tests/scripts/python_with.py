@@ -39,6 +39,15 @@ def python_with(imports, packages, venv, variable):
     return python if works(python, imports) else skip(f"{python} fails at: {imports}")
 
 
+def python_with_torch(venv):
+    """For tests with transformers, which reads GGUF files only beside gguf and accelerate. Fails if pip does."""
+    try:
+        return python_with("import torch, gguf, accelerate", ["torch", "numpy", "gguf", "accelerate"], venv,
+                           "TRANSFORMERS_PYTHON")
+    except SystemExit as end:
+        sys.exit(1 if end.code == 77 else end.code)
+
+
 def folder_with(python, packages, folder, variable):
     """Path for PYTHONPATH with packages of one version: that of the environment variable, or `folder`, which pip makes.
     A first package "--no-deps" leaves out what they require. Fails if pip does."""

