@@ -8,7 +8,6 @@
 
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/files/folders.h"
-#include "io/files/raw_file.h"
 #include "io/safetensors/sharded.h"
 #include "src/cli/commands.h"
 #include "src/cli/shared/console.h"
@@ -142,37 +141,6 @@ int list_names(const ConvertArguments& arguments) {
   return 0;
 }
 
-/// Notes on arrays that were mapped, split, or read as masks.
-void print_notes(const io::PlainReader& reader, const hub::ArrayMatch& match,
-                 const Weights& weights) {
-  if (!match.names.empty()) {
-    print_note("arrays are named as in " + match.names);
-  }
-  for (const std::string& text : match.notes) {
-    print_note(text);
-  }
-  int64_t masked = 0;
-  std::vector<std::string> zeros;
-  for (size_t p = 0; p < weights.prunable.size(); ++p) {
-    const std::string& name = weights.store->parameters()[p].spec.name;
-    if (reader.has_mask(name)) {
-      ++masked;
-      if (!weights.prunable[p]) {
-        zeros.push_back(name);
-      }
-    }
-  }
-  if (masked > 0) {
-    print_note(
-        fmt::format("masks of {} parameter{} are in the file", masked, masked == 1 ? "" : "s"));
-  }
-  if (!zeros.empty()) {
-    print_note(fmt::format(
-        "masks of parameters that are not prunable became zeros, which training may change: {}",
-        fmt::join(zeros, ", ")));
-  }
-}
-
 /// "fp16", "fp16 and fp32"
 std::string types_text(const std::map<std::string, DType>& types) {
   std::set<std::string_view> names;
@@ -222,14 +190,7 @@ int import_arrays(const ConvertArguments& arguments) {
       "arrays",
       arguments.in);
   const double started = now_seconds();
-  const std::string text = io::read_text(arguments.config.file, "config", io::kMaxConfig);
-  /// `dtype`: train.dtype where the config has none.
-  const auto config_with = [&](DType dtype) {
-    io::Config defaults;
-    defaults.train.dtype = name_of(dtype);
-    return config::parse(text, arguments.config.file, arguments.config.overrides, defaults);
-  };
-  const io::Config config = config_with(DType::fp32);
+  const io::Config config = config_for_type(arguments.config, DType::fp32);
   check_output(arguments.out, config.data.train);
   const auto lines =
       arguments.map.empty() ? std::vector<hub::MapLine>() : hub::read_array_map(arguments.map);
@@ -243,7 +204,8 @@ int import_arrays(const ConvertArguments& arguments) {
   if (const auto dtype = dtype_of(arguments)) {
     std::ranges::for_each(types, [&](auto& type) { type.second = *dtype; });
   }
-  const io::Config named = config_with(types.at(store.parameters().front().spec.name));
+  const io::Config named =
+      config_for_type(arguments.config, types.at(store.parameters().front().spec.name));
   const int64_t all = store.total_size();
   WorkProgress progress("import, elements");
   // Reading visits each element twice, writing once.
@@ -252,7 +214,7 @@ int import_arrays(const ConvertArguments& arguments) {
   write_weights(arguments.out, store, config::to_toml(named), file.characters, {}, types,
                 [&](int64_t done) { show(2 * all + done); });
   progress.close();
-  print_notes(*reader, match, weights);
+  print_notes(*reader, match, file);
   uint64_t bytes = 0;
   for (const sparse::Parameter& parameter : store.parameters()) {
     bytes += static_cast<uint64_t>(parameter.kept()) * size_of(types.at(parameter.spec.name));

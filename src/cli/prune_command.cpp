@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "io/checkpoint/plain_hdf5.h"
+#include "io/hdf5/reader.h"
 #include "pruning/plan.h"
 #include "pruning/registry.h"
 #include "pruning/work.h"
@@ -112,35 +113,70 @@ io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConf
   return config;
 }
 
-/// Whether an array is prunable, by name and shape alone.
-bool looks_prunable(const std::string& name, const Shape& shape) {
+/// Whether a matrix is prunable, by its name alone.
+bool looks_prunable(const std::string& name) {
   constexpr std::array<std::string_view, 7> kKept{"embed", "head", "classifier", "norm",
                                                   "bias",  "wte",  "wpe"};
   std::string lower = name;
   std::ranges::transform(lower, lower.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return shape.rank() == 2 && std::ranges::none_of(kKept, [&](std::string_view word) {
-           return lower.find(word) != std::string::npos;
-         });
+  return std::ranges::none_of(
+      kKept, [&](std::string_view word) { return lower.find(word) != std::string::npos; });
+}
+
+/// Names the datasets that are no arrays of floats. Throws Failure if one looks like weights, which
+/// the result would lack: a link, or small integers or unknown numbers in a matrix.
+void check_skipped(const io::PlainReader& reader) {
+  if (reader.skipped().empty()) {
+    return;
+  }
+  const auto refuse = [&](const std::string& what) {
+    fail(
+        "{}: {}: the result would lack it; write it as an array of float32, remove it, or name the "
+        "network with --config CONFIG.toml, which leaves out what the network does not need",
+        reader.path().string(), what);
+  };
+  for (const std::string& text : reader.skipped()) {
+    if (text.find(" (link") != std::string::npos) {
+      refuse(text);
+    }
+  }
+  const io::hdf5::Reader file(reader.path());
+  for (const std::string& place : file.datasets()) {
+    std::string name = place.substr(1);
+    std::ranges::replace(name, '/', '.');
+    if (std::ranges::find(reader.skipped(), name) == reader.skipped().end()) {
+      continue;
+    }
+    const io::hdf5::Dataset found = file.describe(place);
+    const bool other = found.type == io::hdf5::Type::other;
+    if (found.extents.size() >= 2 && (other || found.type == io::hdf5::Type::other_integer) &&
+        looks_prunable(name) && name.find("mask") == std::string::npos) {
+      refuse(fmt::format("{} [{}] holds {}", name, fmt::join(found.extents, ", "),
+                         other ? "no numbers that are read" : "small integers, not floats"));
+    }
+  }
+  print_note(fmt::format("skipped, no arrays of floats: {}", fmt::join(reader.skipped(), ", ")));
 }
 
 /// The arrays of a plain file, for any network.
-std::unique_ptr<Weights> weights_without_config(const fs::path& path) {
-  const io::PlainReader reader(path);
+std::unique_ptr<Weights> weights_without_config(const io::PlainReader& reader) {
   for (const std::string& mask : reader.loose_masks()) {
     fail(
         "{}: {} is named like a mask, and no array has its name; name it after its weight "
         "(NAME_mask, NAME.mask or masks.NAME), or remove it",
-        path.string(), mask);
+        reader.path().string(), mask);
   }
+  check_skipped(reader);
   std::vector<sparse::ParameterSpec> specs;
   for (const std::string& name : reader.names()) {
     const Shape shape = reader.shape(name);
-    specs.push_back({.name = name, .shape = shape, .prunable = looks_prunable(name, shape)});
+    specs.push_back(
+        {.name = name, .shape = shape, .prunable = shape.rank() == 2 && looks_prunable(name)});
   }
   check(!specs.empty(),
         "{} holds no floating-point array; name a checkpoint or an HDF5 file of weights",
-        path.string());
+        reader.path().string());
   auto weights = std::make_unique<Weights>();
   weights->store =
       std::make_unique<sparse::Store>(weights->stream, kernels::by_name("cpu"), std::move(specs),
@@ -150,6 +186,7 @@ std::unique_ptr<Weights> weights_without_config(const fs::path& path) {
 
 struct Loaded {
   std::unique_ptr<Weights> weights;
+  std::shared_ptr<const io::PlainReader> arrays{};  ///< as WeightsFile has them
   io::Config config;
   std::string config_text;  ///< empty: unknown
   io::Vocabulary characters;
@@ -164,10 +201,12 @@ Loaded load(const PruneArguments& arguments) {
     if (!arguments.config.overrides.empty()) {
       throw Usage("--set changes a config, and none is given; add --config CONFIG.toml");
     }
-    loaded.weights = weights_without_config(arguments.in);
+    loaded.arrays = std::make_shared<io::PlainReader>(arguments.in);
+    loaded.weights = weights_without_config(*loaded.arrays);
   } else {
     const WeightsFile file = open_weights(arguments.in, arguments.config);
     loaded.weights = std::make_unique<Weights>(file);
+    loaded.arrays = file.arrays;
     loaded.config = file.config;
     loaded.config_text = config::to_toml(file.config);
     loaded.characters = file.characters;
@@ -238,7 +277,11 @@ int prune(const PruneArguments& arguments) {
         "{} holds no prunable matrix (embeddings, heads, norms and biases are not pruned); rename "
         "the matrices of its linear layers, or describe the network with --config CONFIG.toml",
         arguments.in);
-  train::load_weights(arguments.in, store, prunable);
+  if (loaded.arrays) {
+    train::load_plain(loaded.arrays, store, prunable);
+  } else {
+    train::load_weights(arguments.in, store, prunable);
+  }
   const auto seed =
       static_cast<uint64_t>(arguments.seed >= 0 ? arguments.seed : loaded.config.train.seed);
   const pruning::Result result =
@@ -247,8 +290,11 @@ int prune(const PruneArguments& arguments) {
     print_note("pruning: " + warning);
   }
   store.set_masks(result.masks);
-  write_weights(arguments.out, store, loaded.config_text, loaded.characters, loaded.texts,
-                types_in(arguments.in, store));
+  write_weights(
+      arguments.out, store, loaded.config_text, loaded.characters, loaded.texts,
+      loaded.arrays ? types_in(*loaded.arrays, store) : types_in(arguments.in, store), {},
+      "choose a --method that changes no values, such as wanda, or store them as fp32 in the "
+      "input");
   print(density_table(store, prunable));
   print_note(fmt::format("wrote {}: weights and masks, no optimizer; train from it with --init",
                          arguments.out));

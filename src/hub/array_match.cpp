@@ -9,6 +9,7 @@
 #include "src/hub/layout.h"
 #include "src/hub/network_settings.h"
 #include "src/hub/torchvision_names.h"
+#include "src/hub/transposed_arrays.h"
 
 namespace espalier::hub {
 namespace {
@@ -261,6 +262,22 @@ class Matcher {
     return true;
   }
 
+  NamedArrays named_arrays(const std::string& prefix) const {
+    return {.shapes = shapes_,
+            .prefix = prefix,
+            .network =
+                [this](const NamedArrays::ShapeOf& shape_of) {
+                  const auto problem = problem_by(shape_of);
+                  return problem ? std::optional(specs_for(model_, *problem)) : std::nullopt;
+                },
+            .fits =
+                [this, prefix](const sparse::ParameterSpec& spec) {
+                  const std::string name = prefix + spec.name;
+                  return line_of(spec.name) || whole_view(name, shape(name), spec.shape);
+                },
+            .form = form_of};
+  }
+
   /// The extents of the data by the shapes of matrices; none if one of these is missing.
   template <class ShapeOf>
   std::optional<model::ProblemShape> problem_by(const ShapeOf& shape_of) const {
@@ -313,10 +330,8 @@ class Matcher {
         continue;
       }
       const auto view = whole_view(name, shape(name), spec.shape);
-      check(view.has_value(),
-            "{}: dataset \"{}\" has shape {}, but the model needs {}; reshape the dataset, or "
-            "correct [model] in the config",
-            reader_.path().string(), name, shape(name).text(), spec.shape.text());
+      check(view.has_value(), "{}: {}", reader_.path().string(),
+            view ? "" : shape_fault(named_arrays(prefix), candidate.specs, spec));
       candidate.add(spec.name, *view);
     }
     candidates.push_back(std::move(candidate));

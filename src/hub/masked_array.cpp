@@ -85,7 +85,7 @@ void convert_elements(const Tensor& from, const Tensor& to) {
                      {static_cast<const std::byte*>(from.data), from.bytes()}, to);
 }
 
-void check_rounded(const Tensor& values, const std::string& name) {
+void check_rounded(const Tensor& values, const std::string& name, std::string_view advice) {
   const Range range = range_of(values.dtype);
   const bool finite = with_bits(values.dtype, [&]<class Bits>(Bits) {
     const auto infinite = static_cast<Bits>(range.infinite);
@@ -97,7 +97,7 @@ void check_rounded(const Tensor& values, const std::string& name) {
     return count == 0;
   });
   check(finite, "{} has values beyond {}, the largest of {}, or infinite ones; {}", name,
-        range.largest, name_of(values.dtype), range.advice);
+        range.largest, name_of(values.dtype), advice.empty() ? range.advice : advice);
 }
 
 MaskedArray::MaskedArray(sparse::Mask mask, std::vector<std::byte> values, DType dtype)

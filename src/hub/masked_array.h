@@ -2,6 +2,8 @@
 // A masked array: the mask and the kept values, read as dense elements from any place.
 #include <cstddef>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "sparse/index/mask.h"
@@ -13,7 +15,8 @@ namespace espalier::hub {
 /// bits.
 void convert_elements(const Tensor& from, const Tensor& to);
 /// Throws Failure that names the array if rounding made a value of it infinite, or one was before.
-void check_rounded(const Tensor& values, const std::string& name);
+/// `advice`: what to do about it; empty: choose --dtype.
+void check_rounded(const Tensor& values, const std::string& name, std::string_view advice = {});
 
 class MaskedArray {
  public:

@@ -5,9 +5,11 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <sstream>
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/plain_hdf5.h"
+#include "io/hdf5/hdf5.h"
 #include "tests/support/program.h"
 
 namespace espalier::cli_input_test {
@@ -71,26 +73,232 @@ TEST_F(CliInput, NoCommandAcceptsWeightsThatAreNotFinite) {
   }
 }
 
+/// Writes an array, each element as a number of the type.
+template <class Number>
+void write(io::hdf5::File& file, const std::string& name, const Shape& shape, io::hdf5::Type type,
+           const std::vector<float>& values) {
+  std::vector<Number> numbers(values.size());
+  std::ranges::transform(values, numbers.begin(), [](float x) { return static_cast<Number>(x); });
+  file.write("/" + name, type, shape.extents(), numbers.data());
+}
+
+using Type = io::hdf5::Type;
+
+/// The cause is the file, not a training.
 TEST_F(CliInput, NoPlainArraysThatAreNotFinite) {
   here.ok("train c.toml --set pruning.method=none");
   here.ok("export " + kLast + " -o plain.h5");
   for (const std::string bad : {"embedding.token", "blocks.0.attention.qkv.weight"}) {
-    const io::PlainReader reader(here / "plain.h5");
-    io::PlainWriter writer(here / "bad.h5");
-    for (const std::string& name : reader.names()) {
-      std::vector<float> values = reader.read(name);
-      values[values.size() / 3] = name == bad ? std::nanf("") : values[values.size() / 3];
-      writer.write(name, reader.shape(name), values);
+    for (const double value : {std::nan(""), 1e300}) {
+      const io::PlainReader reader(here / "plain.h5");
+      auto file = io::hdf5::File::create(here / "bad.h5", "bad.h5");
+      for (const std::string& name : reader.names()) {
+        const std::vector<float> values = reader.read(name);
+        std::vector<double> numbers(values.begin(), values.end());
+        numbers[numbers.size() / 3] = name == bad ? value : numbers[numbers.size() / 3];
+        file.write("/" + name, Type::fp64, reader.shape(name).extents(), numbers.data());
+      }
+      file.finish();
+      const std::string cause =
+          std::isnan(value) ? "a NaN in "
+                            : "an infinity, or a number beyond 3.40e38, the largest of fp32, in ";
+      for (const std::string command :
+           {"import bad.h5 --config c.toml -o out.h5", "eval bad.h5 --config c.toml",
+            "prune bad.h5 -o out.h5 --method magnitude --sparsity 0.5",
+            "train c.toml --out new --init bad.h5"}) {
+        here.fails(command, 1, "bad.h5: the file holds " + cause + bad);
+        EXPECT_FALSE(here.has("out.h5")) << command;
+      }
+      EXPECT_THAT(here.run("inspect bad.h5").err, HasSubstr(bad));
+    }
+  }
+}
+
+/// Prefixes, masks, names by shape: eval and prune with --config read what import reads.
+TEST_F(CliInput, CommandsReadPlainFilesAsImportDoes) {
+  here.ok("train c.toml --set pruning.method=none");
+  here.ok("export " + kLast + " -o plain.h5");
+  const io::PlainReader plain(here / "plain.h5");
+  const std::string prune = " --method magnitude --sparsity 0.7 -o ";
+  const std::string odd = "blocks.1.mlp.expand.";
+  const auto write_file = [&](const std::string& prefix, const auto& mask_name, bool renamed) {
+    auto file = io::hdf5::File::create(here / "in.h5", "in.h5");
+    for (const std::string& name : plain.names()) {
+      const Shape shape = plain.shape(name);
+      std::vector<float> values = plain.read(name);
+      const bool other = renamed && name == odd + "weight";
+      write<float>(file, prefix + (other ? odd + "kernel" : name), shape, Type::fp32, values);
+      if (!mask_name("").empty() && name.starts_with("blocks.") && shape.rank() == 2) {
+        for (size_t i = 0; i < values.size(); ++i) {
+          values[i] = i % 3 == 0 ? 0.0F : 1.0F;
+        }
+        write<uint8_t>(file, mask_name(name), shape, Type::uint8, values);
+      }
+    }
+    file.finish();
+  };
+  const auto none = [](const std::string&) { return std::string(); };
+  const auto check_same = [&](const std::string& what) {
+    SCOPED_TRACE(what);
+    here.ok("import in.h5 -o imported.h5 --config c.toml");
+    const auto loss = here.run("eval --json imported.h5").json()["val_loss"];
+    const Ran ran = here.ok("eval --json in.h5 --config c.toml");
+    EXPECT_EQ(ran.json()["val_loss"], loss);
+    here.ok("prune in.h5 --config c.toml" + prune + "a.h5");
+    here.ok("prune imported.h5" + prune + "b.h5");
+    for (const std::string file : {"a", "b"}) {
+      here.ok("export " + file + ".h5 -o " + file + "-plain.h5");
+    }
+    EXPECT_EQ(here.read("a-plain.h5"), here.read("b-plain.h5"));
+    EXPECT_EQ(here.ok("sample in.h5 --config c.toml --prompt a --tokens 8").out,
+              here.ok("sample imported.h5 --prompt a --tokens 8").out);
+    return ran.err;
+  };
+  write_file("", none, false);
+  check_same("as exported");
+  write_file("model.", none, false);
+  EXPECT_THAT(check_same("a prefix"), HasSubstr("this program below model"));
+  write_file("", none, true);
+  EXPECT_THAT(check_same("by shape"), HasSubstr(odd + "kernel is " + odd + "weight by its shape"));
+  // train --init reads the parameters' own names only.
+  here.fails("train c.toml --out new --init in.h5", 1, "import it first (espalier import in.h5 -o");
+  write_file(
+      "", [](const std::string& name) { return name + "_mask"; }, false);
+  EXPECT_THAT(check_same("masks"), HasSubstr("masks of 8 parameters are in the file"));
+  write_file(
+      "weights.", [](const std::string& name) { return "masks." + name; }, false);
+  check_same("a tree of masks");
+  // A mask of no array.
+  auto file = io::hdf5::File::create(here / "loose.h5", "loose.h5");
+  for (const std::string& name : plain.names()) {
+    const std::vector<float> values = plain.read(name);
+    write<float>(file, name, plain.shape(name), Type::fp32, values);
+    if (name == odd + "weight") {
+      write<uint8_t>(file, "mlp0_mask", plain.shape(name), Type::uint8,
+                     std::vector<float>(values.size(), 1.0F));
+    }
+  }
+  file.finish();
+  for (const std::string command :
+       {"import loose.h5 --config c.toml -o no.h5", "eval loose.h5 --config c.toml",
+        "train c.toml --out new --init loose.h5"}) {
+    here.fails(command, 1, "mlp0_mask is named like a mask, and no array has its name");
+  }
+  here.fails("prune loose.h5" + prune + "no.h5 --config c.toml", 1,
+             "import it first (espalier import loose.h5 -o OUT.h5 --config c.toml --map FILE)");
+  EXPECT_FALSE(here.has("no.h5"));
+}
+
+TEST_F(CliInput, PruneReadsConvolutionsAsImportDoes) {
+  here.write("net.toml", R"([model]
+kind = "vision"
+network = ["conv 4 3", "max 2", "conv 6 3", "max 2"]
+image = [8, 8, 2]
+classes = 3
+[data]
+kind = "images"
+)");
+  io::PlainWriter writer(here / "in.h5");
+  float next = 1;
+  for (const auto& [name, shape] :
+       std::vector<std::pair<std::string, Shape>>{{"0.conv.weight", {4, 2, 3, 3}},
+                                                  {"0.conv.bias", {4}},
+                                                  {"2.conv.weight", {6, 4, 3, 3}},
+                                                  {"2.conv.bias", {6}},
+                                                  {"classifier.weight", {3, 24}},
+                                                  {"classifier.bias", {3}}}) {
+    std::vector<float> values(static_cast<size_t>(shape.count()));
+    std::ranges::generate(values, [&] { return next++; });
+    writer.write(name, shape, values);
+  }
+  writer.commit();
+  const std::string prune = " --method magnitude --sparsity 0.5 -o ";
+  here.ok("import in.h5 -o imported.h5 --config net.toml");
+  here.ok("prune imported.h5" + prune + "a.h5");
+  here.ok("prune in.h5 --config net.toml" + prune + "b.h5");
+  here.ok("export a.h5 -o a-plain.h5");
+  here.ok("export b.h5 -o b-plain.h5");
+  EXPECT_EQ(here.read("a-plain.h5"), here.read("b-plain.h5"));
+}
+
+/// `prune` has no --dtype to advise.
+TEST_F(CliInput, PrunedValuesBeyondTheTypeOfTheFile) {
+  here.ok("train c.toml --steps 1 --set pruning.method=none");
+  here.ok("export run/checkpoints/step-000001.h5 -o plain.h5");
+  const io::PlainReader plain(here / "plain.h5");
+  const std::string large = "blocks.0.mlp.expand.weight";
+  io::PlainWriter writer(here / "large.h5");
+  for (const std::string& name : plain.names()) {
+    std::vector<float> values = plain.read(name);
+    for (size_t i = 0; i < values.size() && name == large; ++i) {
+      values[i] = (60'000.0F + static_cast<float>(i * 7919 % 5000)) * (i % 2 == 0 ? 1.0F : -1.0F);
+    }
+    writer.write(name, plain.shape(name), values);
+  }
+  writer.commit();
+  here.ok("import large.h5 -o half.h5 --config c.toml --dtype fp16");
+  here.fails(
+      "prune half.h5 -o no.h5 --method sparsegpt --sparsity 0.5 --calibration text.txt --samples 4",
+      1,
+      large +
+          " has values beyond 65,504, the largest of fp16, or infinite ones; choose a "
+          "--method that changes no values");
+  EXPECT_FALSE(here.has("no.h5"));
+}
+
+/// Advice that, when followed, gives the weights.
+TEST_F(CliInput, TransposedPlainMatricesAreNamedAsMapLines) {
+  here.write("net.toml", R"([model]
+kind = "mlp"
+hidden = [8, 6]
+classes = 3
+[data]
+kind = "images"
+)");
+  const std::vector<std::pair<std::string, Shape>> arrays{
+      {"hidden.0.weight", {8, 16}}, {"hidden.0.bias", {8}},        {"hidden.1.weight", {6, 8}},
+      {"hidden.1.bias", {6}},       {"classifier.weight", {3, 6}}, {"classifier.bias", {3}}};
+  const auto write_file = [&](const std::string& to, const std::set<std::string>& transposed) {
+    io::PlainWriter writer(here / to);
+    float next = 1;
+    for (const auto& [name, shape] : arrays) {
+      std::vector<float> values(static_cast<size_t>(shape.count()));
+      std::ranges::generate(values, [&] { return next++; });
+      if (!transposed.contains(name)) {
+        writer.write(name, shape, values);
+        continue;
+      }
+      std::vector<float> turned;
+      for (int64_t c = 0; c < shape[1]; ++c) {
+        for (int64_t r = 0; r < shape[0]; ++r) {
+          turned.push_back(values[static_cast<size_t>(r * shape[1] + c)]);
+        }
+      }
+      writer.write(name, {shape[1], shape[0]}, turned);
     }
     writer.commit();
-    for (const std::string command :
-         {"import bad.h5 --config c.toml -o out.h5", "eval bad.h5 --config c.toml",
-          "prune bad.h5 -o out.h5 --method magnitude --sparsity 0.5",
-          "train c.toml --out new --init bad.h5"}) {
-      here.fails(command, 1, bad);
-      EXPECT_FALSE(here.has("out.h5")) << command;
+  };
+  write_file("right.h5", {});
+  here.ok("import right.h5 -o in.h5 --config net.toml");
+  here.ok("export in.h5 -o right-plain.h5");
+  const std::set<std::string> all{"hidden.0.weight", "hidden.1.weight", "classifier.weight"};
+  for (const std::set<std::string>& turned :
+       std::vector<std::set<std::string>>{{"hidden.0.weight"}, {"hidden.1.weight"}, all}) {
+    write_file("turned.h5", turned);
+    const Ran ran = here.run("import turned.h5 -o no.h5 --config net.toml");
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_THAT(ran.err, Not(HasSubstr("reshape")));
+    std::string map;
+    std::istringstream lines(ran.err);
+    for (std::string line; std::getline(lines, line);) {
+      map += line.starts_with("  ") ? line + "\n" : "";
     }
-    EXPECT_THAT(here.run("inspect bad.h5").err, HasSubstr(bad));
+    here.write("names.map", map);
+    here.ok("import turned.h5 -o out.h5 --config net.toml --map names.map");
+    here.ok("export out.h5 -o out-plain.h5");
+    EXPECT_EQ(here.read("out-plain.h5"), here.read("right-plain.h5")) << map;
+    here.fails("prune turned.h5 --config net.toml -o no.h5 --method magnitude --sparsity 0.5", 1,
+               "this command has no --map: import it first (espalier import turned.h5 -o");
   }
 }
 

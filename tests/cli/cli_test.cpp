@@ -412,7 +412,11 @@ TEST_F(Cli, ImportAndPruneKeepTheTypesOfPlainArrays) {
     expect_same_arrays(here / "half.h5", here / "again.h5");
     here.ok("prune half.h5 -o pruned.h5 --method magnitude --sparsity 0.9");
     EXPECT_EQ(types_of("pruned.h5"), types);
-    here.ok("eval back.h5");
+    here.ok("prune half.h5 -o pruned.h5 --config c.toml --method magnitude --sparsity 0.9");
+    EXPECT_EQ(types_of("pruned.h5"), types);
+    EXPECT_EQ(config_of("pruned.h5"), config_of("back.h5"));
+    EXPECT_EQ(here.ok("eval --json back.h5").json()["val_loss"],
+              here.ok("eval --json half.h5 --config c.toml").json()["val_loss"]);
     // A type that the config names stays.
     here.ok("import half.h5 -o back.h5 --config c.toml --set train.dtype=fp32");
     EXPECT_EQ(types_of("back.h5"), types);

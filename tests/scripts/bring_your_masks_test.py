@@ -83,6 +83,9 @@ def test_page(case):
             continue
         subprocess.run([sys.executable, "-c", script], cwd=case.folder, check=True)
         case.check()
+        text = ("--data", "net.toml")
+        loss = case.run.loss("masked.h5", "--config", "net.toml", *text)
+        assert loss == case.run.loss("start.h5", *text), name
         ran += 1
     assert ran == 3, ran
 
@@ -300,6 +303,16 @@ def test_refusals(case):
 
     case.write(more_layers)
     case.refused("blocks.2.", "no such layer")
+
+    # prune without a config names what its result lacks.
+    prune = ("prune", "masked.h5", "-o", "no.h5", "--method", "magnitude", "--sparsity", "0.5")
+    for value, word in ((np.ones((8, 8), "i1"), "small integers"), (np.ones((8, 8), "c8"), "no numbers"),
+                        (h5py.ExternalLink("other.h5", "x"), "link to another file")):
+        case.write(with_mask(value, "fc4"))
+        case.refused("fc4", word, "--config", command=prune)
+    case.write(with_mask(np.ones((1, 8), "i8"), "position_ids"))
+    done = subprocess.run([PROGRAM, *prune[:3], "pruned.h5", *prune[4:]], cwd=case.folder, check=True, capture_output=True)
+    assert b"skipped, no arrays of floats: position_ids" in done.stderr, done.stderr
 
 
 def main():

@@ -1,12 +1,15 @@
 #include "src/cli/shared/weights_file.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "io/files/folders.h"
+#include "io/files/raw_file.h"
 #include "sparse/index/file_index.h"
+#include "src/cli/shared/console.h"
 #include "src/config/parse.h"
 #include "src/core/cpus.h"
-#include "src/hub/array_match.h"
 #include "src/hub/masked_array.h"
 #include "src/train/checkpoint/run_directory.h"
 #include "src/train/checkpoint/snapshot.h"
@@ -19,16 +22,20 @@
 namespace espalier::cli {
 namespace {
 
-/// The extents that depend on the data, from the shapes of the weights.
-template <class ShapeOf>
-train::ProblemShape problem_from_shapes(const io::Config& config, const fs::path& path,
-                                        const ShapeOf& shape_of) {
+/// The extents that depend on the data, from the shapes of a checkpoint's weights.
+train::ProblemShape problem_from_shapes(const io::Config& config,
+                                        const io::CheckpointReader& reader) {
+  const std::string path = reader.path().string();
   auto matrix = [&](const std::string& name) {
-    const Shape shape = shape_of(name);
+    check(reader.has(name),
+          "{} is a checkpoint of another model: it has no parameter \"{}\", which model.kind = "
+          "\"{}\" has (compare with `espalier inspect`)",
+          path, name, config.model.kind);
+    const Shape shape = reader.info(name).shape;
     check(shape.rank() == 2,
           "{}: \"{}\" has shape {}, but model.kind = \"{}\" needs a matrix; use a file of that "
           "kind of network, or change model.kind in --config",
-          path.string(), name, shape.text(), config.model.kind);
+          path, name, shape.text(), config.model.kind);
     return shape;
   };
   return model::network_of(config.model).problem_of(config.model, matrix);
@@ -39,8 +46,9 @@ io::Config config_of(const WeightsFile& file, const ConfigSource& source) {
     return config::load(source.file, source.overrides);
   }
   check(!file.meta.config.empty(),
-        "{} does not describe its network ({}); add --config CONFIG.toml", file.path.string(),
-        file.checkpoint ? "it was pruned without a config" : "it is not an Espalier checkpoint");
+        "{} does not describe its network (it was pruned without a config); add --config "
+        "CONFIG.toml",
+        file.path.string());
   return config::parse_saved(file.meta.config, file.path.string() + " (config)", source.overrides);
 }
 
@@ -115,55 +123,107 @@ train::Stage::Options options_for(const WeightsFile& file, const train::ProblemS
   return {.micro_batch = micro_batch,
           .training = false,
           .generation = generation,
-          .masks = train::masks_in(file.path, std::move(specs), std::move(prunable))};
+          .masks = file.arrays ? train::masks_in(file.arrays, std::move(specs), std::move(prunable))
+                               : train::masks_in(file.path, std::move(specs), std::move(prunable))};
 }
 
 int threads_of(const io::Config& config) {
   return config.run.threads > 0 ? static_cast<int>(config.run.threads) : usable_cpu_count();
 }
 
+/// As hub::match_arrays; a failure that names --map says how to use it.
+hub::ArrayMatch match_of(const io::PlainReader& reader, const io::Config& config,
+                         const std::string& config_file) {
+  try {
+    return hub::match_arrays(reader, config, {});
+  } catch (const Failure& failure) {
+    const std::string text = failure.what();
+    if (text.find("--map") == std::string::npos) {
+      throw;
+    }
+    fail(
+        "{}\n  this command has no --map: import it first (espalier import {} -o OUT.h5 --config "
+        "{} --map FILE), and name OUT.h5 here",
+        text, reader.path().string(), config_file);
+  }
+}
+
+WeightsFile open_plain(const fs::path& path, const ConfigSource& source) {
+  check(!source.file.empty(),
+        "{} does not describe its network (it is not an Espalier checkpoint); add --config "
+        "CONFIG.toml",
+        path.string());
+  const auto reader = std::make_shared<io::PlainReader>(path);
+  const io::Config config = config_for_type(source, DType::fp32);
+  const hub::ArrayMatch match = match_of(*reader, config, source.file);
+  reader->set_views(match.views);
+  const DType type = reader->type(parameters_of(config, match.problem).front().name);
+  WeightsFile file = described_weights(path, config_for_type(source, type), match.problem);
+  file.arrays = reader;
+  print_notes(*reader, match, file);
+  return file;
+}
+
 }  // namespace
 
-WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
-  WeightsFile file{.path = path, .checkpoint = io::is_checkpoint(path)};
-  if (file.checkpoint) {
-    const io::CheckpointReader reader(path);
-    file.meta = reader.meta();
-    const auto vocabulary = file.meta.extra.find("vocabulary");
-    if (vocabulary != file.meta.extra.end()) {
-      file.characters = io::Vocabulary::from_text(vocabulary->second);
-    }
-    file.config = config_of(file, source);
-    file.problem = problem_from_shapes(file.config, path, [&](const std::string& name) {
-      check(reader.has(name),
-            "{} is a checkpoint of another model: it has no parameter \"{}\", which model.kind = "
-            "\"{}\" has (compare with `espalier inspect`)",
-            path.string(), name, file.config.model.kind);
-      return reader.info(name).shape;
-    });
-    if (!file.meta.config.empty()) {
-      const io::Config saved = config::parse_saved(file.meta.config, path.string() + " (config)");
-      train::check_same_model(file.config, saved, path.string());
-      if (source.file.empty()) {
-        find_data(saved, file);
+io::Config config_for_type(const ConfigSource& source, DType dtype) {
+  io::Config defaults;
+  defaults.train.dtype = name_of(dtype);
+  return config::parse(io::read_text(source.file, "config", io::kMaxConfig), source.file,
+                       source.overrides, defaults);
+}
+
+void print_notes(const io::PlainReader& reader, const hub::ArrayMatch& match,
+                 const WeightsFile& file) {
+  if (!match.names.empty()) {
+    print_note("arrays are named as in " + match.names);
+  }
+  for (const std::string& text : match.notes) {
+    print_note(text);
+  }
+  const std::vector<sparse::ParameterSpec> specs = parameters_of(file.config, file.problem);
+  const std::vector<bool> prunable = train::prunable_of(specs, file.config.pruning);
+  int64_t masked = 0;
+  std::vector<std::string> zeros;
+  for (size_t p = 0; p < specs.size(); ++p) {
+    if (reader.has_mask(specs[p].name)) {
+      ++masked;
+      if (!prunable[p]) {
+        zeros.push_back(specs[p].name);
       }
     }
-    return file;
+  }
+  if (masked > 0) {
+    print_note(
+        fmt::format("masks of {} parameter{} are in the file", masked, masked == 1 ? "" : "s"));
+  }
+  if (!zeros.empty()) {
+    print_note(fmt::format(
+        "masks of parameters that are not prunable became zeros, which training may change: {}",
+        fmt::join(zeros, ", ")));
+  }
+}
+
+WeightsFile open_weights(const fs::path& path, const ConfigSource& source) {
+  if (!io::is_checkpoint(path)) {
+    return open_plain(path, source);
+  }
+  const io::CheckpointReader reader(path);
+  WeightsFile file{.path = path, .checkpoint = true, .meta = reader.meta()};
+  const auto vocabulary = file.meta.extra.find("vocabulary");
+  if (vocabulary != file.meta.extra.end()) {
+    file.characters = io::Vocabulary::from_text(vocabulary->second);
   }
   file.config = config_of(file, source);
-  const io::PlainReader reader(path);
-  file.problem = problem_from_shapes(file.config, path, [&](const std::string& name) {
-    if (!reader.has(name)) {
-      fail(
-          "{} has no dataset \"{}\", which the model in --config has; `espalier import` translates "
-          "names (--map), or correct the config:{}",
-          path.string(), name,
-          io::expected_and_found(hub::expected_names(file.config), reader.named_shapes()));
+  file.problem = problem_from_shapes(file.config, reader);
+  if (!file.meta.config.empty()) {
+    const io::Config saved = config::parse_saved(file.meta.config, path.string() + " (config)");
+    train::check_same_model(file.config, saved, path.string());
+    if (source.file.empty()) {
+      find_data(saved, file);
     }
-    return reader.shape(name);
-  });
-  train::check_all_layers(reader, path, parameters_of(file.config, file.problem));
-  return described_weights(path, file.config, file.problem);
+  }
+  return file;
 }
 
 WeightsFile described_weights(const fs::path& path, const io::Config& config,
@@ -196,15 +256,16 @@ Inference::Inference(const WeightsFile& file, const train::ProblemShape& problem
   if (generation) {
     train::choose_generation_storages(file.config, stage.store());
   }
-  train::load_weights(file.path, stage.store(),
-                      train::prunable_of(stage.store(), file.config.pruning));
+  const std::vector<bool> prunable = train::prunable_of(stage.store(), file.config.pruning);
+  if (file.arrays) {
+    train::load_plain(file.arrays, stage.store(), prunable);
+  } else {
+    train::load_weights(file.path, stage.store(), prunable);
+  }
 }
 
-std::map<std::string, DType> types_in(const fs::path& path, const sparse::Store& store) {
-  if (!io::is_checkpoint(path)) {
-    return types_in(io::PlainReader(path), store);
-  }
-  const io::CheckpointReader reader(path);
+std::map<std::string, DType> types_in(const fs::path& checkpoint, const sparse::Store& store) {
+  const io::CheckpointReader reader(checkpoint);
   std::map<std::string, DType> types;
   for (const sparse::Parameter& parameter : store.parameters()) {
     types[parameter.spec.name] = reader.info(parameter.spec.name).dtype;
@@ -224,7 +285,7 @@ void write_weights(const fs::path& path, sparse::Store& store, const std::string
                    const io::Vocabulary& characters,
                    const std::map<std::string, std::string>& texts,
                    const std::map<std::string, DType>& types,
-                   const std::function<void(int64_t done)>& on_progress) {
+                   const std::function<void(int64_t done)>& on_progress, std::string_view advice) {
   io::CheckpointWriter writer(path);
   io::CheckpointMeta meta{.config = config, .extra = texts};
   if (characters.size() > 0) {
@@ -241,7 +302,7 @@ void write_weights(const fs::path& path, sparse::Store& store, const std::string
       std::ranges::transform(values, numbers.begin(),
                              [](float x) { return from_float<Number>(x); });
       const Tensor stored(numbers.data(), dtype_of<Number>(), Shape{parameter.kept()});
-      hub::check_rounded(stored, parameter.spec.name);
+      hub::check_rounded(stored, parameter.spec.name, advice);
       writer.write_parameter({.name = parameter.spec.name,
                               .shape = parameter.spec.shape,
                               .encoding = std::string(index.encoding.name),

@@ -179,7 +179,7 @@ void load_plain(std::shared_ptr<const io::PlainReader> reader, sparse::Store& st
     for (const int32_t position : parameter.index.positions()) {
       packed.push_back(values[static_cast<size_t>(position)]);
     }
-    check_finite(view_of(packed), reader->path().string(), parameter.spec.name);
+    check_numbers(*reader, parameter.spec.name, packed);
     store.set_values(parameter, packed);
     advance(all + ends[p]);
   }

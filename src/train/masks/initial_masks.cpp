@@ -42,7 +42,7 @@ std::vector<int64_t> kept_in(const std::filesystem::path& checkpoint, const Spec
 InitialMasks from_file(const std::filesystem::path& path, const Specs& specs,
                        const std::vector<bool>& prunable) {
   if (!io::is_checkpoint(path)) {
-    check_all_layers(io::PlainReader(path), path, specs);
+    check_nothing_left(io::PlainReader(path), specs);
   }
   InitialMasks start{.masks = masks_in(path, specs, prunable), .kept = {}};
   if (io::is_checkpoint(path)) {

@@ -1,11 +1,14 @@
 #include "src/train/masks/mask_files.h"
 
+#include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <memory>
 #include <set>
 
 #include "pruning/pruning.h"
 #include "sparse/index/file_index.h"
+#include "src/core/finite.h"
 
 namespace espalier::train {
 namespace {
@@ -25,7 +28,9 @@ std::string without_numbers(const std::string& name) {
 /// The mask that the file has for the array, or its non-zero elements.
 sparse::Mask mask_of_array(const io::PlainReader& reader, const std::string& name) {
   if (!reader.has_mask(name)) {
-    return pruning::mask_from_dense_zeros(name, reader.read(name));
+    const std::vector<float> values = reader.read(name);
+    check_numbers(reader, name, values);
+    return pruning::mask_from_dense_zeros(name, values);
   }
   const std::vector<uint8_t> kept = reader.kept(name);
   sparse::Mask mask(static_cast<int64_t>(kept.size()));
@@ -76,19 +81,39 @@ void check_arrays(const io::PlainReader& reader, std::span<const sparse::Paramet
       continue;
     }
     check(reader.shape(spec.name) == spec.shape,
-          "{}: dataset \"{}\" has shape {}, but the model needs {}; reshape the dataset, or "
+          "{}: dataset \"{}\" has shape {}, but the model needs {}; import it first (espalier "
+          "import {} -o OUT.h5 --config CONFIG reads convolutions, and other layouts by --map), or "
           "correct [model] in the config",
-          reader.path().string(), spec.name, reader.shape(spec.name).text(), spec.shape.text());
+          reader.path().string(), spec.name, reader.shape(spec.name).text(), spec.shape.text(),
+          reader.path().string());
   }
   check(missing.empty(),
-        "{} has no dataset for {} of {} parameters of the model; `espalier import` translates "
-        "names (--map), or correct [model] in the config:{}",
-        reader.path().string(), missing.size(), specs.size(),
+        "{} has no dataset for {} of {} parameters of the model; import it first (espalier import "
+        "{} -o OUT.h5 --config CONFIG finds other names), or correct [model] in the config:{}",
+        reader.path().string(), missing.size(), specs.size(), reader.path().string(),
         io::expected_and_found(missing, reader.named_shapes()));
 }
 
-void check_all_layers(const io::PlainReader& reader, const std::filesystem::path& path,
-                      std::span<const sparse::ParameterSpec> network) {
+void check_numbers(const io::PlainReader& reader, const std::string& name,
+                   std::span<const float> values) {
+  if (all_finite(std::as_bytes(values), DType::fp32)) {
+    return;
+  }
+  const bool nan = std::ranges::any_of(values, [](float x) { return std::isnan(x); });
+  fail("{}: the file holds {} in {}; correct its values", reader.path().string(),
+       nan ? "a NaN" : "an infinity, or a number beyond 3.40e38, the largest of fp32,", name);
+}
+
+void check_nothing_left(const io::PlainReader& reader,
+                        std::span<const sparse::ParameterSpec> network) {
+  const std::string path = reader.path().string();
+  for (const std::string& mask : reader.loose_masks()) {
+    fail(
+        "{}: {} is named like a mask, and no array has its name; name it after its weight "
+        "(NAME_mask, NAME.mask or masks.NAME), or import the file first: espalier import {} -o "
+        "OUT.h5 --config CONFIG",
+        path, mask, path);
+  }
   std::set<std::string> names;
   std::set<std::string> forms;
   for (const sparse::ParameterSpec& spec : network) {
@@ -99,7 +124,7 @@ void check_all_layers(const io::PlainReader& reader, const std::filesystem::path
     check(names.contains(name) || !forms.contains(without_numbers(name)),
           "{} has a dataset \"{}\", and the model in the config has no such layer; correct [model] "
           "in the config, or remove the dataset",
-          path.string(), name);
+          path, name);
   }
 }
 

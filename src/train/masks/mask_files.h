@@ -28,10 +28,15 @@ MaskOf masks_in(std::shared_ptr<const io::PlainReader> reader,
 /// shapes.
 void check_arrays(const io::PlainReader& reader, std::span<const sparse::ParameterSpec> specs);
 
-/// Throws Failure if a plain file, at `path`, has parameters of layers that the network lacks:
-/// names that differ from those of its parameters only in numbers. `network`: all its parameters.
-void check_all_layers(const io::PlainReader& reader, const std::filesystem::path& path,
-                      std::span<const sparse::ParameterSpec> network);
+/// Throws Failure if a plain file has masks of no array, or parameters of layers that the network
+/// lacks: names that differ from those of its parameters only in numbers. `network`: all its
+/// parameters.
+void check_nothing_left(const io::PlainReader& reader,
+                        std::span<const sparse::ParameterSpec> network);
+
+/// Throws Failure if a value of a parameter of a plain file is a NaN or an infinity.
+void check_numbers(const io::PlainReader& reader, const std::string& name,
+                   std::span<const float> values);
 
 /// The mask of one parameter of a checkpoint. Throws Failure naming file and parameter if the index
 /// is damaged.
