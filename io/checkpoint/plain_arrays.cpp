@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -18,6 +19,7 @@ struct Found {
   std::string fault{};
   bool is_float() const { return fault.empty() && hdf5::is_float(dataset.type); }
   bool is_integer() const { return fault.empty() && hdf5::is_integer(dataset.type); }
+  bool has_elements() const { return !fault.empty() || dataset.count > 0; }
 };
 using Datasets = std::map<std::string, Found>;
 
@@ -92,7 +94,8 @@ class SparseGroups {
 
   void take(const std::string& group) {
     const Found* values = part(group, {"data", "values"});
-    if (values == nullptr || !values->is_float()) {
+    const std::string name = name_of_place(group);
+    if (values == nullptr) {
       return;
     }
     const Found* pointers = part(group, {"indptr"});
@@ -119,8 +122,25 @@ class SparseGroups {
       return;
     }
     array.extents = shape(group);
-    const std::string name = name_of_place(group);
     array.fault = choose_form(array, format, name, values->dataset, pointers);
+    Unusable reason;
+    if (says_mask(name)) {
+      reason = {"it is a sparse matrix", "store the mask as a dense array of booleans"};
+    } else if (!values->fault.empty()) {
+      array.fault = values->fault;
+    } else if (!values->is_float()) {
+      reason = {"its sparse matrix holds " + values->dataset.content,
+                "write matrix.astype(\"float32\")", array.extents};
+    }
+    for (const std::string& numbers : {array.rows, array.columns}) {
+      const Found& found = datasets_.at(name_of_place(numbers));
+      if (!found.is_integer()) {
+        array.fault = !found.fault.empty()
+                          ? found.fault
+                          : fmt::format("{} of the sparse matrix holds {}; write int32 or int64",
+                                        numbers, found.dataset.content);
+      }
+    }
     if (array.form == PlainArray::Form::csc && pointers != nullptr) {
       std::swap(array.rows, array.columns);
     }
@@ -132,7 +152,15 @@ class SparseGroups {
         datasets_.erase(found);
       }
     }
-    out_.arrays.emplace(name, std::move(array));
+    if (reason.why.empty()) {
+      out_.arrays.emplace(name, std::move(array));
+      return;
+    }
+    if (says_mask(name)) {
+      out_.loose_masks.push_back(name);
+    }
+    out_.skipped.push_back(name);
+    out_.unusable.emplace(name, std::move(reason));
   }
 
   /// Returns the reason if the form is not clear.
@@ -207,17 +235,21 @@ class SparseGroups {
   PlainArrays& out_;
 };
 
-/// Names that the weight of a mask may have, the likeliest first; empty: not named like a mask.
-std::vector<std::string> weights_of_mask(const std::string& mask) {
-  std::vector<std::string> names;
-  std::string base = mask;
-  if (take_suffix(base, "_mask") || take_suffix(base, ".mask")) {
-    names = {base, base + ".weight"};
-  }
-  return names;
+/// Whether a part of a name is that of a tree of masks.
+bool is_mask_tree(std::string_view part) {
+  return part.ends_with("mask") || part.ends_with("masks");
 }
 
-/// Pairs masks with weights.
+/// Names that the weight of a mask may have, the likeliest first; empty: not named like a mask.
+std::vector<std::string> weights_of_mask(const std::string& mask) {
+  std::string base = mask;
+  if (take_suffix(base, "_mask") || take_suffix(base, ".mask")) {
+    return {base, base + ".weight"};
+  }
+  return {};
+}
+
+/// Pairs masks with weights. Keys are names in lower case.
 class MaskPairs {
  public:
   MaskPairs(Datasets& datasets, PlainArrays& out) : datasets_(datasets), out_(out) {}
@@ -225,142 +257,234 @@ class MaskPairs {
   void take_all() {
     for (const auto& [name, found] : datasets_) {
       if (found.is_float()) {
-        by_length_[parts_of(name).size()].push_back(name);
+        weights_[lower(name)].push_back(name);
       }
     }
-    std::vector<std::string> names;
-    for (const auto& [name, found] : datasets_) {
-      names.push_back(name);
+    for (const auto& [name, array] : out_.arrays) {
+      weights_[lower(name)].push_back(name);  // sparse matrices
     }
-    for (const std::string& name : names) {
-      const auto candidates = candidates_of(name);
-      if (candidates) {
-        pair(name, *candidates);
+    for (const auto& [name, found] : datasets_) {
+      if (says_mask(name)) {
+        const std::vector<std::string> candidates = candidates_of(name);
+        if (!candidates.empty()) {
+          pair(name, candidates);
+        }
       }
     }
   }
 
+  bool used(const std::string& name) const { return used_.contains(name); }
+
  private:
-  /// None: the name is not that of a mask.
-  std::optional<std::vector<std::string>> candidates_of(const std::string& mask) const {
+  std::vector<std::string> candidates_of(const std::string& mask) {
+    constexpr size_t kMostLevels = 16;
     std::vector<std::string> found;
-    const std::vector<std::string> direct = weights_of_mask(mask);
-    for (const std::string& name : direct) {
+    const std::string key = lower(mask);
+    for (const std::string& name : weights_of_mask(key)) {
       add(name, mask, found);
     }
-    const std::vector<std::string> parts = parts_of(mask);
-    bool tree = false;
-    for (size_t i = 0; i + 1 < parts.size(); ++i) {
-      const std::string word = lower(parts[i]);
-      if (word != "mask" && word != "masks") {
+    const std::vector<std::string> parts = parts_of(key);
+    for (size_t i = 0; i + 1 < parts.size() && i < kMostLevels; ++i) {
+      if (!is_mask_tree(parts[i])) {
         continue;
       }
-      tree = true;
       std::vector<std::string> rest = parts;
-      rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(i));
+      const bool whole = parts[i] == "mask" || parts[i] == "masks";
+      const auto at = rest.begin() + static_cast<std::ptrdiff_t>(i);
+      if (!whole) {  // fc1_mask.weight: of fc1.weight
+        at->resize(at->rfind("mask"));
+        at->resize(at->find_last_not_of("_-") + 1);
+        const size_t before = found.size();
+        add(joined(rest), mask, found);
+        if (found.size() > before) {
+          continue;
+        }
+      }
+      rest.erase(at);
       std::vector<std::string> others{joined(rest)};
       for (const std::string& name : weights_of_mask(others[0])) {
         others.push_back(name);
       }
       for (const std::string& name : others) {
         add(name, mask, found);
-        add_other_trees(name, i, mask, found);
+        if (whole || (i == 0 && rest.size() > 1)) {
+          add_other_trees(name, i, mask, found);
+        }
       }
     }
-    return direct.empty() && !tree ? std::nullopt : std::optional(found);
+    return found;
   }
 
-  void add(const std::string& name, const std::string& mask,
-           std::vector<std::string>& found) const {
-    for (const std::string& variant : {name + "_orig", name}) {
-      const auto weight = datasets_.find(variant);
-      if (variant != mask && weight != datasets_.end() && weight->second.is_float() &&
-          std::ranges::find(found, variant) == found.end()) {
-        found.push_back(variant);
+  void add(const std::string& key, const std::string& mask, std::vector<std::string>& found) const {
+    for (const std::string& variant : {key + "_orig", key}) {
+      const auto weights = weights_.find(variant);
+      if (weights == weights_.end()) {
+        continue;
+      }
+      bool any = false;
+      for (const std::string& weight : weights->second) {
+        any = any || weight != mask;
+        if (found.size() > kMostCandidates) {
+          return;
+        }
+        if (weight != mask && std::ranges::find(found, weight) == found.end()) {
+          found.push_back(weight);
+        }
+      }
+      if (any) {
         return;
       }
     }
   }
 
-  /// Weights named like `name` with another part inserted before part `at`: "weights.a" of "a".
-  void add_other_trees(const std::string& name, size_t at, const std::string& mask,
-                       std::vector<std::string>& found) const {
-    const std::vector<std::string> wanted = parts_of(name);
-    const auto same_length = by_length_.find(wanted.size() + 1);
-    if (same_length == by_length_.end()) {
-      return;
+  /// Weights named like `key` with another part inserted before part `at`: "weights.a" of "a".
+  void add_other_trees(const std::string& key, size_t at, const std::string& mask,
+                       std::vector<std::string>& found) {
+    auto [trees, fresh] = without_part_.try_emplace(at);
+    if (fresh) {
+      for (const auto& [name, weights] : weights_) {
+        std::vector<std::string> parts = parts_of(name);
+        if (parts.size() > at + 1 && !is_mask_tree(parts[at])) {
+          parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at));
+          trees->second[joined(parts)].push_back(name);
+        }
+      }
     }
-    for (const std::string& other : same_length->second) {
-      std::vector<std::string> parts = parts_of(other);
-      const std::string word = lower(parts[at]);
-      parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at));
-      if (word != "mask" && word != "masks" && parts == wanted) {
-        add(other, mask, found);
+    for (const std::string& variant : {key + "_orig", key}) {
+      const auto others = trees->second.find(variant);
+      if (others != trees->second.end()) {
+        for (const std::string& other : others->second) {
+          if (found.size() > kMostCandidates) {
+            return;
+          }
+          add(other, mask, found);
+        }
+        return;
       }
     }
   }
 
   void pair(const std::string& mask, std::vector<std::string> candidates) {
     const Found& found = datasets_.at(mask);
-    const auto same_shape = [&](const std::string& weight) {
-      return datasets_.at(weight).dataset.extents == found.dataset.extents;
+    const auto extents_of = [&](const std::string& weight) {
+      const auto dense = datasets_.find(weight);
+      return dense != datasets_.end() ? dense->second.dataset.extents
+                                      : out_.arrays.at(weight).extents;
     };
-    if (candidates.size() > 1) {
+    if (candidates.size() > 1 && candidates.size() <= kMostCandidates) {
       std::vector<std::string> fitting;
-      std::ranges::copy_if(candidates, std::back_inserter(fitting), same_shape);
+      std::ranges::copy_if(candidates, std::back_inserter(fitting), [&](const std::string& weight) {
+        return extents_of(weight) == found.dataset.extents;
+      });
       candidates = fitting.size() == 1 ? fitting : candidates;
     }
-    if (candidates.empty()) {
-      const bool a_shape = std::ranges::any_of(datasets_, [&](const auto& other) {
-        return other.first != mask && other.second.is_float() && found.dataset.count > 1 &&
-               other.second.dataset.extents == found.dataset.extents;
-      });
-      if (a_shape) {
-        out_.loose_masks.push_back(mask);
-      }
-      return;
+    const std::string& weight = candidates.front();
+    const auto dense = datasets_.find(weight);
+    std::string name = weight;
+    if (dense != datasets_.end()) {
+      take_suffix(name, "_orig");
     }
-    std::string name = candidates.front();
-    PlainArray& array = out_.arrays[take_suffix(name, "_orig") ? name : candidates.front()];
-    if (array.place.empty()) {
-      array.place = datasets_.at(candidates.front()).place;
-      array.extents = datasets_.at(candidates.front()).dataset.extents;
-      used_.insert(candidates.front());
+    PlainArray& array = out_.arrays[name];
+    if (dense != datasets_.end() && array.place.empty()) {
+      array.place = dense->second.place;
+      array.extents = dense->second.dataset.extents;
+      used_.insert(weight);
     }
     out_.masks.emplace(mask, name);
+    used_.insert(mask);
     if (candidates.size() > 1) {
       array.fault = fmt::format("{} may be the mask of {}; rename one", mask,
                                 fmt::join(candidates, " or of "));
+    } else if (array.form != PlainArray::Form::dense) {
+      array.fault = fmt::format(
+          "it is a sparse matrix, of which the stored elements are kept, and {} would be its mask, "
+          "too; remove one",
+          mask);
     } else if (!array.mask.empty()) {
       array.fault = fmt::format("{} and {} would both be its mask; remove one",
                                 name_of_place(array.mask), mask);
+    } else if (!found.fault.empty()) {
+      array.fault = fmt::format("its mask {} cannot be read: {}", mask, found.fault);
     } else if (!found.is_float() && !found.is_integer()) {
-      array.fault = fmt::format("its mask {} has no numbers{}{}; write booleans or uint8", mask,
-                                found.fault.empty() ? "" : ": ", found.fault);
-    } else if (!same_shape(candidates.front())) {
+      array.fault = fmt::format("its mask {} has no numbers; write booleans or uint8", mask);
+    } else if (array.extents != found.dataset.extents) {
       array.fault = fmt::format("its mask {} has shape {}, and its values have shape {}", mask,
                                 extents_text(found.dataset.extents), extents_text(array.extents));
     }
     array.mask = found.place;
-    used_.insert(mask);
   }
 
- public:
-  bool used(const std::string& name) const { return used_.contains(name); }
-
- private:
+  static constexpr size_t kMostCandidates = 8;  ///< more are one fault
   Datasets& datasets_;
   PlainArrays& out_;
-  std::map<size_t, std::vector<std::string>> by_length_{};  ///< weights, by parts of their names
+  using Names = std::map<std::string, std::vector<std::string>>;
+  Names weights_{};
+  std::map<size_t, Names> without_part_{};  ///< keys of weights by their names without a part
   std::set<std::string> used_{};
 };
 
+/// Why a dataset is no array; none: it is one.
+std::optional<Unusable> reason_of(const Found& found) {
+  const auto& [type, number, extents, count, fault, content] = found.dataset;
+  if (!found.fault.empty()) {
+    return std::nullopt;  // that of the array
+  }
+  if (count == 0) {
+    return Unusable{"it has no elements", "store its values"};
+  }
+  if (!found.is_float()) {
+    return Unusable{"it holds " + content, "write array.astype(\"float32\")", extents};
+  }
+  if (extents.size() > Shape::kMaxRank) {
+    return Unusable{fmt::format("it has {} dimensions", extents.size()),
+                    fmt::format("at most {} are supported: reshape the dataset", Shape::kMaxRank),
+                    extents};
+  }
+  return std::nullopt;
+}
+
+/// Text, and numbers that are no array, do not mask.
+bool is_note(const Found& found) {
+  const size_t rank = found.dataset.extents.size();
+  return found.fault.empty() && (rank == 0 || (rank == 1 && found.dataset.content == "text"));
+}
+
 }  // namespace
 
-PlainArrays plain_arrays(const hdf5::Reader& file, const std::string& label) {
+bool says_mask(std::string_view name) {
+  constexpr std::string_view kWord = "mask";
+  const std::string text = lower(std::string(name));
+  for (size_t at = text.find(kWord); at != std::string::npos; at = text.find(kWord, at + 1)) {
+    size_t end = at + kWord.size();
+    end += end < text.size() && text[end] == 's' ? 1 : 0;
+    if (end == text.size() || text[end] < 'a' || text[end] > 'z') {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool says_optimizer(std::string_view name) {
+  constexpr std::array<std::string_view, 7> kStates{
+      "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf",
+      "moment1", "moment2",    "momentum_buffer"};
+  const std::vector<std::string> parts = parts_of(lower(std::string(name)));
+  return parts.front().starts_with("optim") ||
+         std::ranges::any_of(parts, [&](const std::string& part) {
+           return std::ranges::any_of(
+               kStates, [&](std::string_view state) { return part.ends_with(state); });
+         });
+}
+
+PlainArrays plain_arrays(const hdf5::Reader& file, const std::string& label,
+                         const LeftOut& left_out) {
   PlainArrays out;
   Datasets datasets;
   for (const std::string& place : file.datasets()) {
+    const std::string name = name_of_place(place);
+    if (left_out && left_out(name)) {
+      continue;
+    }
     Found found{.place = place};
     try {
       found.dataset = file.describe(place);
@@ -370,7 +494,6 @@ PlainArrays plain_arrays(const hdf5::Reader& file, const std::string& label) {
     } catch (const Failure& failure) {
       found.fault = failure.what();
     }
-    const std::string name = name_of_place(place);
     const auto [other, fresh] = datasets.emplace(name, std::move(found));
     check(fresh, "{}: datasets {} and {} would both be named {}; rename one", label,
           other->second.place, place, name);
@@ -382,18 +505,43 @@ PlainArrays plain_arrays(const hdf5::Reader& file, const std::string& label) {
     if (pairs.used(name)) {
       continue;
     }
-    if (found.fault.empty() && !found.is_float()) {
+    if (says_mask(name) && found.has_elements() && !is_note(found)) {
+      out.loose_masks.push_back(name);
+    }
+    if (std::optional<Unusable> reason = reason_of(found)) {
       out.skipped.push_back(name);
+      out.unusable.emplace(name, std::move(*reason));
       continue;
     }
+    std::string fault = found.fault;
+    std::string base = name;
+    if (fault.empty() && take_suffix(base, "_orig") && !datasets.contains(base)) {
+      const Unusable reason{
+          fmt::format("{0}_orig is {0} before torch.nn.utils.prune masks it, and there is no "
+                      "{0}_mask",
+                      base),
+          fmt::format("store {0}_mask, or rename {0}_orig to {0} if all elements are kept", base),
+          found.dataset.extents};
+      fault = reason.why + "; " + reason.fix;
+      out.unusable.emplace(base, reason);
+    }
     const auto [other, fresh] = out.arrays.emplace(
-        name,
-        PlainArray{.place = found.place, .extents = found.dataset.extents, .fault = found.fault});
+        name, PlainArray{.place = found.place, .extents = found.dataset.extents, .fault = fault});
     check(fresh, "{}: datasets {} and {} would both be named {}; rename one", label,
           other->second.place, found.place, name);
   }
-  for (const std::string& link : file.external_links()) {
-    out.skipped.push_back(name_of_place(link) + " (link to another file)");
+  for (const hdf5::DeadLink& link : file.dead_links()) {
+    const std::string name = name_of_place(link.path);
+    if (left_out && left_out(name)) {
+      continue;
+    }
+    const char* what = link.other_file ? "link to another file" : "link that leads nowhere";
+    out.skipped.push_back(fmt::format("{} ({})", name, what));
+    out.unusable.emplace(
+        name, Unusable{fmt::format("it is a {}", what), "store the array itself in this file"});
+    if (says_mask(name)) {
+      out.loose_masks.push_back(name);
+    }
   }
   return out;
 }

@@ -4,15 +4,18 @@
 //
 //   NAME_orig + NAME_mask            as of torch.nn.utils.prune
 //   NAME + NAME_mask, NAME.mask      also NAME.weight + NAME.mask
-//   A.NAME + masks.NAME              a tree of masks (a part "mask" or "masks") beside the weights
+//   A.NAME + masks.NAME              a tree of masks (a part that ends in "mask" or "masks")
+//                                    beside the weights
 //   NAME.data, .indices, .indptr     scipy's CSR and CSC, with NAME.shape and NAME.format, or
 //                                    attributes of the group; torch's names of the same parts
 //   NAME.data, .row, .col            scipy's COO
 //
-// A mask has a number type and the shape of its weight. Plain HDF5 only: checkpoints say which is
-// which. Private to this folder and its tests.
+// A mask has a number type and the shape of its weight; its name is compared without case. Plain
+// HDF5 only: checkpoints say which is which. Read through plain_hdf5.h.
+#include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/hdf5/reader.h"
@@ -30,15 +33,33 @@ struct PlainArray {
   std::string fault{};  ///< why it cannot be read; empty: it can
 };
 
+/// A dataset or link that is no array.
+struct Unusable {
+  std::string why{};  ///< "it holds integers of 1 byte"
+  std::string fix{};
+  std::vector<int64_t> extents{};  ///< empty: unknown, or a scalar
+};
+
 struct PlainArrays {
   std::map<std::string, PlainArray> arrays{};
-  std::vector<std::string> skipped{};          ///< with the reason: "step (no floats)"
+  std::map<std::string, Unusable> unusable{};  ///< without masks that are used
+  std::vector<std::string> skipped{};          ///< names of these; links with the reason
   std::map<std::string, std::string> masks{};  ///< name of the dataset → name of its array
-  /// Arrays that look like masks, without an array that they belong to.
+  /// Datasets, sparse matrices and links with names of masks that are masks of no array.
   std::vector<std::string> loose_masks{};
 };
 
+/// Names of datasets and links that are left out of a file.
+using LeftOut = std::function<bool(const std::string& name)>;
+
 /// Throws Failure if two datasets would have one name.
-PlainArrays plain_arrays(const hdf5::Reader& file, const std::string& label);
+PlainArrays plain_arrays(const hdf5::Reader& file, const std::string& label,
+                         const LeftOut& left_out = {});
+
+/// Whether a part of the name has the word "mask" or "masks" (any case; a part may end in it, as
+/// "WeightMask", and digits may follow).
+bool says_mask(std::string_view name);
+/// Whether a name is that of an optimizer's state: ".exp_avg", "optimizer.…", …
+bool says_optimizer(std::string_view name);
 
 }  // namespace espalier::io

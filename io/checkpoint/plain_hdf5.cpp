@@ -80,9 +80,10 @@ void change_layout(std::vector<T>& values, const Shape& shape, const ArrayPart& 
   if (values.empty()) {
     return;
   }
-  const int64_t rows = shape.rank() == 0 ? 1 : shape[0];
+  int64_t rows = shape.rank() == 0 ? 1 : shape[0];
   if (part.transposed) {
     transpose_in_place(values, rows);
+    rows = std::ssize(values) / rows;
   }
   if (part.channels_last) {
     move_channels_last(values, rows, shape[1]);
@@ -136,11 +137,18 @@ std::string expected_and_found(const NamedShapes& expected, const NamedShapes& f
   return text;
 }
 
-PlainReader::PlainReader(std::filesystem::path path)
-    : path_(std::move(path)), file_(path_), arrays_(plain_arrays(file_, path_.string())) {}
+PlainReader::PlainReader(std::filesystem::path path, const LeftOut& left_out)
+    : path_(std::move(path)),
+      file_(path_),
+      arrays_(plain_arrays(file_, path_.string(), left_out)) {}
 
 const PlainArray& PlainReader::array(const std::string& name) const {
   const auto found = arrays_.arrays.find(name);
+  const auto unusable = arrays_.unusable.find(name);
+  if (found == arrays_.arrays.end() && unusable != arrays_.unusable.end()) {
+    fail("{}: {} cannot be used: {}; {}", path_.string(), name, unusable->second.why,
+         unusable->second.fix);
+  }
   check(found != arrays_.arrays.end(),
         "{} has no floating-point dataset for {}; compare names with `espalier inspect` ('/' "
         "counts as '.')",
@@ -155,7 +163,8 @@ const PlainArray& PlainReader::array(const std::string& name) const {
 }
 
 bool PlainReader::has(const std::string& name) const {
-  return views_.empty() ? arrays_.arrays.contains(name) : views_.contains(name);
+  return views_.empty() ? arrays_.arrays.contains(name) || arrays_.unusable.contains(name)
+                        : views_.contains(name);
 }
 
 std::vector<std::string> PlainReader::names() const {
@@ -170,7 +179,7 @@ std::vector<std::string> PlainReader::names() const {
 }
 
 Shape PlainReader::array_shape(const std::string& name) const {
-  const auto& extents = array(name).extents;
+  const auto& extents = array(name).extents;  // of a masked array perhaps more
   check(extents.size() <= Shape::kMaxRank,
         "{}: {} has {} dimensions, but at most {} are supported; reshape the dataset",
         path_.string(), name, extents.size(), Shape::kMaxRank);
@@ -187,6 +196,9 @@ NamedShapes PlainReader::named_shapes() const {
   for (const auto& [name, array] : arrays_.arrays) {
     out.emplace_back(name, array.fault.empty() ? fmt::format("[{}]", fmt::join(array.extents, ", "))
                                                : "(cannot be read)");
+  }
+  for (const auto& [name, unusable] : arrays_.unusable) {
+    out.emplace_back(name, fmt::format("({})", unusable.why));
   }
   return out;
 }

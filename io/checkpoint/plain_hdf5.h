@@ -43,16 +43,20 @@ std::string expected_and_found(const NamedShapes& expected, const NamedShapes& f
 
 class PlainReader {
  public:
-  explicit PlainReader(std::filesystem::path path);
+  /// Datasets and links whose names `left_out` accepts are as if the file did not have them.
+  explicit PlainReader(std::filesystem::path path, const LeftOut& left_out = {});
 
   const std::filesystem::path& path() const { return path_; }
   std::vector<std::string> names() const;  ///< sorted
-  /// Datasets that are no arrays, and links to other files.
+  /// Datasets that are no arrays, and links to other files or nowhere.
   const std::vector<std::string>& skipped() const { return arrays_.skipped; }
+  /// The same by name, with their causes, which are what `shape` and `read` of them throw.
+  const std::map<std::string, Unusable>& unusable() const { return arrays_.unusable; }
   /// (mask, array), by the names of masks.
   const std::map<std::string, std::string>& masks() const { return arrays_.masks; }
-  /// Named like masks, with the shape of an array, but of no array.
+  /// Named like masks, but of no array.
   const std::vector<std::string>& loose_masks() const { return arrays_.loose_masks; }
+  /// Also true for what cannot be read.
   bool has(const std::string& name) const;
   Shape shape(const std::string& name) const;
   NamedShapes named_shapes() const;

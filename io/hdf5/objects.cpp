@@ -86,8 +86,8 @@ Datatype datatype_of(Cursor in, bool of_enumeration = false) {
   return datatype;
 }
 
-/// Reads the extents of a dataspace into `object`; its count becomes their product, 0 for a null
-/// space.
+/// Reads the extents of a dataspace into `object`; its count becomes their product. A null space
+/// (h5py.Empty) is an array of extent 0.
 void read_extents(Cursor in, Object& object) {
   const uint8_t version = in.byte();
   const uint8_t rank = in.byte();
@@ -98,7 +98,7 @@ void read_extents(Cursor in, Object& object) {
   in.skip(version == 1 ? 5 : 0);
   object.extents.clear();
   object.largest.clear();
-  object.count = null ? 0 : 1;
+  object.count = 1;
   for (uint8_t i = 0; i < rank; ++i) {
     const uint64_t extent = in.number(8);
     expect(extent <= uint64_t{INT64_MAX}, "a dataspace has an impossible extent");
@@ -109,6 +109,11 @@ void read_extents(Cursor in, Object& object) {
     const auto extent = static_cast<uint64_t>(object.extents[i]);
     object.largest.push_back((flags & 1) != 0 ? in.number(8) : extent);
     expect(object.largest.back() >= extent, "a dataspace has impossible largest extents");
+  }
+  if (null) {
+    object.extents = {0};
+    object.largest = {0};
+    object.count = 0;
   }
 }
 
@@ -513,6 +518,23 @@ Type Datatype::type() const {
     return Type::uint8;
   }
   return of == Class::integer && is_number() ? Type::other_integer : Type::other;
+}
+
+std::string Datatype::text() const {
+  switch (of) {
+    case Class::integer:
+      return fmt::format("integers of {} byte{}", bytes, bytes == 1 ? "" : "s");
+    case Class::floating:
+      return fmt::format("floats of {} bytes", bytes);
+    case Class::text:
+    case Class::texts:
+      return "text";
+    case Class::opaque:
+      return "opaque bytes";
+    case Class::other:
+      break;
+  }
+  return "no real numbers";
 }
 
 std::string Datatype::fault() const {

@@ -27,6 +27,8 @@ struct Datatype {
   bool ordinary = false;  ///< a floating type with a hidden leading one and all bits used
 
   Type type() const;  ///< other: floats that are not ordinary, too
+  /// "integers of 1 byte", "text", …
+  std::string text() const;
   /// Why floats of this type are not read, with the fix; empty: they are, or it is another type.
   std::string fault() const;
   bool is_number() const {

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
+#include <list>
 #include <mutex>
+#include <set>
 
 #include "io/files/file_system.h"
 #include "io/hdf5/chunks.h"
@@ -47,7 +48,7 @@ struct Reader::State {
   BoundedFile file;
   uint64_t root = 0;
   /// The objects read last: a path of parameters goes through the same groups again and again.
-  std::deque<std::pair<uint64_t, Object>> recent{};
+  std::list<std::pair<uint64_t, Object>> recent{};
 
   /// Runs an action; a fault of the file becomes a Failure that names both.
   template <class Action>
@@ -69,6 +70,7 @@ struct Reader::State {
     constexpr size_t kMax = 64;
     const auto found = std::ranges::find(recent, address, &std::pair<uint64_t, Object>::first);
     if (found != recent.end()) {
+      recent.splice(recent.begin(), recent, found);
       return found->second;
     }
     recent.emplace_front(address, object_at(file, address));
@@ -205,10 +207,12 @@ struct Reader::State {
 
   struct Walk {
     uint64_t paths = 0;
-    double bytes = 0;  ///< of all datasets; of chunks before they expand
-    double fill = 0;   ///< of datasets that were never written
+    double bytes = 0;                ///< of all datasets; of chunks before they expand
+    double fill = 0;                 ///< of datasets that were never written
+    double again = 0;                ///< of further names of datasets, expanded
+    std::set<uint64_t> addresses{};  ///< of datasets
     std::vector<std::string> datasets{};
-    std::vector<std::string> external{};
+    std::vector<DeadLink> dead{};
     std::vector<uint64_t> groups{};  ///< from the root to the current one
   };
   void walk(uint64_t group, const std::string& at, Walk& seen) {
@@ -222,35 +226,44 @@ struct Reader::State {
             "{}: more than 64 levels, or more paths than a file of this size has links (at {}); "
             "the file is damaged or has circular links, use another file",
             label, path);
-      if (!link.object && link.target.empty()) {
-        seen.external.push_back(path);
+      std::optional<uint64_t> address;
+      try {
+        address = object_of(link, group, 0, path);
+      } catch (const Failure&) {
+        seen.dead.push_back({.path = path, .other_file = true});
         continue;
       }
-      const auto address = object_of(link, group, 0, path);
-      const bool circular =
-          address && !link.object && std::ranges::find(seen.groups, *address) != seen.groups.end();
-      if (!address || circular) {
-        continue;  // a soft link that leads nowhere, or to a group around it
+      if (!address) {
+        seen.dead.push_back({.path = path});
+        continue;
+      }
+      if (!link.object && std::ranges::find(seen.groups, *address) != seen.groups.end()) {
+        continue;  // to a group around it
       }
       const Object& found = object(*address);
       if (found.dataset) {
-        // Some links may lead to one dataset; many would make its bytes be read as many times.
-        // Those that claim more are refused where they are read.
+        // Layers may share a dataset by links; very many would make its bytes be read as many
+        // times. Those that claim more than they can have are refused where they are read.
         const double bytes = bytes_of(found);
         const Layout& layout = found.layout;
         const bool unwritten =
             layout.form == Layout::Form::contiguous && layout.address == kNowhere;
-        const bool counts = bytes <= most_bytes(layout);
-        (unwritten ? seen.fill : seen.bytes) += !counts ? 0
-                                                : layout.form == Layout::Form::chunked
-                                                    ? bytes / static_cast<double>(kMostExpansion)
-                                                    : bytes;
+        const auto expansion = static_cast<double>(kMostExpansion);
+        const bool first = seen.addresses.insert(*address).second;
+        double& sum = !first ? seen.again : unwritten ? seen.fill : seen.bytes;
+        if (bytes <= most_bytes(layout)) {
+          sum += first && layout.form == Layout::Form::chunked ? bytes / expansion : bytes;
+        }
         const auto all = static_cast<double>(file.size());
         check(
             seen.bytes <= 16 * all && seen.fill <= 16 * (all + static_cast<double>(kFillSlack)),
             "{}: the datasets claim more than 16 times the bytes of the file (at {}); the file is "
             "damaged, use another file",
             label, path);
+        check(seen.again <= expansion * all,
+              "{}: the names of its datasets stand for more than {} times the bytes of the file "
+              "(at {}); store shared arrays once, or use another file",
+              label, kMostExpansion, path);
         seen.datasets.push_back(path);
       } else if (found.group) {
         walk(*address, path, seen);
@@ -304,8 +317,8 @@ std::vector<std::string> Reader::datasets() const {
   return state_->guarded("list its datasets", [&] { return state_->walk().datasets; });
 }
 
-std::vector<std::string> Reader::external_links() const {
-  return state_->guarded("list its links", [&] { return state_->walk().external; });
+std::vector<DeadLink> Reader::dead_links() const {
+  return state_->guarded("list its links", [&] { return state_->walk().dead; });
 }
 
 Dataset Reader::describe(const std::string& path) const {
@@ -317,7 +330,8 @@ Dataset Reader::describe(const std::string& path) const {
                    .number = number.type(),
                    .extents = found.extents,
                    .count = static_cast<int64_t>(found.count),
-                   .fault = found.extents.empty() ? "" : found.datatype.fault()};
+                   .fault = found.extents.empty() ? "" : found.datatype.fault(),
+                   .content = found.datatype.text()};
   });
 }
 

@@ -11,7 +11,9 @@
 // filters, external links, floats without a hidden one (longdouble) and opaque ones (ml_dtypes).
 //
 // Bounds: a dataset expands to at most 1032 times the bytes of the file (the most that deflate
-// reaches); elements that were never written, to at most those bytes plus 4 MiB.
+// reaches); elements that were never written, to at most those bytes plus 4 MiB. All datasets have
+// at most 16 times the bytes of the file (before chunks expand), each counted once; the further
+// names of those with several, at most 1032 times (expanded).
 //
 // Errors are Failure with file, action and cause; ReadFailure where the system could not read.
 #include <cstdint>
@@ -41,8 +43,15 @@ struct Dataset {
   Type type = Type::other;
   Type number = Type::other;  ///< the same if the bytes of its elements were little-endian
   std::vector<int64_t> extents{};
-  int64_t count = 0;    ///< elements; their bytes are within the bounds above
-  std::string fault{};  ///< why an array of type `other` that seems to hold floats is not read
+  int64_t count = 0;      ///< elements; their bytes are within the bounds above
+  std::string fault{};    ///< why an array of type `other` that seems to hold floats is not read
+  std::string content{};  ///< "integers of 1 byte", "text", …
+};
+
+/// A link that leads to no object of the file.
+struct DeadLink {
+  std::string path{};
+  bool other_file = false;  ///< an external link, or one through such a link
 };
 
 class Reader {
@@ -58,8 +67,8 @@ class Reader {
   std::vector<std::string> children(const std::string& group) const;
   /// Paths of all datasets below the root, by hard and soft links.
   std::vector<std::string> datasets() const;
-  /// Paths of links to other files, below the root.
-  std::vector<std::string> external_links() const;
+  /// Of all groups below the root.
+  std::vector<DeadLink> dead_links() const;
 
   Dataset describe(const std::string& path) const;
   /// All elements: of the file's type; any numbers as fp32, integers also as int64.

@@ -194,7 +194,8 @@ int import_arrays(const ConvertArguments& arguments) {
   check_output(arguments.out, config.data.train);
   const auto lines =
       arguments.map.empty() ? std::vector<hub::MapLine>() : hub::read_array_map(arguments.map);
-  const auto reader = std::make_shared<io::PlainReader>(arguments.in);
+  const auto reader = std::make_shared<io::PlainReader>(
+      arguments.in, [&](const std::string& name) { return hub::leaves_out(lines, name); });
   const hub::ArrayMatch match = hub::match_arrays(*reader, config, lines);
   reader->set_views(match.views);
   const WeightsFile file = described_weights(arguments.in, config, match.problem);

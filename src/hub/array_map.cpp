@@ -82,23 +82,45 @@ void take_options(std::string& text, MapLine& line, const std::string& where) {
   }
 }
 
+/// Paths are names.
+void replace_slashes(std::vector<std::string>& patterns) {
+  for (std::string& pattern : patterns) {
+    pattern.erase(0, pattern.starts_with('/') ? 1 : 0);
+    std::ranges::replace(pattern, '/', '.');
+  }
+}
+
+/// The row without its comment.
+std::string_view without_comment(std::string_view row) {
+  for (size_t at = row.find('#'); at != std::string_view::npos; at = row.find('#', at + 1)) {
+    if (at == 0 || row[at - 1] == ' ' || row[at - 1] == '\t') {
+      return row.substr(0, at);
+    }
+  }
+  return row;
+}
+
 MapLine line_of(const std::string& text, const std::string& where) {
   const size_t arrow = text.find("->");
   check(arrow != std::string::npos,
         "{}: \"{}\" has no \"->\"; a line is THEIRS -> OURS [transpose] [channels N]", where, text);
   MapLine line{.text = where};
-  line.theirs = split(std::string_view(text).substr(0, arrow), "+");
+  line.theirs = split(std::string_view(text).substr(0, arrow), " + ");
   std::string right = trimmed(std::string_view(text).substr(arrow + 2));
   take_options(right, line, where);
   if (right != "-") {
     line.ours = split(right, ",");
   }
+  replace_slashes(line.theirs);
+  replace_slashes(line.ours);
   const auto bad_word = [](const std::string& word) {
     return word.empty() || word.find_first_of(" \t") != std::string::npos;
   };
-  check(std::ranges::none_of(line.theirs, bad_word) && std::ranges::none_of(line.ours, bad_word),
-        "{}: \"{}\" is not THEIRS -> OURS [transpose] [channels N]; names have no spaces", where,
-        text);
+  const bool all_named = std::ranges::none_of(line.theirs, &std::string::empty);
+  check(all_named && std::ranges::none_of(line.ours, bad_word),
+        "{}: \"{}\" is not THEIRS -> OURS [transpose] [channels N]; names of parameters have no "
+        "spaces",
+        where, text);
   check(line.theirs.size() == 1 || line.ours.size() <= 1,
         "{}: several arrays become several parameters; write one line for each parameter", where);
   const std::string wildcards = wildcards_of(line.theirs.front());
@@ -131,12 +153,30 @@ std::vector<MapLine> read_array_map(const std::filesystem::path& path) {
   size_t number = 0;
   for (const std::string& row : split(content, "\n")) {
     ++number;
-    const std::string text = trimmed(std::string_view(row).substr(0, row.find('#')));
+    const std::string text = trimmed(without_comment(row));
     if (!text.empty()) {
       lines.push_back(line_of(text, fmt::format("{}, line {}", path.string(), number)));
     }
   }
   return lines;
+}
+
+bool leaves_out(std::span<const MapLine> lines, std::string_view array) {
+  const auto named = [&](std::string_view name) {
+    return std::ranges::any_of(lines, [&](const MapLine& line) {
+      std::vector<std::string> numbers;
+      return line.ours.empty() && std::ranges::any_of(line.theirs, [&](const std::string& pattern) {
+               return numbers_in(pattern, name, numbers);
+             });
+    });
+  };
+  for (size_t dot = array.find('.'); dot != std::string_view::npos;
+       dot = array.find('.', dot + 1)) {
+    if (named(array.substr(0, dot))) {
+      return true;
+    }
+  }
+  return named(array);
 }
 
 bool numbers_in(std::string_view pattern, std::string_view name,

@@ -10,7 +10,8 @@
 //
 // "{}" stands for a number, "{*}" at the end for the rest of a name; both sides have the same
 // ones. `transpose`: the array is [in, out]. `channels N`: its columns are [N, positions], as
-// behind a flattened image [N, height, width]. "#" begins a comment.
+// behind a flattened image [N, height, width]. "/" is the same as ".". Names of arrays may have
+// spaces; "+" joins and "#" begins a comment only with a space (or the line's begin) before it.
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -30,6 +31,10 @@ struct MapLine {
 
 /// Throws Failure that names file, line and fault.
 std::vector<MapLine> read_array_map(const std::filesystem::path& path);
+
+/// Whether the lines say that an array, or what cannot be used as one, or a group around it is not
+/// used.
+bool leaves_out(std::span<const MapLine> lines, std::string_view array);
 
 /// The texts in place of the "{}" and "{*}" of `pattern`; false if `name` is not of that form.
 bool numbers_in(std::string_view pattern, std::string_view name, std::vector<std::string>& numbers);

@@ -14,13 +14,15 @@
 namespace espalier::hub {
 namespace {
 
-using Specs = std::vector<sparse::ParameterSpec>;
 using Shapes = std::map<std::string, Shape>;
 
-/// The arrays that can be read, with their shapes.
+/// The arrays that can be read, with their shapes; others only lines of --map may name.
 Shapes shapes_of(const io::PlainReader& reader) {
   Shapes shapes;
   for (const std::string& name : reader.names()) {
+    if (io::says_mask(name) || io::says_optimizer(name)) {
+      continue;
+    }
     try {
       shapes.emplace(name, reader.shape(name));
     } catch (const Failure&) {  // named if a parameter needs it
@@ -61,11 +63,6 @@ std::optional<io::ArrayView> whole_view(const std::string& name, const Shape& ar
   return fits ? std::optional(io::ArrayView{.shape = wanted, .parts = {part}}) : std::nullopt;
 }
 
-/// Parameters of the network for the extents of the data.
-Specs specs_for(const io::ModelConfig& model, const model::ProblemShape& problem) {
-  return model::parameters_of(model::make_layers(model, problem));
-}
-
 /// One way to find the parameters.
 struct Candidate {
   std::string title{};
@@ -102,6 +99,7 @@ class Matcher {
   }
 
   ArrayMatch match() {
+    check_lines(lines_, expected_of(model_, kind_));
     std::vector<Candidate> candidates;
     add_own(candidates);
     if (model_.kind == "gpt" || model_.kind == "decoder") {
@@ -119,6 +117,9 @@ class Matcher {
       whole = {whole.front()};  // the parameters' own names
     }
     if (whole.empty()) {
+      if (!faults_.empty()) {
+        fail("{}", faults_.front());
+      }
       if (std::optional<Candidate> found = by_shape(candidates)) {
         return finish(*found);
       }
@@ -162,12 +163,6 @@ class Matcher {
       }
     }
     return std::nullopt;
-  }
-  bool is_unused(const std::string& array) const {
-    return std::ranges::any_of(lines_, [&](const MapLine& line) {
-      std::vector<std::string> numbers;
-      return line.ours.empty() && numbers_in(line.theirs.front(), array, numbers);
-    });
   }
   /// Of a matrix, as its parameter has it.
   std::optional<Shape> shape_by_line(const std::string& parameter) const {
@@ -223,7 +218,8 @@ class Matcher {
     const auto rows_of = [&](const std::string& name) {
       const Shape all = shape(name);
       const bool fits = all.rank() == spec.shape.rank() &&
-                        (!matrix || all[line.transposed ? 0 : 1] == spec.shape[1]);
+                        (!matrix || all[line.transposed ? 0 : 1] == spec.shape[1]) &&
+                        (line.channels == 0 || (matrix && spec.shape[1] % line.channels == 0));
       if (!fits) {
         wrong(name);
       }
@@ -297,15 +293,32 @@ class Matcher {
   }
 
   /// The parameters' own names, at the root or below one prefix.
-  void add_own(std::vector<Candidate>& candidates) const {
+  void add_own(std::vector<Candidate>& candidates) {
     add_own(candidates, "");
     const std::string anchor = model_.kind == "gpt" || model_.kind == "decoder"
                                    ? ".embedding.token"
                                    : ".classifier.weight";
     for (const auto& [name, one] : shapes_) {
       if (name.ends_with(anchor)) {
-        add_own(candidates, name.substr(0, name.size() - anchor.size() + 1));
+        try_to([&] { add_own(candidates, name.substr(0, name.size() - anchor.size() + 1)); });
       }
+    }
+    for (const auto& [name, why] : reader_.unusable()) {
+      if (name.ends_with(anchor)) {
+        try_to([&] { shape(name); });
+      }
+    }
+  }
+
+  /// A failure counts if nothing else has all parameters.
+  template <class Action>
+  void try_to(const Action& action) {
+    try {
+      action();
+    } catch (const io::hdf5::ReadFailure&) {
+      throw;
+    } catch (const Failure& failure) {
+      faults_.emplace_back(failure.what());
     }
   }
 
@@ -339,7 +352,7 @@ class Matcher {
 
   // Names of families of transformers.
 
-  void add_families(std::vector<Candidate>& candidates) const {
+  void add_families(std::vector<Candidate>& candidates) {
     io::ModelConfig model = model_;
     model.vocabulary = std::max<int64_t>(model.vocabulary, 1);
     model = complete(model);
@@ -358,7 +371,7 @@ class Matcher {
         const std::string prefix =
             ends ? name.substr(0, name.size() - embedding->tensor.size()) : "";
         if (ends && (prefix.empty() || prefix.back() == '.')) {
-          add_family(candidates, *family, prefix, name, array);
+          try_to([&] { add_family(candidates, *family, prefix, name, array); });
         }
       }
     }
@@ -470,7 +483,7 @@ class Matcher {
   /// Files of tied models hold the head twice.
   void check_tied(Candidate& candidate, const io::ModelConfig& model, const std::string& embedding,
                   const std::string& head) const {
-    if (!model.tie_embeddings || !exists(head) || is_unused(head)) {
+    if (!model.tie_embeddings || !exists(head)) {
       return;
     }
     check(reader_.read(head) == reader_.read(embedding),
@@ -565,7 +578,7 @@ class Matcher {
           }
         }
         for (const auto& [name, one] : shapes_) {
-          if (!candidate.used.contains(name) && !is_unused(name)) {
+          if (!candidate.used.contains(name)) {
             found.emplace_back(name, one);
           }
         }
@@ -650,6 +663,10 @@ class Matcher {
       found->title.clear();  // the notes name each choice
       for (const auto& [parameter, view] : found->views) {
         if (!view.parts.empty() && view.parts.front().array != parameter) {
+          if (!line_of(parameter)) {
+            const std::string& array = view.parts.front().array;
+            check_only_one(reader_, parameter, array, shape(array));
+          }
           found->notes.push_back(fmt::format("{} is {} by its shape {}{}", view.parts.front().array,
                                              parameter, view.shape.text(),
                                              view.parts.front().transposed ? ", transposed" : ""));
@@ -697,95 +714,55 @@ class Matcher {
                      .notes = candidate.notes};
     std::vector<std::string> unused;
     for (const std::string& name : reader_.names()) {
-      if (!candidate.used.contains(name) && !is_unused(name)) {
+      if (!candidate.used.contains(name)) {
         unused.push_back(name);
       }
     }
-    if (!unused.empty()) {
-      const size_t shown = std::min<size_t>(unused.size(), 5);
-      match.notes.push_back(fmt::format(
-          "not used: {}{}", fmt::join(std::span(unused).first(shown), ", "),
-          unused.size() > shown ? fmt::format(" and {} more", unused.size() - shown) : ""));
-    }
+    const auto note = [&](const char* what, const std::vector<std::string>& names) {
+      if (!names.empty()) {
+        match.notes.push_back(fmt::format("{}: {}", what, first_of(names)));
+      }
+    };
+    note("not used", unused);
+    note("no usable arrays, skipped", reader_.skipped());
     return match;
   }
 
   /// Layers that the network lacks, and masks of no array, would change the network silently.
   void check_left_over(const Candidate& candidate) const {
+    check_masks(reader_, candidate.used);
     std::set<std::string> forms;
     for (const std::string& name : candidate.used) {
       forms.insert(form_of(name));
     }
     for (const std::string& name : reader_.names()) {
-      check(candidate.used.contains(name) || is_unused(name) || !forms.contains(form_of(name)),
+      check(candidate.used.contains(name) || !forms.contains(form_of(name)),
             "{} has a dataset \"{}\", and the model in the config has no such layer; correct "
             "[model] in the config, or remove the dataset",
             reader_.path().string(), name);
     }
-    for (const std::string& mask : reader_.loose_masks()) {
-      check(is_unused(mask) || candidate.used.contains(mask),
-            "{}: {} is named like a mask, and no array has its name; name it after its weight "
-            "(NAME_mask, NAME.mask or masks.NAME), or add a line \"{} -> -\" to a --map file",
-            reader_.path().string(), mask, mask);
+    for (const auto& [name, unusable] : reader_.unusable()) {
+      check(!forms.contains(form_of(name)),
+            "{}: {} is named like arrays of the network, and cannot be used: {}; {}, or leave it "
+            "out by a line \"{} -> -\" in a --map file",
+            reader_.path().string(), name, unusable.why, unusable.fix, name);
     }
   }
 
- public:
-  static io::NamedShapes expected_of(const io::ModelConfig& model, const model::NetworkKind& kind);
-
- private:
   const io::PlainReader& reader_;
   const io::ModelConfig& model_;
   const model::NetworkKind& kind_;
   std::span<const MapLine> lines_;
   Shapes shapes_;
   std::string data_kind_{};
+  std::vector<std::string> faults_{};  ///< of names that some program would read
 };
-
-/// Extents that follow from the data differ between two networks for different data.
-io::NamedShapes Matcher::expected_of(const io::ModelConfig& model, const model::NetworkKind& kind) {
-  const bool tokens = kind.input_dtype == DType::int32;
-  const int64_t known = tokens ? model.vocabulary : model.classes;
-  const auto specs = [&](int64_t classes, int64_t features) {
-    const model::ProblemShape problem = kind.problem_of(model, [&](const std::string&) {
-      return Shape{classes, features};
-    });
-    return specs_for(model, problem);
-  };
-  // Large primes, which no config has.
-  const Specs a = specs(known > 0 ? known : 15'485'863, 32'452'843);
-  const Specs b = specs(known > 0 ? known : 49'979'687, 67'867'967);
-  io::NamedShapes names;
-  for (size_t i = 0; i < a.size(); ++i) {
-    std::vector<std::string> extents;
-    for (int d = 0; d < a[i].shape.rank(); ++d) {
-      const int64_t extent = a[i].shape[d];
-      extents.push_back(extent == b[i].shape[d] ? fmt::format("{}", extent)
-                        : extent == 15'485'863  ? (tokens ? "vocabulary" : "classes")
-                                                : "inputs");
-    }
-    names.emplace_back(a[i].name, fmt::format("[{}]", fmt::join(extents, ", ")));
-  }
-  return names;
-}
 
 }  // namespace
 
 ArrayMatch match_arrays(const io::PlainReader& reader, const io::Config& config,
                         std::span<const MapLine> lines) {
   return Matcher(reader, config, lines).match();
-}
-
-io::NamedShapes expected_names(const io::Config& config) {
-  const model::NetworkKind& kind = model::network_of(config.model);
-  if (kind.check != nullptr) {
-    kind.check(config.model);
-  }
-  io::ModelConfig model = config.model;
-  if (config.data.kind == "bytes") {
-    model.vocabulary = 256;
-  }
-  return Matcher::expected_of(model, kind);
 }
 
 }  // namespace espalier::hub

@@ -5,7 +5,10 @@
 //   2. arrays with the parameters' names
 //   3. names of a known program: each family of families.h as transformers writes it, or with
 //      linear layers [out, in] and perhaps without biases (nanoGPT); torchvision's state_dicts
-//   4. shapes, where one array, or one row of numbered arrays, fits one parameter only
+//   4. shapes, where one array, or one row of numbered arrays, fits one parameter only; never
+//      arrays that are named like masks or an optimizer's state
+//
+// What has a parameter's name and cannot be used is an error.
 //
 // Convolutions [out, in, height, width] become matrices [out, height width in] wherever they fit.
 #include <map>
@@ -17,6 +20,7 @@
 #include "io/config/config.h"
 #include "sparse/store/store.h"
 #include "src/hub/array_map.h"
+#include "src/hub/array_names.h"
 #include "src/model/networks/registry.h"
 
 namespace espalier::hub {
@@ -28,13 +32,10 @@ struct ArrayMatch {
   std::vector<std::string> notes{};
 };
 
-/// Throws Failure that lists expected and found names, nearest first, unless each parameter has its
-/// array, no layer of the file is left over, and each mask has its array.
+/// `reader` is without what `lines` leave out. Throws Failure that lists expected and found names,
+/// nearest first, unless each parameter has its array, no layer of the file is left over, and each
+/// mask has its array.
 ArrayMatch match_arrays(const io::PlainReader& reader, const io::Config& config,
                         std::span<const MapLine> lines);
-
-/// Names and shapes of the network's parameters; an extent that only data or weights determine is
-/// the word "vocabulary" or "classes".
-io::NamedShapes expected_names(const io::Config& config);
 
 }  // namespace espalier::hub

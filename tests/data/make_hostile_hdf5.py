@@ -62,6 +62,13 @@ with make("soft_circles") as f:
 with make("unwritten") as f:  # claims 256 GB, of which nothing was written
     f.create_dataset("w", shape=(1 << 36,), dtype="f4")
 
+with make("shared") as f:  # one dataset as 24 layers
+    f["layers.0.w"] = np.arange(4096, dtype="f4")
+    for i in range(1, 24):
+        f[f"layers.{i}.w"] = f["layers.0.w"] if i % 2 else h5py.SoftLink("/layers.0.w")
+    f["w_mask"] = h5py.SoftLink("/nowhere")
+    f["empty"] = h5py.Empty("f4")
+
 with make("many_links") as f:  # 2^30 paths in 31 groups
     group = f.create_group("g")
     for _ in range(30):
@@ -70,7 +77,7 @@ with make("many_links") as f:  # 2^30 paths in 31 groups
         group = below
     group["w"] = np.zeros(1, "f4")
 
-with make("many_names") as f:  # 400 kB to read in a file of less than 20 kB
-    f["w"] = np.zeros(1024, "f4")
+with make("many_names") as f:  # 100 MB to read in a file of 20 kB
+    f.create_dataset("w", data=np.zeros(1 << 18, "f4"), compression="gzip")
     for i in range(100):
         f[f"w{i}"] = f["w"]

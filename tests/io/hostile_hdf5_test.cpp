@@ -41,8 +41,10 @@ TEST(HostileHdf5, ChunksAreRead) {
 
 TEST(HostileHdf5, LinksToOtherFilesAreNotFollowed) {
   const PlainReader reader(example("external_link"));
-  EXPECT_FALSE(reader.has("w"));
+  EXPECT_TRUE(reader.names().empty());
   EXPECT_EQ(reader.skipped(), std::vector<std::string>{"w (link to another file)"});
+  EXPECT_THAT(failure_of([&] { reader.shape("w"); }),
+              HasSubstr("w cannot be used: it is a link to another file; store"));
   const hdf5::Reader file(example("external_link"));
   for (const auto& visit : std::vector<std::function<void()>>{
            [&] { file.describe("/w"); }, [&] { file.children("/w"); },
@@ -75,7 +77,19 @@ TEST(HostileHdf5, GroupsWithCountlessPathsEnd) {
 
 TEST(HostileHdf5, ADatasetOfManyNamesIsNotReadThatOften) {
   EXPECT_THAT(failure_of([] { PlainReader reader(example("many_names")); }),
-              HasSubstr("more than 16 times the bytes of the file"));
+              HasSubstr("stand for more than 1032 times the bytes of the file"));
+}
+
+TEST(HostileHdf5, LayersMayShareADataset) {
+  const PlainReader reader(example("shared"));
+  EXPECT_EQ(reader.names().size(), 24U);
+  for (const std::string& name : reader.names()) {
+    EXPECT_EQ(reader.read(name)[4095], 4095) << name;
+  }
+  EXPECT_EQ(reader.skipped(),
+            (std::vector<std::string>{"empty", "w_mask (link that leads nowhere)"}));
+  EXPECT_EQ(reader.loose_masks(), std::vector<std::string>{"w_mask"});
+  EXPECT_THAT(failure_of([&] { reader.shape("empty"); }), HasSubstr("it has no elements"));
 }
 
 TEST(HostileHdf5, AShapeFitsTheFile) {

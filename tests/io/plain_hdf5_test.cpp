@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -20,8 +21,8 @@ TEST(PlainHdf5, FilesOfH5pyComeIn) {
   const PlainReader reader(fs::path(ESPALIER_SOURCE_DIR) / "tests/data/plain_hdf5.h5");
   EXPECT_EQ(reader.names(),
             (std::vector<std::string>{"a", "again", "big_endian", "deep.double", "deep.er.half",
-                                      "deep.loop.half", "five", "long", "scalar"}));
-  EXPECT_EQ(reader.skipped(), (std::vector<std::string>{"step", "text"}));
+                                      "deep.loop.half", "long", "scalar"}));
+  EXPECT_EQ(reader.skipped(), (std::vector<std::string>{"five", "step", "text"}));
   EXPECT_EQ(reader.shape("a"), (Shape{3, 2}));
   EXPECT_EQ(reader.read("a"), (std::vector<float>{1.5F, 0, 0, -2, 0.25F, 0}));
   EXPECT_EQ(reader.read("again"), reader.read("a")) << "a soft link";
@@ -33,7 +34,8 @@ TEST(PlainHdf5, FilesOfH5pyComeIn) {
   EXPECT_EQ(reader.shape("scalar").rank(), 0);
   EXPECT_EQ(reader.read("scalar"), std::vector<float>{7});
   EXPECT_THAT(failure_of([&] { reader.shape("five"); }), HasSubstr("5 dimensions"));
-  EXPECT_THAT(failure_of([&] { reader.read("step"); }), HasSubstr("no floating-point dataset"));
+  EXPECT_THAT(failure_of([&] { reader.read("step"); }),
+              HasSubstr("step cannot be used: it holds integers of 8 bytes; write"));
 }
 
 TEST(PlainHdf5, FilesOfHdf5Version2ComeIn) {
@@ -66,6 +68,100 @@ TEST(PlainHdf5, FilesOfHdf5Version2ComeIn) {
       HasSubstr("floats of 16 bytes in a form that is not read, such as longdouble; write"));
   EXPECT_THAT(failure_of([&] { reader.read("types.opaque"); }),
               HasSubstr("opaque bytes, as h5py writes bfloat16 and float8 of ml_dtypes; write"));
+}
+
+class PlainMasks : public ::testing::Test {
+ protected:
+  void TearDown() override { fs::remove(path_); }
+  /// A file of arrays [2, 2] and of one mask, at these paths.
+  PlainReader file(const std::vector<std::string>& arrays, const std::string& mask,
+                   hdf5::Type type = hdf5::Type::fp32, const LeftOut& left_out = {}) {
+    auto out = hdf5::File::create(path_, "file");
+    const std::vector<float> values{1, 2, 3, 4};
+    const std::vector<int64_t> extents{2, 2};
+    const auto place = [&](const std::string& name) {
+      for (size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at + 1)) {
+        if (!out.exists("/" + name.substr(0, at))) {
+          out.make_group("/" + name.substr(0, at));
+        }
+      }
+      return "/" + name;
+    };
+    for (const std::string& array : arrays) {
+      const std::string name = place(array);
+      type == hdf5::Type::fp32 ? out.write(name, type, extents, values.data())
+                               : out.write(name, type, extents, bytes_.data());
+    }
+    out.write(place(mask), hdf5::Type::uint8, extents, bytes_.data());
+    out.finish();
+    return PlainReader(path_, left_out);
+  }
+
+ private:
+  const fs::path path_ =
+      fs::temp_directory_path() / fmt::format("espalier-masks-{}.h5", ::getpid());
+  const std::vector<uint8_t> bytes_{0, 1, 1, 0};
+};
+
+TEST_F(PlainMasks, AreFoundByTheirNamesWithoutCase) {
+  using Names = std::vector<std::string>;
+  for (const auto& [arrays, mask] :
+       std::vector<std::pair<Names, std::string>>{{{"a.weight"}, "a.weight_mask"},
+                                                  {{"a.weight"}, "a.Weight_Mask"},
+                                                  {{"a.weight"}, "a/mask"},
+                                                  {{"a.weight"}, "A.MASK"},
+                                                  {{"a.weight"}, "masks/a/weight"},
+                                                  {{"a.weight"}, "pruning_masks/a/weight"},
+                                                  {{"params/a.weight"}, "masks/a.weight"},
+                                                  {{"params/a.weight"}, "PruningMasks/a/weight"},
+                                                  {{"a/weight", "b/weight"}, "a_mask/weight"}}) {
+    const PlainReader reader = file(arrays, mask);
+    const std::string weight = reader.names().front();
+    EXPECT_EQ(reader.masks().size(), 1U) << mask;
+    EXPECT_TRUE(reader.loose_masks().empty()) << mask;
+    EXPECT_EQ(reader.kept(weight), (std::vector<uint8_t>{0, 1, 1, 0})) << mask;
+    EXPECT_EQ(reader.read(weight), (std::vector<float>{0, 2, 3, 0})) << mask;
+  }
+}
+
+TEST_F(PlainMasks, OfNoArrayAreNamed) {
+  using Names = std::vector<std::string>;
+  for (const std::string mask :
+       {"a.kernel_mask", "masks/a/kernel", "a_masks/kernel", "mask0", "WeightMask", "mask_of_a"}) {
+    std::string name = mask;
+    std::ranges::replace(name, '/', '.');
+    EXPECT_EQ(file({"a.weight"}, mask).loose_masks(), Names{name});
+    const auto is_mask = [&](const std::string& other) { return other == name; };
+    const PlainReader without = file({"a.weight"}, mask, hdf5::Type::fp32, is_mask);
+    EXPECT_TRUE(without.loose_masks().empty()) << mask;
+    EXPECT_TRUE(without.skipped().empty()) << mask;
+  }
+  for (const std::string other : {"a.masked_bias", "a.unmasked", "maskformer.w"}) {
+    EXPECT_TRUE(file({"a.weight"}, other).loose_masks().empty()) << other;
+  }
+  // Of an array that cannot be used.
+  const PlainReader bytes = file({"a.weight"}, "a.weight_mask", hdf5::Type::uint8);
+  EXPECT_EQ(bytes.loose_masks(), Names{"a.weight_mask"});
+  EXPECT_THAT(failure_of([&] { bytes.shape("a.weight"); }),
+              HasSubstr("a.weight cannot be used: it holds integers of 1 byte; write"));
+  EXPECT_THAT(failure_of([&] { file({"a.weight_orig"}, "b").shape("a.weight"); }),
+              HasSubstr("there is no a.weight_mask; store a.weight_mask, or rename"));
+}
+
+TEST(PlainHdf5, ColumnsAreOrderedAfterTheTransposition) {
+  const fs::path path = fs::temp_directory_path() / fmt::format("espalier-turn-{}.h5", ::getpid());
+  // Theirs is [columns, out]: columns (channel, position) of 2 channels and 3 positions, out 2.
+  const std::vector<float> theirs{0, 100, 1, 101, 2, 102, 10, 110, 11, 111, 12, 112};
+  PlainWriter writer(path);
+  writer.write("w", Shape{6, 2}, theirs);
+  writer.commit();
+  PlainReader reader(path);
+  reader.set_views({{"p",
+                     {.shape = Shape{2, 6},
+                      .parts = {{.array = "w", .rows = 2, .transposed = true, .channels = 2}}}}});
+  EXPECT_EQ(reader.read("p"),
+            (std::vector<float>{0, 10, 1, 11, 2, 12, 100, 110, 101, 111, 102, 112}));
+  fs::remove(path);
 }
 
 TEST(PlainHdf5, WhatGoesOutComesBack) {

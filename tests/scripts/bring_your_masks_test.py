@@ -141,7 +141,19 @@ def test_conventions(case):
                 if form in ("csr", "csc"):
                     group["format"] = form
 
-    for fill in (torch_groups, module_masks, trees, soft_links):
+    def capitals(file):
+        for name, weight in case.weights.items():
+            file[name] = weight
+            if is_prunable(name):
+                file[name.replace(".weight", ".Weight_Mask")] = case.kept[name]
+
+    def other_tree(file):
+        for name, weight in case.weights.items():
+            file[name] = weight
+            if is_prunable(name):
+                file["pruning_masks/" + name.replace(".", "/")] = case.kept[name]
+
+    for fill in (torch_groups, module_masks, trees, soft_links, capitals, other_tree):
         case.write(fill)
         case.check()
     for form in ("csr", "csc", "coo", "torch"):
@@ -260,6 +272,47 @@ def test_refusals(case):
     case.refused(name + "_mask", f"[{shape[0]}, 1]")
     case.write(with_mask(np.ones(shape, bool), "masks/blocks.0.mlp.other.weight"))
     case.refused("masks.blocks.0.mlp.other.weight is named like a mask")
+    case.write(with_mask(np.ones(shape, bool).T, name.replace("weight", "kernel_mask")))
+    case.refused("mlp.expand.kernel_mask is named like a mask", 'kernel_mask -> -"')
+    (case.folder / "names.map").write_text(name.replace("weight", "kernel_mask -> -"))
+    case.run("import", "masked.h5", "-o", "start.h5", "--config", "net.toml", "--map", "names.map")
+    for link, why in ((h5py.ExternalLink("masks.h5", "/"), "link to another file"),
+                      (h5py.SoftLink("/nowhere"), "link that leads nowhere")):
+        for other in (name + "_mask", "masks"):
+            case.write(with_mask(link, other))
+            case.refused(other + " is named like a mask, and cannot be used: it is a " + why)
+
+    def sparse_mask(file):
+        for other, weight in case.weights.items():
+            file[other] = weight
+        for part, values in {**compressed(case.kept[name].astype("u1"), True), "shape": shape}.items():
+            file[f"{name}_mask/{part}"] = values
+
+    case.write(sparse_mask)
+    case.refused(name + "_mask is named like a mask, and cannot be used: it is a sparse matrix")
+
+    def masked_sparse(file):
+        for other, weight in case.weights.items():
+            if other == name:
+                for part, values in {**compressed(weight, True), "shape": shape, "format": "csr"}.items():
+                    file[f"{other}/{part}"] = values
+                file[other + "_mask"] = case.kept[other]
+            else:
+                file[other] = weight
+
+    case.write(masked_sparse)
+    case.refused(f"it is a sparse matrix, of which the stored elements are kept, and {name}_mask would be its mask, too")
+
+    def indices(file):
+        masked_sparse(file)
+        del file[name + "_mask"]
+        numbers = file[name + "/indices"][:].astype("f8")
+        del file[name + "/indices"]
+        file[name + "/indices"] = numbers
+
+    case.write(indices)
+    case.refused("/indices of the sparse matrix holds floats of 8 bytes; write int32 or int64")
+
     case.write(with_mask(np.array(["a", "b"], "S1")))
     case.refused(name + "_mask", "no numbers")
 
@@ -315,8 +368,29 @@ def test_refusals(case):
     assert b"skipped, no arrays of floats: position_ids" in done.stderr, done.stderr
 
 
+def test_other_datasets(case):
+    """What has no name of a parameter does not matter, and is listed."""
+    def fill(file):
+        for name, weight in case.weights.items():
+            file[name] = np.where(case.kept[name], weight, 0)
+        file["note"], file["video"], file["codes"] = h5py.Empty("f4"), np.ones((2,) * 5, "f4"), np.ones(3, "i1")
+
+    case.write(fill)
+    assert "skipped: codes, note, video" in case.check()
+    case.run("prune", "masked.h5", "-o", "pruned.h5", "--method", "magnitude", "--sparsity", "0.9")
+    with h5py.File(case.folder / "pruned.h5") as file:
+        assert sorted(file["params"]) == sorted(case.weights)
+    name = next(n for n in case.weights if is_prunable(n))
+    for link in (h5py.ExternalLink("other.h5", "/" + name), h5py.SoftLink("/nowhere")):
+        with h5py.File(case.folder / "masked.h5", "r+") as file:
+            del file[name]
+            file[name] = link
+            file.require_dataset(name + "_mask", case.kept[name].shape, "f4")
+        case.refused(name + " cannot be used: it is a link")
+
+
 def main():
-    for test in (test_page, test_conventions, test_maps, test_refusals):
+    for test in (test_page, test_other_datasets, test_conventions, test_maps, test_refusals):
         with tempfile.TemporaryDirectory() as folder:
             test(Case(folder))
             print(test.__name__, "passed")

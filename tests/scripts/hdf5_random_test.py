@@ -210,10 +210,11 @@ def compare(path):
         if name not in right:
             return len(right), [*faults, f"{name}: h5py does not list it"]
         shape, dtype, values = right[name]
-        if kind != ("float" if dtype.kind == "f" else "int") or tuple(map(int, rest)) != (shape or ()):
+        shape = (0,) if shape is None else shape  # h5py.Empty
+        if kind != ("float" if dtype.kind == "f" else "int") or tuple(map(int, rest)) != shape:
             return len(right), [*faults, f"{name}: {kind} {rest}, h5py {dtype} {shape}"]
         mine = np.dtype("<f4" if kind == "float" else "<i8")
-        count = 0 if shape is None else int(np.prod(shape, dtype=np.int64))
+        count = int(np.prod(shape, dtype=np.int64))
         got = np.frombuffer(data, mine, count, at)
         at += count * mine.itemsize
         if count and not np.array_equal(got, np.asarray(values).astype(mine).reshape(-1), equal_nan=kind == "float"):
