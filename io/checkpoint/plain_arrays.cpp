@@ -397,8 +397,9 @@ class MaskPairs {
                                 fmt::join(candidates, " or of "));
     } else if (array.form != PlainArray::Form::dense) {
       array.fault = fmt::format(
-          "it is a sparse matrix, of which the stored elements are kept, and {} would be its mask, "
-          "too; remove one",
+          "its stored elements are its mask, because it is a sparse matrix, and {} is a second "
+          "one; "
+          "remove one",
           mask);
     } else if (!array.mask.empty()) {
       array.fault = fmt::format("{} and {} would both be its mask; remove one",
@@ -433,12 +434,12 @@ std::optional<Unusable> reason_of(const Found& found) {
     return Unusable{"it has no elements", "store its values"};
   }
   if (!found.is_float()) {
-    return Unusable{"it holds " + content, "write array.astype(\"float32\")", extents};
+    return Unusable{"it holds " + content, "write array.astype(\"float32\")", extents, type};
   }
   if (extents.size() > Shape::kMaxRank) {
     return Unusable{fmt::format("it has {} dimensions", extents.size()),
-                    fmt::format("at most {} are supported: reshape the dataset", Shape::kMaxRank),
-                    extents};
+                    fmt::format("remove it: at most {} are supported", Shape::kMaxRank), extents,
+                    type};
   }
   return std::nullopt;
 }
@@ -537,8 +538,9 @@ PlainArrays plain_arrays(const hdf5::Reader& file, const std::string& label,
     }
     const char* what = link.other_file ? "link to another file" : "link that leads nowhere";
     out.skipped.push_back(fmt::format("{} ({})", name, what));
-    out.unusable.emplace(
-        name, Unusable{fmt::format("it is a {}", what), "store the array itself in this file"});
+    out.unusable.emplace(name, Unusable{.why = fmt::format("it is a {}", what),
+                                        .fix = "store the array itself in this file",
+                                        .link = true});
     if (says_mask(name)) {
       out.loose_masks.push_back(name);
     }

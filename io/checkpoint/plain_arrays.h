@@ -38,6 +38,8 @@ struct Unusable {
   std::string why{};  ///< "it holds integers of 1 byte"
   std::string fix{};
   std::vector<int64_t> extents{};  ///< empty: unknown, or a scalar
+  hdf5::Type type = hdf5::Type::other;
+  bool link = false;  ///< to another file, or to nowhere
 };
 
 struct PlainArrays {

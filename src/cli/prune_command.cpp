@@ -12,7 +12,6 @@
 #include <optional>
 
 #include "io/checkpoint/plain_hdf5.h"
-#include "io/hdf5/reader.h"
 #include "pruning/plan.h"
 #include "pruning/registry.h"
 #include "pruning/work.h"
@@ -125,38 +124,21 @@ bool looks_prunable(const std::string& name) {
 }
 
 /// Names the datasets that are no arrays of floats. Throws Failure if one looks like weights, which
-/// the result would lack: a link, or small integers or unknown numbers in a matrix.
+/// the result would lack: a link, or a matrix of small integers or unknown numbers.
 void check_skipped(const io::PlainReader& reader) {
-  if (reader.skipped().empty()) {
-    return;
+  for (const auto& [name, array] : reader.unusable()) {
+    const bool unknown =
+        array.type == io::hdf5::Type::other || array.type == io::hdf5::Type::other_integer;
+    const bool matrix =
+        array.extents.size() >= 2 && unknown && looks_prunable(name) && !io::says_mask(name);
+    check(!array.link && !matrix,
+          "{}: {} cannot be used ({}), and the result would lack it; {}, remove it, or name the "
+          "network with --config CONFIG.toml, which leaves out what the network does not need",
+          reader.path().string(), name, array.why, array.fix);
   }
-  const auto refuse = [&](const std::string& what) {
-    fail(
-        "{}: {}: the result would lack it; write it as an array of float32, remove it, or name the "
-        "network with --config CONFIG.toml, which leaves out what the network does not need",
-        reader.path().string(), what);
-  };
-  for (const std::string& text : reader.skipped()) {
-    if (text.find(" (link") != std::string::npos) {
-      refuse(text);
-    }
+  if (!reader.skipped().empty()) {
+    print_note(fmt::format("skipped, no arrays of floats: {}", hub::first_of(reader.skipped())));
   }
-  const io::hdf5::Reader file(reader.path());
-  for (const std::string& place : file.datasets()) {
-    std::string name = place.substr(1);
-    std::ranges::replace(name, '/', '.');
-    if (std::ranges::find(reader.skipped(), name) == reader.skipped().end()) {
-      continue;
-    }
-    const io::hdf5::Dataset found = file.describe(place);
-    const bool other = found.type == io::hdf5::Type::other;
-    if (found.extents.size() >= 2 && (other || found.type == io::hdf5::Type::other_integer) &&
-        looks_prunable(name) && name.find("mask") == std::string::npos) {
-      refuse(fmt::format("{} [{}] holds {}", name, fmt::join(found.extents, ", "),
-                         other ? "no numbers that are read" : "small integers, not floats"));
-    }
-  }
-  print_note(fmt::format("skipped, no arrays of floats: {}", fmt::join(reader.skipped(), ", ")));
 }
 
 /// The arrays of a plain file, for any network.

@@ -8,7 +8,7 @@
 //   4. shapes, where one array, or one row of numbered arrays, fits one parameter only; never
 //      arrays that are named like masks or an optimizer's state
 //
-// What has a parameter's name and cannot be used is an error.
+// A dataset or link with a parameter's name that cannot be used is an error.
 //
 // Convolutions [out, in, height, width] become matrices [out, height width in] wherever they fit.
 #include <map>

@@ -301,7 +301,7 @@ def test_refusals(case):
                 file[other] = weight
 
     case.write(masked_sparse)
-    case.refused(f"it is a sparse matrix, of which the stored elements are kept, and {name}_mask would be its mask, too")
+    case.refused(f"its stored elements are its mask, because it is a sparse matrix, and {name}_mask is a second one")
 
     def indices(file):
         masked_sparse(file)
@@ -359,7 +359,7 @@ def test_refusals(case):
 
     # prune without a config names what its result lacks.
     prune = ("prune", "masked.h5", "-o", "no.h5", "--method", "magnitude", "--sparsity", "0.5")
-    for value, word in ((np.ones((8, 8), "i1"), "small integers"), (np.ones((8, 8), "c8"), "no numbers"),
+    for value, word in ((np.ones((8, 8), "i1"), "integers of 1 byte"), (np.ones((8, 8), "c8"), "no real numbers"),
                         (h5py.ExternalLink("other.h5", "x"), "link to another file")):
         case.write(with_mask(value, "fc4"))
         case.refused("fc4", word, "--config", command=prune)
