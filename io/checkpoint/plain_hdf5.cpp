@@ -181,8 +181,8 @@ std::vector<std::string> PlainReader::names() const {
 Shape PlainReader::array_shape(const std::string& name) const {
   const auto& extents = array(name).extents;  // of a masked array perhaps more
   check(extents.size() <= Shape::kMaxRank,
-        "{}: {} has {} dimensions, but at most {} are supported; remove it",
-        path_.string(), name, extents.size(), Shape::kMaxRank);
+        "{}: {} has {} dimensions, but at most {} are supported; remove it", path_.string(), name,
+        extents.size(), Shape::kMaxRank);
   return Shape(extents);
 }
 
