@@ -1,12 +1,14 @@
-// Prunes whole b x b blocks of the matrix view by their mean norm, sqrt(sum w² / area). The area of
-// a block at the right or lower edge counts elements within the matrix. Blocks are kept in
-// descending order of the norm until the number of kept elements is nearest to the target, at least
-// one block; so the count is exact to half a block. Source: Gray, Radford and Kingma, "GPU kernels
-// for block-sparse weights", 2017.
+// Prunes whole b x b blocks of the matrix view by their mean norm, sqrt(sum w² / area), or at
+// random. The area of a block at the right or lower edge counts elements within the matrix. Blocks
+// are kept in descending order of the norm until the number of kept elements is nearest to the
+// target, at least one block; so the count is exact to half a block. Source: Gray, Radford and
+// Kingma, "GPU kernels for block-sparse weights", 2017.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "pruning/block_grid.h"
+#include "pruning/drop_grow.h"
 #include "pruning/registry.h"
 #include "pruning/selection.h"
 
@@ -14,64 +16,34 @@ namespace espalier::pruning {
 namespace {
 
 struct Block {
-  float score = 0;
+  uint32_t key = 0;
   uint32_t candidate = 0;
   uint32_t number = 0;  ///< row-major among the blocks of the matrix
   uint32_t kept = 0;    ///< elements kept now, > 0
 };
 
-/// The blocks of one matrix.
-class Grid {
- public:
-  Grid(const Shape& shape, int block)
-      : rows_(shape.rows()),
-        cols_(shape.cols()),
-        block_(block),
-        across_((cols_ + block - 1) / block) {}
-
-  int64_t count() const { return (rows_ + block_ - 1) / block_ * across_; }
-  int64_t area(int64_t number) const {
-    const int64_t row = number / across_ * block_;
-    const int64_t col = number % across_ * block_;
-    return std::min(block_, rows_ - row) * std::min(block_, cols_ - col);
-  }
-  /// Calls fn(position, block number) for each kept element, ascending.
-  template <class Fn>
-  void for_each(const sparse::Mask& mask, Fn&& fn) const {
-    int64_t row_begin = 0;
-    int64_t first_block = 0;
-    sparse::for_each_one(mask.words(), [&](int64_t position) {
-      if (position - row_begin >= cols_) {
-        const int64_t row = position / cols_;
-        row_begin = row * cols_;
-        first_block = row / block_ * across_;
-      }
-      fn(position, static_cast<size_t>(first_block + (position - row_begin) / block_));
-    });
-  }
-
- private:
-  int64_t rows_, cols_, block_, across_;
-};
-
+/// Adds the blocks of a matrix that keep elements now. Keys are mean norms, or `random`.
 void add_blocks(const Candidate& candidate, uint32_t number, const sparse::Mask& mask,
-                const Settings& settings, std::vector<Block>& blocks) {
-  const Grid grid(candidate.shape, settings.block);
+                const Settings& settings, bool random, std::vector<Block>& blocks) {
+  const BlockGrid grid(candidate.shape, settings.block);
   std::vector<double> sums(static_cast<size_t>(grid.count()));
   std::vector<uint32_t> kept(sums.size());
   const float* value = candidate.values.data();
   grid.for_each(mask, [&](int64_t, size_t block) {
-    const double x = *value++;
+    const double x = random ? 0 : *value++;
     sums[block] += x * x;
     ++kept[block];
   });
+  RandomKeys random_key(settings.seed, candidate.name, 0);
   for (size_t i = 0; i < sums.size(); ++i) {
     if (kept[i] > 0) {
-      const double mean = sums[i] / static_cast<double>(grid.area(static_cast<int64_t>(i)));
-      blocks.push_back({.score = static_cast<float>(std::sqrt(mean)),
-                        .candidate = number,
-                        .number = static_cast<uint32_t>(i),
-                        .kept = kept[i]});
+      const auto block = static_cast<int64_t>(i);
+      const double mean = sums[i] / static_cast<double>(grid.area(block));
+      blocks.push_back(
+          {.key = random ? random_key(block) : magnitude_key(static_cast<float>(std::sqrt(mean))),
+           .candidate = number,
+           .number = static_cast<uint32_t>(i),
+           .kept = kept[i]});
     }
   }
 }
@@ -114,22 +86,22 @@ sparse::IndexShape shape(const io::PruningConfig& config) {
   return {.height = config.block, .width = config.block};
 }
 
-Result block(std::span<const Candidate> candidates, const Settings& settings) {
+Result choose_blocks(std::span<const Candidate> candidates, const Settings& settings, bool random) {
   Result result{.masks = current_masks(candidates), .warnings = {}};
   for (const Group& group : groups(candidates, settings, result.warnings)) {
     std::vector<Block> blocks;
     for (size_t i = group.first; i < group.first + group.count; ++i) {
-      add_blocks(candidates[i], static_cast<uint32_t>(i), result.masks[i], settings, blocks);
+      add_blocks(candidates[i], static_cast<uint32_t>(i), result.masks[i], settings, random,
+                 blocks);
     }
     const GlobalSelection* selection = global_selection_of(settings);
     blocks = gather_blocks(std::move(blocks), selection);
     // Blocks are in order of parameter and position; the stable sort keeps this order for ties.
-    std::ranges::stable_sort(blocks,
-                             [](const Block& a, const Block& b) { return a.score > b.score; });
+    std::ranges::stable_sort(blocks, [](const Block& a, const Block& b) { return a.key > b.key; });
     blocks.resize(nearest_count(blocks, group.keep));
     std::ranges::sort(blocks, {}, &Block::candidate);
     for (size_t i = group.first; i < group.first + group.count; ++i) {
-      const Grid grid(candidates[i].shape, settings.block);
+      const BlockGrid grid(candidates[i].shape, settings.block);
       sparse::Mask kept(grid.count(), false);
       const auto number = static_cast<uint32_t>(selection != nullptr ? selection->mine[i] : i);
       for (const Block& block : std::ranges::equal_range(blocks, number, {}, &Block::candidate)) {
@@ -146,13 +118,48 @@ Result block(std::span<const Candidate> candidates, const Settings& settings) {
   return result;
 }
 
+Result largest_blocks(std::span<const Candidate> candidates, const Settings& settings) {
+  return choose_blocks(candidates, settings, false);
+}
+
+Result random_blocks(std::span<const Candidate> candidates, const Settings& settings) {
+  return choose_blocks(candidates, settings, true);
+}
+
 }  // namespace
 
 extern const Method kBlocks{
     .name = "block",
     .help = "whole square blocks with the largest mean norm",
-    .run = block,
+    .run = largest_blocks,
     .shape = shape,
+};
+
+extern const Method kRandomBlocks{
+    .name = "random-block",
+    .help = "whole square blocks, drawn at random",
+    .run = random_blocks,
+    .needs_values = false,
+    .random = true,
+    .shape = shape,
+};
+
+extern const Method kRiglBlocks{
+    .name = "rigl-block",
+    .help = "rigl with whole blocks: norms of their values and gradients",
+    .run = largest_blocks,
+    .shape = shape,
+    .every = 100,
+    .kind = Moving{.grow = grow_by_gradient, .by_gradient = true, .start = "random-block"},
+};
+
+extern const Method kSetBlocks{
+    .name = "set-block",
+    .help = "set with whole blocks",
+    .run = largest_blocks,
+    .shape = shape,
+    .every = 100,
+    .kind = Moving{.grow = grow_at_random, .start = "random-block"},
 };
 
 }  // namespace espalier::pruning

@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "pruning/block_grid.h"
 #include "pruning/pruning.h"
-#include "pruning/registry.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"
 
@@ -47,6 +47,49 @@ void grow_largest(int64_t count, sparse::Mask& mask, Keys&& keys) {
       mask.set(position, true);
     }
   });
+}
+
+/// Adds to each N:M group as many pruned elements as it has lost, those with the largest keys; of
+/// equal keys the lower position first.
+template <class Keys>
+void grow_in_groups(const Growth& growth, sparse::Mask& mask, Keys&& keys) {
+  const int64_t groups = (growth.columns + growth.group - 1) / growth.group;  // of a row
+  const auto group_of = [&](int64_t position) {
+    return static_cast<size_t>(position / growth.columns * groups +
+                               position % growth.columns / growth.group);
+  };
+  std::vector<int16_t> lost(static_cast<size_t>(mask.size() / growth.columns * groups));
+  sparse::for_each_one(growth.before->words(),
+                       [&](int64_t position) { ++lost[group_of(position)]; });
+  sparse::for_each_one(mask.words(), [&](int64_t position) { --lost[group_of(position)]; });
+  std::vector<uint64_t> members;  // of one group: key << 32 | ~position
+  const auto close = [&](size_t group) {
+    std::ranges::sort(members, std::greater<>());
+    for (int16_t i = 0; i < lost[group]; ++i) {
+      mask.set(~static_cast<uint32_t>(members[static_cast<size_t>(i)]), true);
+    }
+    members.clear();
+  };
+  size_t group = 0;
+  keys([&](int64_t position, uint32_t key) {
+    if (const size_t next = group_of(position); next != group) {
+      close(group);
+      group = next;
+    }
+    if (lost[group] > 0) {
+      members.push_back(uint64_t{key} << 32 | ~static_cast<uint32_t>(position));
+    }
+  });
+  close(group);
+}
+
+template <class Keys>
+void grow_elements(const Growth& growth, sparse::Mask& mask, Keys&& keys) {
+  if (growth.group > 0) {
+    grow_in_groups(growth, mask, keys);
+  } else {
+    grow_largest(growth.count, mask, keys);
+  }
 }
 
 double dimensions(const Shape& shape) {
@@ -127,7 +170,8 @@ Result random_start(std::span<const Candidate> candidates, const Settings& setti
           "sparsity",
           candidates[i].name, shapes[i].count(), settings.sparsity);
     Settings alone = settings;
-    alone.method = "random";
+    const auto* moving = std::get_if<Moving>(&method_by_name(settings.method).kind);
+    alone.method = moving != nullptr ? moving->start : "random";
     alone.scope = Scope::layer;
     const auto size = static_cast<double>(std::max<int64_t>(shapes[i].count(), 1));
     alone.sparsity = std::max(0.0, 1 - static_cast<double>(counts[i]) / size);
@@ -143,21 +187,19 @@ int64_t drop_count(int64_t kept, double fraction) {
   return std::llround(fraction * static_cast<double>(kept));
 }
 
-sparse::Mask drop_to(const Candidate& candidate, int64_t keep) {
-  check_candidate(candidate, true);
-  require(keep >= 0 && keep <= candidate.index->kept(), "no more survive than are kept", keep,
-          candidate.index->kept());
-  sparse::Mask mask(candidate.shape.count(), false);
+sparse::Mask drop_to(const sparse::Mask& now, std::span<const float> values, int64_t keep) {
+  require(keep >= 0 && keep <= std::ssize(values), "no more survive than are kept", keep,
+          values.size());
+  sparse::Mask mask(now.size(), false);
   if (keep == 0) {
     return mask;
   }
-  Threshold limit = select_largest(keep, candidate.index->kept(), [&](auto&& add) {
-    for (const float value : candidate.values) {
+  Threshold limit = select_largest(keep, std::ssize(values), [&](auto&& add) {
+    for (const float value : values) {
       add(magnitude_key(value));
     }
   });
-  const sparse::Mask now = candidate.index->mask();
-  const float* value = candidate.values.data();
+  const float* value = values.data();
   sparse::for_each_one(now.words(), [&](int64_t position) {
     const uint32_t key = magnitude_key(*value++);
     if (key > limit.key || (key == limit.key && limit.ties-- > 0)) {
@@ -165,6 +207,124 @@ sparse::Mask drop_to(const Candidate& candidate, int64_t keep) {
     }
   });
   return mask;
+}
+
+bool Dropped::grows() const {
+  return std::ranges::any_of(counts, [](int64_t count) { return count > 0; });
+}
+
+namespace {
+
+Dropped drop_blocks(const Candidate& candidate, const sparse::Mask& target, double fraction,
+                    int64_t edge) {
+  const BlockGrid grid(candidate.shape, edge);
+  const sparse::Mask now = candidate.index->mask();
+  std::vector<double> squares(static_cast<size_t>(grid.count()));
+  std::vector<bool> kept(squares.size());
+  std::vector<bool> wanted(squares.size());
+  const float* value = candidate.values.data();
+  grid.for_each(now, [&](int64_t, size_t block) {
+    const double x = *value++;
+    squares[block] += x * x;
+    kept[block] = true;
+  });
+  grid.for_each(target, [&](int64_t, size_t block) { wanted[block] = true; });
+  Dropped dropped;
+  sparse::Mask survivors(grid.count(), false);
+  for (const BlockGrid::Part& part : grid.parts()) {
+    sparse::Mask in_part(part.count(), false);
+    std::vector<float> norms;
+    int64_t keep = 0;
+    for (int64_t i = 0; i < part.count(); ++i) {
+      const size_t block = grid.number(part, i);
+      keep += wanted[block] ? 1 : 0;
+      if (kept[block]) {
+        in_part.set(i, true);
+        norms.push_back(static_cast<float>(std::sqrt(squares[block])));
+      }
+    }
+    const int64_t count = drop_count(keep, fraction);
+    sparse::for_each_one(drop_to(in_part, norms, keep - count).words(), [&](int64_t i) {
+      survivors.set(static_cast<int64_t>(grid.number(part, i)), true);
+    });
+    dropped.counts.push_back(count);
+  }
+  dropped.mask = grid.elements(survivors);
+  return dropped;
+}
+
+void grow_blocks(const Moving& kind, const Growth& growth, const Candidate& candidate, int64_t edge,
+                 Dropped& dropped) {
+  const BlockGrid grid(candidate.shape, edge);
+  sparse::Mask blocks(grid.count(), false);
+  grid.for_each(dropped.mask,
+                [&](int64_t, size_t block) { blocks.set(static_cast<int64_t>(block), true); });
+  const std::vector<double> squares =
+      kind.by_gradient ? grid.squares(growth.gradient) : std::vector<double>();
+  const std::vector<BlockGrid::Part> parts = grid.parts();
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const BlockGrid::Part& part = parts[p];
+    sparse::Mask in_part(part.count(), false);
+    std::vector<float> norms;
+    for (int64_t i = 0; i < part.count(); ++i) {
+      const size_t block = grid.number(part, i);
+      in_part.set(i, blocks[static_cast<int64_t>(block)]);
+      if (kind.by_gradient) {
+        norms.push_back(static_cast<float>(std::sqrt(squares[block])));
+      }
+    }
+    Growth of_part = growth;
+    of_part.count = dropped.counts[p];
+    of_part.seed += p;
+    of_part.columns = part.cols;
+    of_part.gradient = norms;
+    kind.grow(of_part, in_part);
+    sparse::for_each_one(in_part.words(), [&](int64_t i) {
+      blocks.set(static_cast<int64_t>(grid.number(part, i)), true);
+    });
+  }
+  dropped.mask = grid.elements(blocks);
+}
+
+}  // namespace
+
+void check_blocks(const Candidate& candidate, const sparse::Mask& mask, int64_t edge) {
+  const BlockGrid grid(candidate.shape, edge);
+  std::vector<int64_t> kept(static_cast<size_t>(grid.count()));
+  grid.for_each(mask, [&](int64_t, size_t block) { ++kept[block]; });
+  for (size_t block = 0; block < kept.size(); ++block) {
+    check(kept[block] == 0 || kept[block] == grid.area(static_cast<int64_t>(block)),
+          "pruning: \"{}\" keeps some blocks of {}x{} in part, and only whole blocks can move; "
+          "start from a dense network, or from masks of method \"block:{}\"",
+          candidate.name, edge, edge, edge);
+  }
+}
+
+Dropped drop(const Candidate& candidate, const sparse::Mask& target, double fraction,
+             const sparse::IndexShape& shape) {
+  check_candidate(candidate, true);
+  if (shape.height > 0) {
+    return drop_blocks(candidate, target, fraction, shape.height);
+  }
+  const int64_t kept = target.kept();
+  const int64_t count = drop_count(kept, fraction);
+  return {.mask = drop_to(candidate.index->mask(), candidate.values, kept - count),
+          .counts = {count}};
+}
+
+void grow(const Moving& kind, Growth growth, const Candidate& candidate,
+          const sparse::IndexShape& shape, Dropped& dropped) {
+  growth.name = candidate.name;
+  growth.columns = candidate.shape.cols();
+  if (shape.height > 0) {
+    grow_blocks(kind, growth, candidate, shape.height, dropped);
+    return;
+  }
+  const sparse::Mask before = shape.n > 0 ? candidate.index->mask() : sparse::Mask();
+  growth.group = shape.m;
+  growth.before = &before;
+  growth.count = dropped.counts.front();
+  kind.grow(growth, dropped.mask);
 }
 
 namespace {
@@ -211,6 +371,8 @@ class RelativeGradient {
   std::vector<double> column_scale_;  ///< absolute
 };
 
+}  // namespace
+
 void grow_by_gradient(const Growth& growth, sparse::Mask& mask) {
   require(static_cast<int64_t>(growth.gradient.size()) == mask.size() &&
               mask.size() % growth.columns == 0,
@@ -220,22 +382,19 @@ void grow_by_gradient(const Growth& growth, sparse::Mask& mask) {
         "an earlier checkpoint with a lower optimizer.lr",
         growth.name);
   const RelativeGradient key(growth.gradient, growth.columns);
-  grow_largest(growth.count, mask, [&](auto&& fn) {
+  grow_elements(growth, mask, [&](auto&& fn) {
     for_each_pruned(mask, [&](int64_t position) { fn(position, key(position)); });
   });
 }
 
-/// A pure function of (seed, step, name, mask): each pruned element is equally likely.
 void grow_at_random(const Growth& growth, sparse::Mask& mask) {
-  grow_largest(growth.count, mask, [&](auto&& fn) {
+  grow_elements(growth, mask, [&](auto&& fn) {
     // Counters use step + 1: method random, which may have made the first masks, uses those of
     // zero.
     RandomKeys key(growth.seed, growth.name, static_cast<uint64_t>(growth.step) + 1);
     for_each_pruned(mask, [&](int64_t position) { fn(position, key(position)); });
   });
 }
-
-}  // namespace
 
 extern const Method kRigl{
     .name = "rigl",

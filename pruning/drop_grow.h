@@ -7,6 +7,9 @@
 //           |gradient| relative to their row and column (rigl), or drawn from (seed, step, name,
 //           position) (set)
 //
+// Masks of blocks move in the same way, as matrices of blocks with root mean squares of values and
+// gradients. In N:M masks each group grows by as many elements as it lost.
+//
 // An element that was just dropped may be grown again at once; it then keeps value and moments.
 // Ties keep the lower position. k = round(fraction · kept), with the fraction of schedule.h. Every
 // function is pure: the same bits on all ranks. O(size) time, 512 KiB.
@@ -17,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "pruning/candidate.h"
+#include "pruning/registry.h"
 
 namespace espalier::pruning {
 
@@ -38,8 +41,32 @@ Result random_start(std::span<const Candidate> candidates, const Settings& setti
 
 /// round(fraction · kept), 0 <= fraction <= 1.
 int64_t drop_count(int64_t kept, double fraction);
-/// A mask of the `keep` kept elements with the largest |value|. Throws Failure naming the parameter
-/// if it holds a NaN.
-sparse::Mask drop_to(const Candidate& candidate, int64_t keep);
+/// A mask of the `keep` elements of `now` with the largest |value|. `values`: of the elements of
+/// `now`, packed.
+sparse::Mask drop_to(const sparse::Mask& now, std::span<const float> values, int64_t keep);
+
+/// A layer between drop and grow.
+struct Dropped {
+  sparse::Mask mask;
+  std::vector<int64_t> counts;  ///< to grow: elements, or blocks of each part (block_grid.h)
+
+  bool grows() const;
+};
+/// Drops down to as many elements or blocks as `target` has, and `fraction` of those.
+/// `shape`: the groups or blocks that form every mask. Throws Failure naming the parameter if it
+/// holds a NaN. Blocks are kept as a whole (check_blocks).
+Dropped drop(const Candidate& candidate, const sparse::Mask& target, double fraction,
+             const sparse::IndexShape& shape);
+/// Grows the layer in `dropped.mask`. `growth` has seed, step and gradient.
+void grow(const Moving& kind, Growth growth, const Candidate& candidate,
+          const sparse::IndexShape& shape, Dropped& dropped);
+
+/// Throws Failure naming the parameter if the mask keeps some blocks in part.
+void check_blocks(const Candidate& candidate, const sparse::Mask& mask, int64_t edge);
+
+// Moving::grow:
+void grow_by_gradient(const Growth& growth, sparse::Mask& mask);
+/// A pure function of (seed, step, name, mask): each pruned element is equally likely.
+void grow_at_random(const Growth& growth, sparse::Mask& mask);
 
 }  // namespace espalier::pruning

@@ -1,9 +1,11 @@
-// Keeps at most N of every M consecutive elements of a row, the largest. Groups start at column 0.
-// The last group of a row may be shorter than M; it keeps at most N too, as if padded with zeros.
-// Source: Mishra et al., "Accelerating sparse deep neural networks", 2021 (2:4), section 3.
+// Keeps at most N of every M consecutive elements of a row, the largest or random ones. Groups
+// start at column 0. The last group of a row may be shorter than M; it keeps at most N too, as if
+// padded with zeros. Source: Mishra et al., "Accelerating sparse deep neural networks", 2021 (2:4),
+// section 3.
 #include <algorithm>
 #include <functional>
 
+#include "pruning/drop_grow.h"
 #include "pruning/registry.h"
 #include "pruning/selection.h"
 #include "src/core/error.h"
@@ -11,14 +13,14 @@
 namespace espalier::pruning {
 namespace {
 
-/// The kept elements of one group as key << 32 | ~position: descending order puts larger magnitudes
+/// The kept elements of one group as key << 32 | ~position: descending order puts larger keys
 /// first, then lower positions.
 class NmGroup {
  public:
   explicit NmGroup(int n) : n_(static_cast<size_t>(n)) {}
 
-  void add(int64_t position, float value) {
-    members_.push_back(uint64_t{magnitude_key(value)} << 32 | ~static_cast<uint32_t>(position));
+  void add(int64_t position, uint32_t key) {
+    members_.push_back(uint64_t{key} << 32 | ~static_cast<uint32_t>(position));
   }
   /// Clears all but the n largest, and starts the next group.
   void close(sparse::Mask& mask) {
@@ -36,9 +38,11 @@ class NmGroup {
   std::vector<uint64_t> members_;
 };
 
-void prune_one(const Candidate& candidate, const Settings& settings, sparse::Mask& mask) {
+/// `key(position)` is called for the kept elements, ascending.
+template <class Key>
+void prune_one(const Candidate& candidate, const Settings& settings, sparse::Mask& mask,
+               Key&& key) {
   const int64_t cols = candidate.shape.cols();
-  const float* value = candidate.values.data();
   NmGroup group(settings.n);
   int64_t row_begin = 0;
   int64_t group_end = 0;
@@ -51,7 +55,7 @@ void prune_one(const Candidate& candidate, const Settings& settings, sparse::Mas
       const int64_t column = position - row_begin;
       group_end = row_begin + std::min(cols, (column / settings.m + 1) * settings.m);
     }
-    group.add(position, *value++);
+    group.add(position, key(position));
   });
   group.close(mask);
 }
@@ -66,17 +70,29 @@ sparse::IndexShape group_shape(const io::PruningConfig& config) {
 
 void check_groups(const io::PruningConfig& config) {
   check(config.n < config.m,
-        "pruning.method = \"nm\": n = {} is not below m = {}; set a smaller n, such as 2 of 4",
-        config.n, config.m);
+        "pruning.method = \"{}\": n = {} is not below m = {}; set a smaller n, such as 2 of 4",
+        config.method, config.n, config.m);
   check(!config.gradual(),
-        "pruning.method = \"nm\" cannot prune gradually, because its sparsity is always 1 - n/m; "
-        "set pruning.at_step instead of from_step and to_step");
+        "pruning.method = \"{}\" cannot prune gradually, because its sparsity is always 1 - n/m; "
+        "set pruning.at_step instead of from_step and to_step",
+        config.method);
 }
 
-Result nm(std::span<const Candidate> candidates, const Settings& settings) {
+Result largest_of_groups(std::span<const Candidate> candidates, const Settings& settings) {
   Result result;
   for (const Candidate& candidate : candidates) {
-    prune_one(candidate, settings, result.masks.emplace_back(candidate.index->mask()));
+    const float* value = candidate.values.data();
+    prune_one(candidate, settings, result.masks.emplace_back(candidate.index->mask()),
+              [&](int64_t) { return magnitude_key(*value++); });
+  }
+  return result;
+}
+
+Result random_of_groups(std::span<const Candidate> candidates, const Settings& settings) {
+  Result result;
+  for (const Candidate& candidate : candidates) {
+    prune_one(candidate, settings, result.masks.emplace_back(candidate.index->mask()),
+              RandomKeys(settings.seed, candidate.name, 0));
   }
   return result;
 }
@@ -86,11 +102,47 @@ Result nm(std::span<const Candidate> candidates, const Settings& settings) {
 extern const Method kGroups{
     .name = "nm",
     .help = "the largest n of every m consecutive elements of a row",
-    .run = nm,
+    .run = largest_of_groups,
     .by_layer = true,
     .sparsity = sparsity,
     .shape = group_shape,
     .check_config = check_groups,
+};
+
+extern const Method kRandomGroups{
+    .name = "random-nm",
+    .help = "n of every m consecutive elements of a row, drawn at random",
+    .run = random_of_groups,
+    .needs_values = false,
+    .random = true,
+    .by_layer = true,
+    .sparsity = sparsity,
+    .shape = group_shape,
+    .check_config = check_groups,
+};
+
+extern const Method kRiglGroups{
+    .name = "rigl-nm",
+    .help = "rigl within groups of m, each of which keeps n",
+    .run = largest_of_groups,
+    .by_layer = true,
+    .sparsity = sparsity,
+    .shape = group_shape,
+    .every = 100,
+    .check_config = check_groups,
+    .kind = Moving{.grow = grow_by_gradient, .by_gradient = true, .start = "random-nm"},
+};
+
+extern const Method kSetGroups{
+    .name = "set-nm",
+    .help = "set within groups of m, each of which keeps n",
+    .run = largest_of_groups,
+    .by_layer = true,
+    .sparsity = sparsity,
+    .shape = group_shape,
+    .every = 100,
+    .check_config = check_groups,
+    .kind = Moving{.grow = grow_at_random, .start = "random-nm"},
 };
 
 }  // namespace espalier::pruning

@@ -200,7 +200,8 @@ std::vector<int64_t> kept_after(const io::PruningConfig& config, const Network& 
     return now;
   }
   const Method& method = method_of(config);
-  if (moves(method) && step == 0 && !config.gradual() && now == sizes_of(network.specs)) {
+  if (moves(method) && method.sparsity == nullptr && step == 0 && !config.gradual() &&
+      now == sizes_of(network.specs)) {
     return kept_at_random_start(config, network);
   }
   if (from_file(method)) {
@@ -286,7 +287,7 @@ void plan_pruning(const io::PruningConfig& config, const sparse::Store& store,
 bool plan_move(const io::PruningConfig& config, const sparse::Store& store,
                const PlannedGradients& gradients) {
   const auto* moving = std::get_if<Moving>(&method_of(config).kind);
-  if (moving == nullptr || config.sparsity == 0) {
+  if (moving == nullptr || sparsity_of(config) == 0) {
     return false;
   }
   store.arena().note_heap(store.mask_bytes() + float_bytes(store.largest_kept()));

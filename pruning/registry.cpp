@@ -6,8 +6,9 @@
 
 namespace espalier::pruning {
 
-ESPALIER_REGISTRY(kMethods, Method, kNone, kMagnitude, kRandom, kGroups, kBlocks, kFile, kRigl,
-                  kSet, kSnip, kGrasp, kMovement, kElsa, kWanda, kSparseGpt, kEarlyBird);
+ESPALIER_REGISTRY(kMethods, Method, kNone, kMagnitude, kRandom, kGroups, kRandomGroups, kBlocks,
+                  kRandomBlocks, kFile, kRigl, kRiglGroups, kRiglBlocks, kSet, kSetGroups,
+                  kSetBlocks, kSnip, kGrasp, kMovement, kElsa, kWanda, kSparseGpt, kEarlyBird);
 
 const Method kNone{
     .name = "none",

@@ -1,6 +1,6 @@
 #pragma once
 // The pruning methods by name, each in a file of this folder (none and file: registry.cpp; rigl and
-// set: drop_grow.cpp).
+// set: drop_grow.cpp; those of N:M groups: nm.cpp; those of blocks: block.cpp).
 //
 // To add one: a file with its Method, a line in registry.cpp, a row of a test. The config schema,
 // runs and memory plans read everything else from the Method, through work.h and plan.h.
@@ -36,8 +36,10 @@ struct Growth {
   int64_t count = 0;      ///< elements to add
   uint64_t seed = 1;
   int64_t step = 0;
-  int64_t columns = 1;                ///< of the matrix view
-  std::span<const float> gradient{};  ///< dense; empty unless Moving::by_gradient
+  int64_t columns = 1;                   ///< of the matrix view
+  std::span<const float> gradient{};     ///< dense; empty unless Moving::by_gradient
+  int64_t group = 0;                     ///< N:M: consecutive elements of a row; 0: no groups
+  const sparse::Mask* before = nullptr;  ///< N:M: each group grows to the number that it keeps here
 };
 
 /// Masks move at constant density (drop_grow.h). Method::run computes the first ones unless they
@@ -45,6 +47,7 @@ struct Growth {
 struct Moving {
   void (*grow)(const Growth& growth, sparse::Mask& mask) = nullptr;  ///< adds Growth::count
   bool by_gradient = false;
+  std::string_view start = "random";  ///< the method of random first masks
 };
 
 /// The elements of a parameter that this rank updates, between the sum of their gradient and the

@@ -61,6 +61,9 @@ CASES = {
     "one-shot": {"pruning.method": "magnitude", "share.at_step": 0.25},
     "rigl": {"pruning.method": "rigl", "share.every": 0.05},
     "set": {"pruning.method": "set", "share.every": 0.05},
+    **{f"{method}-{units.replace(':', '-')}": {"pruning.method": f"{method}-{units}", "share.every": 0.05}
+       for method in ("rigl", "set") for units in ("block:8", "block:16", "block:32", "nm:2:4", "nm:1:10")},
+    **{f"random-block-{edge}": random(**{"pruning.method": f"random-block:{edge}"}) for edge in (4, 8, 16, 32)},
     "snip": {"pruning.method": "snip"},
     "grasp": {"pruning.method": "grasp"},
     "movement": {**GRADUAL, "pruning.method": "movement"},

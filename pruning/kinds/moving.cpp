@@ -5,6 +5,7 @@
 #include "pruning/drop_grow.h"
 #include "pruning/kinds/kinds.h"
 #include "pruning/kinds/scheduled.h"
+#include "pruning/plan.h"
 #include "src/core/error.h"
 
 namespace espalier::pruning {
@@ -20,7 +21,7 @@ class Moves final : public Scheduled {
   }
 
   bool due(int64_t steps) const override {
-    return prune_at(schedule_, steps) || (config().sparsity > 0 && moves_at(moves_, steps));
+    return prune_at(schedule_, steps) || (sparsity_of(config()) > 0 && moves_at(moves_, steps));
   }
 
   Proposal propose(int64_t steps, const Gradients& gradients) override {
@@ -37,6 +38,13 @@ class Moves final : public Scheduled {
     }
     if (!start || !counts_at(steps).is_dense()) {
       Result result = prune(weights_, settings_at(steps));
+      if (const int64_t edge = shape_of(config()).height; edge > 0) {
+        for (size_t p = 0; p < result.masks.size(); ++p) {
+          if (weights_.prunable[p]) {
+            check_blocks(candidate_of(weights_.store.parameters()[p], {}), result.masks[p], edge);
+          }
+        }
+      }
       return {.masks = std::move(result.masks), .warnings = std::move(result.warnings)};
     }
     std::vector<Candidate> candidates;
@@ -51,60 +59,48 @@ class Moves final : public Scheduled {
             .warnings = std::move(result.warnings)};
   }
 
-  /// Kept elements of each parameter after `steps`: fewer than now while pruning is gradual.
-  std::vector<int64_t> kept_after(int64_t steps, std::vector<std::string>& warnings) {
-    std::vector<int64_t> kept;
-    if (config().gradual()) {
-      Proposal fewer = first_masks(steps);
-      warnings = std::move(fewer.warnings);
-      std::ranges::transform(fewer.masks, std::back_inserter(kept), &sparse::Mask::kept);
-    } else {
-      std::ranges::transform(weights_.store.parameters(), std::back_inserter(kept),
-                             &sparse::Parameter::kept);
-    }
-    return kept;
-  }
-
   /// Does nothing in layers without pruned elements.
   Proposal moved_masks(int64_t steps, const Gradients& gradients) {
     sparse::Store& store = weights_.store;
-    Proposal proposal{.masks = store.masks()};
-    const std::vector<int64_t> kept = kept_after(steps, proposal.warnings);
+    Proposal
+        proposal;  // the masks before the move: fewer elements than now while pruning is gradual
+    if (config().gradual()) {
+      Proposal fewer = first_masks(steps);
+      proposal = {.masks = std::move(fewer.masks), .warnings = std::move(fewer.warnings)};
+    } else {
+      proposal.masks = store.masks();
+    }
+    const sparse::IndexShape shape = shape_of(config());
     const double fraction = drop_fraction(moves_, steps);
-    std::vector<int64_t> counts(kept.size(), 0);
-    for (size_t p = 0; p < kept.size(); ++p) {
+    std::vector<Dropped> dropped(proposal.masks.size());
+    std::vector<bool> wanted(proposal.masks.size());
+    for (size_t p = 0; p < dropped.size(); ++p) {
       const sparse::Parameter& parameter = store.parameters()[p];
-      if (!weights_.prunable[p] || (parameter.full() && kept[p] == parameter.size())) {
+      sparse::Mask& mask = proposal.masks[p];
+      if (!weights_.prunable[p] || (parameter.full() && mask.kept() == parameter.size())) {
         continue;
       }
-      counts[p] = parameter.full() ? 0 : drop_count(kept[p], fraction);
       const std::vector<float> values = store.values(parameter);
-      proposal.masks[p] = drop_to(candidate_of(parameter, values), kept[p] - counts[p]);
+      dropped[p] =
+          drop(candidate_of(parameter, values), mask, parameter.full() ? 0 : fraction, shape);
+      wanted[p] = dropped[p].grows();
+      mask = std::move(dropped[p].mask);
     }
-    const auto growth_of = [&](size_t p) -> Growth {
-      const sparse::ParameterSpec& spec = store.parameters()[p].spec;
-      return {.name = spec.name,
-              .count = counts[p],
-              .seed = settings_.seed,
-              .step = steps,
-              .columns = spec.shape.cols()};
+    const auto grow_one = [&](size_t p, std::span<const float> gradient) {
+      dropped[p].mask = std::move(proposal.masks[p]);
+      grow(kind_, {.seed = settings_.seed, .step = steps, .gradient = gradient},
+           candidate_of(store.parameters()[p], {}), shape, dropped[p]);
+      proposal.masks[p] = std::move(dropped[p].mask);
     };
-    if (!kind_.by_gradient) {
-      for (size_t p = 0; p < counts.size(); ++p) {
-        kind_.grow(growth_of(p), proposal.masks[p]);
-      }
+    if (kind_.by_gradient) {
+      gradients(0, wanted, sparse::Store::Probed::pruned, grow_one);
       return proposal;
     }
-    std::vector<bool> wanted;
-    for (const int64_t count : counts) {
-      wanted.push_back(count > 0);
+    for (size_t p = 0; p < wanted.size(); ++p) {
+      if (wanted[p]) {
+        grow_one(p, {});
+      }
     }
-    gradients(0, wanted, sparse::Store::Probed::pruned,
-              [&](size_t p, std::span<const float> gradient) {
-                Growth growth = growth_of(p);
-                growth.gradient = gradient;
-                kind_.grow(growth, proposal.masks[p]);
-              });
     return proposal;
   }
 

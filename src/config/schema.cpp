@@ -323,14 +323,17 @@ void add_pruning(Schema& out) {
   Rows<P> rows{out, "pruning", &Config::pruning};
   rows.add("method", &P::method, one_of(choices(pruning::methods())),
            "how the kept elements are chosen", kAlways);
-  rows.option("n", {"nm"}, "n", &P::n, at_least(1), "kept elements of a group", kMethod);
-  rows.option("m", {"nm"}, "m", &P::m, at_least(2), "elements of a group", kMethod);
-  rows.option("edge", {"block"}, "block", &P::block, range(1, 1024), "elements in each direction",
-              kMethod);
-  rows.option("drop_fraction", {"rigl", "set"}, "drop_fraction", &P::drop_fraction, fraction(),
+  rows.option("n", {"nm", "random-nm", "rigl-nm", "set-nm"}, "n", &P::n, at_least(1),
+              "kept elements of a group", kMethod);
+  rows.option("m", {"nm", "random-nm", "rigl-nm", "set-nm"}, "m", &P::m, at_least(2),
+              "elements of a group", kMethod);
+  rows.option("edge", {"block", "random-block", "rigl-block", "set-block"}, "block", &P::block,
+              range(1, 1024), "elements in each direction", kMethod);
+  rows.option("drop_fraction", {"rigl", "set", "rigl-nm", "set-nm", "rigl-block", "set-block"},
+              "drop_fraction", &P::drop_fraction, fraction(),
               "first share of a layer's kept elements replaced; falls to 0 at to_step", kMethod);
-  rows.option("distribution", {"rigl", "set"}, "distribution", &P::distribution,
-              words({"erk", "uniform"}),
+  rows.option("distribution", {"rigl", "set", "rigl-block", "set-block"}, "distribution",
+              &P::distribution, words({"erk", "uniform"}),
               "from a random start: densities of layers by shape, or all the same", kMethod);
   rows.option("batches", {"snip", "grasp"}, "score_batches", &P::score_batches, at_least(1),
               "batches whose gradients score elements", kMethod);

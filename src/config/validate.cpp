@@ -103,12 +103,14 @@ void validate_index(const Config& config) {
   const bool partly =
       std::ranges::any_of(pruning::regrowths_of(config.pruning, config.train.steps),
                           [](const pruning::Regrowth& regrowth) { return regrowth.sparsity > 0; });
+  const sparse::IndexShape shape = pruning::shape_of(config.pruning);
   const auto check_encoding = [&](const std::string& encoding) {
     const sparse::Encoding* entry = find_or_null(sparse::encodings(), encoding);
     const bool regular = entry != nullptr && entry->rules != nullptr;
-    check(!regular || config.pruning.method == encoding || !config.pruning.prunes(),
-          "sparse.index = \"{0}\" is for the masks of pruning.method = \"{0}\", which is \"{1}\"; "
-          "set \"auto\"",
+    const bool made = encoding == sparse::Encoding::nm.name ? shape.n > 0 : shape.height > 0;
+    check(!regular || made || !config.pruning.prunes(),
+          "sparse.index = \"{0}\" is for the masks of a pruning.method such as \"{0}\", and it is "
+          "\"{1}\"; set \"auto\"",
           encoding, config.pruning.method);
     check(encoding != sparse::Encoding::nm.name || !partly,
           "sparse.index = \"{}\" is for N:M masks, and those of pruning.dense_from_step = \"{}\" "

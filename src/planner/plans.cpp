@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "pruning/plan.h"
 #include "pruning/regrowth.h"
 #include "src/core/error.h"
 #include "src/train/memory/budget.h"
@@ -222,8 +223,8 @@ std::vector<LaterPart> later_parts(const PlannedRun& run, const Machine& machine
       config.pruning = {};
       config.sparse.storage = {.fallback = "dense", .patterns = {}};
     } else {  // whole blocks or elements come back at random
-      const bool blocks = config.pruning.method == "block";
-      config.pruning = {.method = blocks ? "block" : "random",
+      const bool blocks = pruning::shape_of(config.pruning).height > 0;
+      config.pruning = {.method = blocks ? "random-block" : "random",
                         .sparsity = sparsity,
                         .scope = "layer",
                         .exclude = config.pruning.exclude,

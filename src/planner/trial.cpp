@@ -56,9 +56,11 @@ io::Config trial_of(io::Config config, const fs::path& folder) {
   if (config.pruning.prunes()) {
     config.pruning.at_step = 0;
     config.pruning.from_step = config.pruning.to_step = -1;
-    constexpr std::array kStructured{"nm", "block", "file"};
-    if (std::ranges::find(kStructured, config.pruning.method) == kStructured.end()) {
-      config.pruning.method = "random";
+    if (const sparse::IndexShape shape = pruning::shape_of(config.pruning);
+        config.pruning.method != "file") {
+      config.pruning.method = shape.n > 0        ? "random-nm"
+                              : shape.height > 0 ? "random-block"
+                                                 : "random";
       config.pruning.scope = "layer";
     }
   }

@@ -454,10 +454,17 @@ TEST(Config, RulesAcrossFields) {
                {"exclude each other"});
   expect_parts(failure_of_toml("[pruning]\nmethod = \"nm:4:4\"\n"), {"below"});
   expect_parts(failure_of_toml("[pruning]\nmethod = \"random\"\n[sparse]\nindex = \"nm\"\n"),
-               {"sparse.index = \"nm\"", "which is \"random\"", "\"auto\""});
+               {"sparse.index = \"nm\"", "it is \"random\"", "\"auto\""});
   expect_parts(failure_of_toml("[pruning]\nmethod = \"nm\"\n[sparse]\n"
                                "index = {default = \"nm\", \"blocks.*\" = \"block\"}\n"),
-               {"sparse.index = \"block\"", "which is \"nm\""});
+               {"sparse.index = \"block\"", "it is \"nm\""});
+  for (const char* method : {"rigl-nm:1:4", "set-nm", "random-nm"}) {
+    const std::string chosen = fmt::format("[pruning]\nmethod = \"{}\"\n", method);
+    EXPECT_EQ(failure_of_toml(chosen + "[sparse]\nindex = \"nm\"\n"), "");
+    expect_parts(failure_of_toml(chosen + "from_step = 5\nto_step = 9\n"),
+                 {"gradually", "1 - n/m"});
+    expect_parts(failure_of_toml(chosen + "[sparse]\nindex = \"block\"\n"), {"it is", "-nm"});
+  }
   expect_parts(failure_of_toml("[pruning]\nmethod = \"file\"\n"), {"set a file"});
   for (const std::string method : {"movement", "elsa"}) {
     const std::string chosen = "[pruning]\nmethod = \"" + method + "\"\n";

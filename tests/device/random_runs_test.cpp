@@ -65,8 +65,8 @@ void draw_training(testing::Draw& draw, io::Config& config) {
 
 void draw_pruning(testing::Draw& draw, io::Config& config) {
   auto& pruning = config.pruning;
-  pruning.method = draw.of<const char*>(
-      {"none", "magnitude", "magnitude", "random", "nm", "block", "rigl", "set"});
+  pruning.method = draw.of<const char*>({"none", "magnitude", "magnitude", "random", "nm", "block",
+                                         "rigl", "set", "rigl-block", "set-nm"});
   pruning.sparsity = draw.of<double>({0.3, 0.75, 0.9, 0.98});
   pruning.scope = draw.of<const char*>({"global", "layer"});
   pruning.at_step = draw.of<int64_t>({-1, 0, 4});
@@ -78,15 +78,17 @@ void draw_pruning(testing::Draw& draw, io::Config& config) {
   }
   pruning.every = 3;
   auto& sparse = config.sparse;
-  const bool blocks = pruning.method == "block" && draw.once_in(2);
+  const bool blocks = pruning.method.ends_with("block") && draw.once_in(2);
   sparse.storage.fallback =
       blocks ? "block" : draw.of<const char*>({"dense", "expanded", "sparse"});
   if (draw.once_in(3)) {
     sparse.storage.patterns = {{"blocks.*.mlp.*", draw.of<const char*>({"sparse", "expanded"})}};
   }
   sparse.index.fallback = draw.of<const char*>({"auto", "int32", "bitmap", "golomb"});
-  if ((pruning.method == "nm" || pruning.method == "block") && draw.once_in(2)) {
-    sparse.index.fallback = pruning.method;
+  for (const char* units : {"nm", "block"}) {
+    if (pruning.method.ends_with(units) && draw.once_in(2)) {
+      sparse.index.fallback = units;
+    }
   }
 }
 
@@ -183,7 +185,8 @@ std::set<std::string> parts_of(const io::Config& config, int ranks) {
       {"pipeline", pipelined},
       {"asynchronous pipeline", pipelined && config.parallel.schedule == "async"},
       {"pruning", config.pruning.prunes()},
-      {"moving masks", config.pruning.method == "rigl" || config.pruning.method == "set"},
+      {"moving masks",
+       config.pruning.method.starts_with("rigl") || config.pruning.method.starts_with("set")},
       {"sparse storage", config.pruning.prunes() && config.sparse.storage.fallback == "sparse"},
       {"8-bit states", config.optimizer.state_bits == 8}};
   std::set<std::string> names;

@@ -3,8 +3,10 @@
 #include "pruning/registry.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -128,7 +130,7 @@ TEST(Drop, KeepsTheLargest) {
     dense[positions[k]] = layer.values[k];
   }
   for (const int64_t keep : {int64_t{0}, int64_t{1}, int64_t{500}, layer.mask.kept()}) {
-    const Mask kept = drop_to(layer.candidate(), keep);
+    const Mask kept = drop_to(layer.mask, layer.values, keep);
     EXPECT_EQ(kept.positions(), largest(
                                     5000, keep, [&](int32_t i) { return layer.mask[i]; },
                                     [&](int32_t i) { return std::abs(dense[i]); }))
@@ -140,11 +142,11 @@ TEST(Drop, TiesDropHigherPositionsAndANanIsNamed) {
   Pruned layer(100, 0.5, 2);
   std::ranges::fill(layer.values, -0.5F);
   const auto positions = layer.mask.positions();
-  EXPECT_EQ(drop_to(layer.candidate(), 10).positions(),
+  EXPECT_EQ(drop_to(layer.mask, layer.values, 10).positions(),
             std::vector<int32_t>(positions.begin(), positions.begin() + 10));
   layer.values[3] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THROW(drop_to(layer.candidate(), 10), Failure);
-  EXPECT_THROW(drop_to(Pruned(64, 0.5, 1).candidate(), 65), Bug);
+  EXPECT_THROW(drop(layer.candidate(), layer.mask, 0.1, {}), Failure);
+  EXPECT_THROW(drop_to(layer.mask, layer.values, 101), Bug);
 }
 
 void grow_by_gradient(std::string_view name, std::span<const float> gradient, int64_t count,
@@ -156,7 +158,7 @@ void grow_by_gradient(std::string_view name, std::span<const float> gradient, in
 TEST(GrowByGradient, AddsTheLargestThatDidNotSurvive) {
   const Pruned layer(5003, 0.1, 3);
   const std::vector<float> gradient = numbers(5003, 7);
-  const Mask survivors = drop_to(layer.candidate(), layer.mask.kept() - 150);
+  const Mask survivors = drop_to(layer.mask, layer.values, layer.mask.kept() - 150);
   Mask grown = survivors;
   grow_by_gradient("w", gradient, 150, grown);
   EXPECT_EQ(grown.kept(), layer.mask.kept());
@@ -251,6 +253,151 @@ TEST(GrowAtRandom, IsAFunctionOfSeedStepAndName) {
     }
     EXPECT_NEAR(static_cast<double>(count), 90, 45) << tenth;
   }
+}
+
+/// A matrix with a mask, moved once.
+struct Moved {
+  Moved(const Shape& matrix, const Mask& mask, unsigned seed)
+      : shape(matrix),
+        index(arena, mask, Encoding::bitmap),
+        values(numbers(mask.kept(), seed)),
+        gradient(numbers(matrix.count(), seed + 1)) {}
+
+  Mask by(std::string_view method, const sparse::IndexShape& units, const Mask& target) {
+    const auto& kind = std::get<Moving>(method_by_name(method).kind);
+    const Candidate candidate{.name = "w", .shape = shape, .index = &index, .values = values};
+    Dropped dropped = drop(candidate, target, 0.3, units);
+    EXPECT_TRUE(dropped.grows());
+    grow(kind, {.seed = 3, .step = 7, .gradient = gradient}, candidate, units, dropped);
+    return std::move(dropped.mask);
+  }
+  Mask by(std::string_view method, const sparse::IndexShape& units) {
+    return by(method, units, index.mask());
+  }
+
+  Shape shape;
+  Arena arena;
+  Index index;
+  std::vector<float> values, gradient;
+};
+
+TEST(MovesOfUnits, BlocksAndGroupsOfOneSizeAreElements) {
+  const Mask mask = Pruned(30 * 40, 0.2, 4).mask;
+  const Mask row = Pruned(1000, 0.2, 5).mask;
+  const auto kept = static_cast<int>(row.kept());
+  for (const char* method : {"rigl", "set"}) {
+    Moved matrix(Shape{30, 40}, mask, 6);
+    EXPECT_EQ(matrix.by(method, {.height = 1, .width = 1}), matrix.by(method, {})) << method;
+    Moved vector(Shape{1, 1000}, row, 6);
+    EXPECT_EQ(vector.by(method, {.n = kept, .m = 1000}), vector.by(method, {})) << method;
+  }
+}
+
+Mask random_mask(const char* method, const Shape& shape, Settings settings) {
+  const Index all = Index::full(shape.count());
+  settings.method = method;
+  settings.scope = Scope::layer;
+  return prune(std::vector<Candidate>{{"w", shape, &all, {}}}, settings).masks.front();
+}
+
+TEST(MovesOfUnits, BlocksStayWholeAndKeepTheNumberOfElements) {
+  for (const auto& [rows, cols, edge] :
+       {std::array{64, 48, 8}, std::array{37, 50, 8}, std::array{50, 19, 4}}) {
+    const Shape shape{rows, cols};
+    const Mask start = random_mask("random-block", shape, {.sparsity = 0.7, .block = edge});
+    const auto blocks_of = [&](const Mask& mask) {
+      std::map<std::pair<int, int>, int> kept;
+      for (const int32_t i : mask.positions()) {
+        ++kept[{i / cols / edge, i % cols / edge}];
+      }
+      for (const auto& [block, count] : kept) {
+        EXPECT_EQ(count, std::min(edge, rows - block.first * edge) *
+                             std::min(edge, cols - block.second * edge));
+      }
+      return kept;
+    };
+    const auto before = blocks_of(start);
+    for (const char* method : {"rigl", "set"}) {
+      Moved moved(shape, start, 8);
+      const Mask after = moved.by(method, {.height = edge, .width = edge});
+      EXPECT_EQ(after.kept(), start.kept()) << method << " " << shape.text();
+      EXPECT_NE(after, start);
+      const auto kept = blocks_of(after);
+      EXPECT_EQ(kept.size(), before.size());
+      // A block that is gone has a smaller norm than the median.
+      std::map<std::pair<int, int>, double> norms;
+      std::vector<double> sorted;
+      const std::vector<int32_t> positions = start.positions();
+      for (size_t k = 0; k < positions.size(); ++k) {
+        const double x = moved.values[k];
+        norms[{positions[k] / cols / edge, positions[k] % cols / edge}] += x * x;
+      }
+      std::erase_if(norms, [&](const auto& one) { return before.at(one.first) < edge * edge; });
+      for (const auto& [block, norm] : norms) {
+        sorted.push_back(norm);
+      }
+      std::ranges::sort(sorted);
+      for (const auto& [block, norm] : norms) {
+        EXPECT_TRUE(kept.contains(block) || norm <= sorted[sorted.size() / 2]) << method;
+      }
+    }
+  }
+}
+
+TEST(MovesOfUnits, RiglTakesTheBlocksWithTheLargestGradients) {
+  const Shape shape{64, 64};
+  const Mask start = random_mask("random-block", shape, {.sparsity = 0.75, .block = 16});
+  Moved moved(shape, start, 9);
+  std::ranges::fill(moved.gradient, 0.0F);
+  // One pruned block has a gradient.
+  int chosen = 0;
+  while (start[chosen / 4 * 16 * 64 + chosen % 4 * 16]) {
+    ++chosen;
+  }
+  const int first = chosen / 4 * 16 * 64 + chosen % 4 * 16;
+  moved.gradient[first + 5 * 64 + 3] = -1;
+  EXPECT_TRUE(moved.by("rigl", {.height = 16, .width = 16})[first]);
+}
+
+TEST(MovesOfUnits, GroupsKeepTheirNumber) {
+  for (const auto& [rows, cols, n, m] :
+       {std::array{12, 64, 2, 4}, std::array{9, 50, 1, 8}, std::array{5, 37, 3, 10}}) {
+    const Shape shape{rows, cols};
+    const Mask start = random_mask("random-nm", shape, {.n = n, .m = m});
+    const auto groups_of = [&](const Mask& mask) {
+      std::map<std::pair<int, int>, int> kept;
+      for (const int32_t i : mask.positions()) {
+        ++kept[{i / cols, i % cols / m}];
+      }
+      return kept;
+    };
+    for (const auto& [group, kept] : groups_of(start)) {
+      EXPECT_EQ(kept, std::min(n, cols - group.second * m));
+    }
+    for (const char* method : {"rigl", "set"}) {
+      const Mask after = Moved(shape, start, 10).by(method, {.n = n, .m = m});
+      EXPECT_EQ(groups_of(after), groups_of(start)) << method << " " << shape.text();
+      EXPECT_NE(after, start);
+    }
+  }
+}
+
+TEST(MovesOfUnits, BlocksKeptInPartAreNamed) {
+  Mask mask = random_mask("random-block", Shape{32, 32}, {.sparsity = 0.7, .block = 8});
+  mask.set(mask.positions().front(), false);
+  const Moved moved(Shape{32, 32}, mask, 1);
+  const Candidate candidate{.name = "w", .shape = moved.shape, .index = &moved.index};
+  EXPECT_THAT(failure_of([&] { check_blocks(candidate, mask, 8); }),
+              AllOf(HasSubstr("\"w\""), HasSubstr("in part"), HasSubstr("block:8")));
+  check_blocks(candidate, mask, 1);
+}
+
+TEST(RandomUnits, OfOneElementAreThoseOfRandom) {
+  const Shape shape{31, 45};
+  EXPECT_EQ(random_mask("random-block", shape, {.sparsity = 0.8, .seed = 5, .block = 1}),
+            random_mask("random", shape, {.sparsity = 0.8, .seed = 5}));
+  EXPECT_EQ(random_mask("random-nm", Shape{1, 1000}, {.seed = 5, .n = 300, .m = 1000}),
+            random_mask("random", Shape{1, 1000}, {.sparsity = 0.7, .seed = 5}));
 }
 
 TEST(MaskMoveSchedule, StepsAndFractions) {

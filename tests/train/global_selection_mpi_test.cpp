@@ -64,7 +64,8 @@ TEST(GlobalSelection, EveryRankGetsItsPartOfTheWhole) {
         }
       }
       const pruning::GlobalSelection global_selection = make_global_selection(comm, kCount, mine);
-      for (const std::string method : {"magnitude", "random", "block", "nm"}) {
+      for (const std::string method :
+           {"magnitude", "random", "block", "random-block", "nm", "random-nm"}) {
         for (const auto scope : {pruning::Scope::global, pruning::Scope::layer}) {
           for (const double sparsity : {0.0, 0.3, 0.5, 0.9, 0.99}) {
             SCOPED_TRACE(

@@ -60,7 +60,8 @@ TEST_P(EveryGrid, HasTheMasksOfOneRankWithFewSamples) {
 
 INSTANTIATE_TEST_SUITE_P(Methods, EveryGrid,
                          ::testing::Values("snip", "snip bf16", "snip fp16", "grasp", "rigl",
-                                           "rigl bf16", "rigl bf16 llama"));
+                                           "rigl bf16", "rigl bf16 llama", "rigl-block:4",
+                                           "set-nm"));
 
 TEST(ScoredSamples, AreThoseOfTheGlobalBatch) {
   const auto samples = [](int64_t batch, int64_t micro, int together) {
