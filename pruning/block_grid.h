@@ -20,6 +20,8 @@ class BlockGrid {
         down_((rows_ + edge - 1) / edge),
         across_((cols_ + edge - 1) / edge) {}
 
+  int64_t down() const { return down_; }      ///< rows of blocks
+  int64_t across() const { return across_; }  ///< columns of blocks
   int64_t count() const { return down_ * across_; }
   /// Elements of a block.
   int64_t area(int64_t number) const {

@@ -231,14 +231,15 @@ std::string compare(uint64_t number, std::set<std::string>& parts) {
 
 TEST(RandomRuns, HaveTheBitsOfTheCpu) {
   const testing::LinkedDevices linked;
-  const testing::Numbers numbers(239, 251);
+  const testing::Numbers numbers(336, 348);
   uint64_t refused = 0;
   std::set<std::string> parts;
   for (uint64_t number = numbers.from; number < numbers.to; ++number) {
     const std::string refusal = compare(number, parts);
     refused += refusal.empty() ? 0 : 1;
     if (numbers.from_environment) {
-      std::printf("%lu: %s\n", number, refusal.c_str());
+      std::printf("%lu: %s; used so far: %s\n", number, refusal.c_str(),
+                  fmt::format("{}", fmt::join(parts, ", ")).c_str());
     }
   }
   if (!numbers.from_environment) {

@@ -392,12 +392,33 @@ TEST(MovesOfUnits, BlocksKeptInPartAreNamed) {
   check_blocks(candidate, mask, 1);
 }
 
-TEST(RandomUnits, OfOneElementAreThoseOfRandom) {
-  const Shape shape{31, 45};
-  EXPECT_EQ(random_mask("random-block", shape, {.sparsity = 0.8, .seed = 5, .block = 1}),
-            random_mask("random", shape, {.sparsity = 0.8, .seed = 5}));
+TEST(RandomUnits, AGroupOfAWholeRowIsRandom) {
   EXPECT_EQ(random_mask("random-nm", Shape{1, 1000}, {.seed = 5, .n = 300, .m = 1000}),
             random_mask("random", Shape{1, 1000}, {.sparsity = 0.7, .seed = 5}));
+}
+
+/// And those of a higher sparsity are among those of a lower one.
+TEST(RandomUnits, BlocksAreBalanced) {
+  for (const auto& [rows, cols] : {std::pair{64, 64}, {48, 64}, {8, 96}, {40, 24}, {56, 8}}) {
+    const Shape shape{rows, cols};
+    Mask before(shape.count());
+    for (const double sparsity : {0.1, 0.5, 0.7, 0.85, 0.9}) {
+      const Settings settings{.sparsity = sparsity, .seed = 5, .block = 8};
+      const Mask mask = random_mask("random-block", shape, settings);
+      std::vector<int> by_row(rows / 8), by_column(cols / 8);
+      for (const int32_t position : mask.positions()) {
+        EXPECT_TRUE(before[position]);
+        ++by_row[position / cols / 8];
+        ++by_column[position % cols / 8];
+      }
+      for (const auto& counts : {by_row, by_column}) {
+        EXPECT_LE(std::ranges::max(counts) - std::ranges::min(counts), 64) << shape.text();
+      }
+      EXPECT_NEAR(mask.density(), 1 - sparsity, 0.5 / (rows / 8 * cols / 8) + 1e-9);
+      before = mask;
+    }
+    EXPECT_NE(before, random_mask("random-block", shape, {.sparsity = 0.9, .seed = 6, .block = 8}));
+  }
 }
 
 TEST(MaskMoveSchedule, StepsAndFractions) {
