@@ -4,12 +4,9 @@
 
 namespace espalier::io {
 
-extern const ImageFormat kIdx, kCifar10, kCifar100;
+ESPALIER_REGISTRY(kImageFormats, ImageFormat, kIdx, kCifar10, kCifar100);
 
-Registry<ImageFormat> image_formats() {
-  static constexpr std::array kFormats{&kIdx, &kCifar10, &kCifar100};
-  return kFormats;
-}
+Registry<ImageFormat> image_formats() { return kImageFormats; }
 
 const ImageFormat& image_format_of(const DataConfig& data) {
   return find(image_formats(), "data.format", data.format);

@@ -1,6 +1,6 @@
 #pragma once
 // An index encoding: how the positions of the kept elements of one parameter become bytes. Each is
-// a table of functions over plain arrays in a file of its own; registry.h lists them, Index
+// a table of functions over plain arrays in a file of its own; Encoding::kAll lists them, Index
 // (index.h) holds coded masks in memory.
 //
 // `data` is what goes into a file, 8-aligned in memory; `prefix_counts` are 32-bit numbers beside
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sparse/index/mask.h"
+#include "src/core/registry.h"
 
 namespace espalier::sparse {
 
@@ -101,8 +102,7 @@ struct Encoding {
 
   bool operator==(const Encoding& other) const { return name == other.name; }
 
-  /// Those that code names; all of them: registry.h.
-  static const Encoding full, int32, bitmap, golomb, nm, block;
+  ESPALIER_CLASS_REGISTRY(kAll, Encoding, full, int32, bitmap, golomb, nm, block);
 };
 
 /// Elements decoded at once; encodings that restart do so as often.

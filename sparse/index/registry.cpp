@@ -9,9 +9,6 @@
 namespace espalier::sparse {
 namespace {
 
-constexpr std::array kEncodings{&Encoding::full,   &Encoding::int32, &Encoding::bitmap,
-                                &Encoding::golomb, &Encoding::nm,    &Encoding::block};
-
 /// Encodings of earlier versions, with the last version that has them and its value of
 /// `sparse.file_index` for a file without them.
 struct Removed {
@@ -37,8 +34,6 @@ const Encoding& best_of(int64_t size, int64_t kept, const IndexShape& shape,
 
 }  // namespace
 
-Registry<Encoding> encodings() { return kEncodings; }
-
 const Encoding& encoding_by_name(std::string_view name) {
   for (const Removed& removed : kRemoved) {
     check(removed.name != name,
@@ -51,9 +46,9 @@ const Encoding& encoding_by_name(std::string_view name) {
 
 int32_t number_of(const Encoding& encoding) {
   const auto found =
-      std::ranges::find(kEncodings, encoding, [](const Encoding* entry) { return *entry; });
-  require(found != kEncodings.end(), "a registered encoding", encoding.name);
-  return static_cast<int32_t>(found - kEncodings.begin());
+      std::ranges::find(Encoding::kAll, encoding, [](const Encoding* entry) { return *entry; });
+  require(found != Encoding::kAll.end(), "a registered encoding", encoding.name);
+  return static_cast<int32_t>(found - Encoding::kAll.begin());
 }
 
 std::vector<const Encoding*> memory_encodings() {

@@ -2,7 +2,7 @@
 // Storages: how a pruned weight is held for compute. Each has the three operations of a weight
 // (weight/weight.h) and the facts below, by which the store decides what is resident; unpruned
 // weights are dense views of their values in all of them. Adding one: its operations in a file of
-// sparse/weight, its name here and in registry.cpp; tests/sparse/storage_test.cpp runs all of them.
+// sparse/weight, its name in the list below; tests/sparse/storage_test.cpp runs all of them.
 #include <string_view>
 
 #include "src/core/registry.h"
@@ -27,12 +27,13 @@ struct Storage {
 
   bool operator==(const Storage& other) const { return name == other.name; }
 
-  /// Those that code names; all of them: `storages`.
-  static const Storage dense, expanded, sparse, tiles, block;
+  ESPALIER_CLASS_REGISTRY(kAll, Storage, dense, expanded, sparse, tiles, block);
 };
 
-Registry<Storage> storages();
+inline Registry<Storage> storages() { return Storage::kAll; }
 /// Throws Failure that lists the names.
-const Storage& storage_by_name(std::string_view name);
+inline const Storage& storage_by_name(std::string_view name) {
+  return find(storages(), "storage", name);
+}
 
 }  // namespace espalier::sparse

@@ -5,10 +5,14 @@
 //   std::string_view name;   as configs and command lines write it
 //   std::string_view help;   one line for --help and docs/config.md
 //
-// and is defined in its own file. The kind's `registry.cpp` lists the members (norms, weight
-// predictions and schedules of the learning rate share one file a kind, which ends with the list).
+// Each member is listed once, in one of three forms:
+//
+//   ESPALIER_REGISTRY         members in files of their own; the kind's `registry.cpp` lists them
+//   ESPALIER_CLASS_REGISTRY   the same, and code names members as constants of their class
+//   pointers_into<kArray>     members are the elements of an array in one file
+//
 // Code that selects by name calls `find`; code that prints choices calls `names`.
-// Adding a member: its file, its line in `registry.cpp`, a row of a test.
+// Adding a member: its file (or element), its name in the list, a row of a test.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -16,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "src/core/error.h"
@@ -30,11 +35,28 @@ constexpr std::array<const Entry*, sizeof...(Members)> pointers_to(const Members
   return {&members...};
 }
 
+/// Pointers to the elements of an array with static storage.
+template <const auto& kMembers>
+auto pointers_into() {
+  using Entry = std::remove_cvref_t<decltype(kMembers[0])>;
+  static constexpr auto kAll = [] {
+    std::array<const Entry*, std::size(kMembers)> all{};
+    std::ranges::transform(kMembers, all.begin(), [](const Entry& member) { return &member; });
+    return all;
+  }();
+  return Registry<Entry>(kAll);
+}
+
 /// The list of a kind's members, which other files define: declares `all`, an array of pointers to
 /// them.
 #define ESPALIER_REGISTRY(all, Entry, ...) \
   extern const Entry __VA_ARGS__;          \
   constexpr auto all = ::espalier::pointers_to<Entry>(__VA_ARGS__)
+
+/// The same within class Entry, whose static constants the members are: Entry::all.
+#define ESPALIER_CLASS_REGISTRY(all, Entry, ...) \
+  static const Entry __VA_ARGS__;                \
+  static constexpr auto all = ::espalier::pointers_to<Entry>(__VA_ARGS__)
 
 /// The member's names, in the order of the list.
 template <class Entry>

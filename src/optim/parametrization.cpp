@@ -1,7 +1,6 @@
 #include "src/optim/parametrization.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "src/optim/registry.h"
@@ -9,25 +8,21 @@
 namespace espalier::optim {
 namespace {
 
-constexpr ParametrizationKind kStandard{.name = "standard",
-                                        .help = "one learning rate for all parameters"};
-constexpr ParametrizationKind kSupar{
-    .name = "supar",
-    .help = "learning rate and initial values follow width and density (SμPar)",
-    .scales = true};
-constexpr ParametrizationKind kSuparRate{
-    .name = "supar-lr",
-    .help = "the same, but density changes learning rates only, and less where few inputs are kept",
-    .scales = true,
-    .keeps_deviation = true,
-    .few_inputs = 8};
+constexpr ParametrizationKind kParametrizations[]{
+    {.name = "standard", .help = "one learning rate for all parameters"},
+    {.name = "supar",
+     .help = "learning rate and initial values follow width and density (SμPar)",
+     .scales = true},
+    {.name = "supar-lr",
+     .help =
+         "the same, but density changes learning rates only, and less where few inputs are kept",
+     .scales = true,
+     .keeps_deviation = true,
+     .few_inputs = 8}};
 
 }  // namespace
 
-Registry<ParametrizationKind> parametrizations() {
-  static constexpr std::array kAll{&kStandard, &kSupar, &kSuparRate};
-  return kAll;
-}
+Registry<ParametrizationKind> parametrizations() { return pointers_into<kParametrizations>(); }
 
 Parametrization::Parametrization(const io::Config& config)
     : kind_(&find(parametrizations(), "train.parametrization", config.train.parametrization)),

@@ -1,32 +1,27 @@
 #include "src/optim/prediction.h"
 
-#include <array>
-
 #include "src/optim/registry.h"
 #include "src/optim/schedule.h"
 
 namespace espalier::optim {
 namespace {
 
-constexpr PredictionEntry kNone{.name = "none", .help = "the current weights"};
-constexpr PredictionEntry kStash{
-    .name = "stash", .help = "backward with the weights of its forward (PipeDream)", .keeps = true};
-constexpr PredictionEntry kTwoBuffers{
-    .name = "2bw",
-    .help = "the weights before the last update, on all stages (PipeDream-2BW)",
-    .keeps = true,
-    .previous = true};
-constexpr PredictionEntry kSpecTrain{
-    .name = "spectrain",
-    .help = "weights predicted along the optimizer's direction (SpecTrain)",
-    .predicts = true};
+constexpr PredictionEntry kPredictions[]{
+    {.name = "none", .help = "the current weights"},
+    {.name = "stash",
+     .help = "backward with the weights of its forward (PipeDream)",
+     .keeps = true},
+    {.name = "2bw",
+     .help = "the weights before the last update, on all stages (PipeDream-2BW)",
+     .keeps = true,
+     .previous = true},
+    {.name = "spectrain",
+     .help = "weights predicted along the optimizer's direction (SpecTrain)",
+     .predicts = true}};
 
 }  // namespace
 
-Registry<PredictionEntry> predictions() {
-  static constexpr std::array kPredictions{&kNone, &kStash, &kTwoBuffers, &kSpecTrain};
-  return kPredictions;
-}
+Registry<PredictionEntry> predictions() { return pointers_into<kPredictions>(); }
 
 const PredictionEntry& prediction_entry(std::string_view name) {
   return find(predictions(), "weight prediction", name);

@@ -1,7 +1,6 @@
 #include "src/optim/schedule.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numbers>
 
@@ -14,53 +13,50 @@ namespace {
 
 using io::OptimizerConfig;
 
-constexpr LrSchedule kCosine{.name = "cosine",
-                             .help = "half a cosine from lr to min_lr",
-                             .to_min_lr = true,
-                             .rate = [](const OptimizerConfig& config, int64_t, double t) {
-                               return config.min_lr + (config.lr - config.min_lr) * 0.5 *
-                                                          (1 + std::cos(std::numbers::pi * t));
-                             }};
-constexpr LrSchedule kLinear{.name = "linear",
-                             .help = "a line from lr to min_lr",
-                             .to_min_lr = true,
-                             .rate = [](const OptimizerConfig& config, int64_t, double t) {
-                               return config.lr + (config.min_lr - config.lr) * t;
-                             }};
-constexpr LrSchedule kPolynomial{
-    .name = "polynomial",
-    .help = "min_lr + (lr - min_lr) (1 - t)^POWER, t: share of the steps after warm-up",
-    .to_min_lr = true,
-    .rate = [](const OptimizerConfig& config, int64_t, double t) {
-      return config.min_lr + (config.lr - config.min_lr) * std::pow(1 - t, config.power);
-    }};
-constexpr LrSchedule kStable{
-    .name = "wsd",
-    .help = "lr, then a line to min_lr in the last SHARE of the steps (warm-up, stable, decay)",
-    .to_min_lr = true,
-    .rate = [](const OptimizerConfig& config, int64_t, double t) {
-      const double fallen = std::max(0.0, 1 - (1 - t) / config.decay_share);
-      return config.lr + (config.min_lr - config.lr) * fallen;
-    }};
-constexpr LrSchedule kStep{
-    .name = "step",
-    .help = "lr, times FACTOR after each of the steps AT",
-    .rate = [](const OptimizerConfig& config, int64_t step, double) {
-      const auto decays =
-          std::ranges::count_if(config.decay_at, [step](int64_t at) { return at <= step; });
-      return config.lr * std::pow(config.decay_factor, static_cast<double>(decays));
-    }};
-constexpr LrSchedule kConstant{
-    .name = "constant", .help = "lr", .rate = [](const OptimizerConfig& config, int64_t, double) {
-      return config.lr;
-    }};
+constexpr LrSchedule kSchedules[]{
+    {.name = "cosine",
+     .help = "half a cosine from lr to min_lr",
+     .to_min_lr = true,
+     .rate =
+         [](const OptimizerConfig& config, int64_t, double t) {
+           return config.min_lr +
+                  (config.lr - config.min_lr) * 0.5 * (1 + std::cos(std::numbers::pi * t));
+         }},
+    {.name = "linear",
+     .help = "a line from lr to min_lr",
+     .to_min_lr = true,
+     .rate = [](const OptimizerConfig& config, int64_t,
+                double t) { return config.lr + (config.min_lr - config.lr) * t; }},
+    {.name = "polynomial",
+     .help = "min_lr + (lr - min_lr) (1 - t)^POWER, t: share of the steps after warm-up",
+     .to_min_lr = true,
+     .rate =
+         [](const OptimizerConfig& config, int64_t, double t) {
+           return config.min_lr + (config.lr - config.min_lr) * std::pow(1 - t, config.power);
+         }},
+    {.name = "wsd",
+     .help = "lr, then a line to min_lr in the last SHARE of the steps (warm-up, stable, decay)",
+     .to_min_lr = true,
+     .rate =
+         [](const OptimizerConfig& config, int64_t, double t) {
+           const double fallen = std::max(0.0, 1 - (1 - t) / config.decay_share);
+           return config.lr + (config.min_lr - config.lr) * fallen;
+         }},
+    {.name = "step",
+     .help = "lr, times FACTOR after each of the steps AT",
+     .rate =
+         [](const OptimizerConfig& config, int64_t step, double) {
+           const auto decays =
+               std::ranges::count_if(config.decay_at, [step](int64_t at) { return at <= step; });
+           return config.lr * std::pow(config.decay_factor, static_cast<double>(decays));
+         }},
+    {.name = "constant", .help = "lr", .rate = [](const OptimizerConfig& config, int64_t, double) {
+       return config.lr;
+     }}};
 
 }  // namespace
 
-Registry<LrSchedule> lr_schedules() {
-  static constexpr std::array kAll{&kCosine, &kLinear, &kPolynomial, &kStable, &kStep, &kConstant};
-  return kAll;
-}
+Registry<LrSchedule> lr_schedules() { return pointers_into<kSchedules>(); }
 
 const LrSchedule& lr_schedule_of(const OptimizerConfig& config) {
   return find(lr_schedules(), "optimizer.schedule", config.schedule);

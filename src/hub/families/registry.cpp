@@ -1,17 +1,12 @@
-#include <array>
-
 #include "src/config/limits.h"
 #include "src/hub/families/family.h"
 
 namespace espalier::hub {
 
-extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kGemma, kGemma3, kNeox, kOpt;
+ESPALIER_REGISTRY(kFamilies, Family, kGpt2, kLlama, kMistral, kQwen2, kQwen3, kGemma, kGemma3,
+                  kNeox, kOpt);
 
-Registry<Family> families() {
-  static constexpr std::array<const Family*, 9> kAll{&kGpt2,  &kLlama,  &kMistral, &kQwen2, &kQwen3,
-                                                     &kGemma, &kGemma3, &kNeox,    &kOpt};
-  return kAll;
-}
+Registry<Family> families() { return kFamilies; }
 
 namespace {
 

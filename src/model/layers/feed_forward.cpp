@@ -8,25 +8,22 @@ namespace {
 
 using kernels::Activation;
 
-constexpr ActivationKind kGelu{
-    .name = "gelu", .help = "x Phi(x), Phi by tanh (GPT-2)", .kind = Activation::gelu};
-constexpr ActivationKind kGeluErf{
-    .name = "gelu_erf", .help = "x Phi(x)", .kind = Activation::gelu_erf};
-constexpr ActivationKind kRelu{.name = "relu", .help = "max(x, 0)", .kind = Activation::relu};
-constexpr ActivationKind kSilu{
-    .name = "silu", .help = "x / (1 + exp(-x))", .kind = Activation::silu};
-constexpr std::array<const ActivationKind*, 4> kActivations{&kGelu, &kGeluErf, &kRelu, &kSilu};
+constexpr ActivationKind kActivations[]{
+    {.name = "gelu", .help = "x Phi(x), Phi by tanh (GPT-2)", .kind = Activation::gelu},
+    {.name = "gelu_erf", .help = "x Phi(x)", .kind = Activation::gelu_erf},
+    {.name = "relu", .help = "max(x, 0)", .kind = Activation::relu},
+    {.name = "silu", .help = "x / (1 + exp(-x))", .kind = Activation::silu}};
 
 }  // namespace
 
-Registry<ActivationKind> activations() { return kActivations; }
+Registry<ActivationKind> activations() { return pointers_into<kActivations>(); }
 
 Activation activation_by_name(std::string_view name) {
   return find(activations(), "model.family:activation", name).kind;
 }
 
 std::string_view name_of(Activation kind) {
-  return (*std::ranges::find(kActivations, kind, &ActivationKind::kind))->name;
+  return std::ranges::find(kActivations, kind, &ActivationKind::kind)->name;
 }
 
 FeedForward::FeedForward(const std::string& name, const Options& options)

@@ -1,19 +1,15 @@
 #include "src/model/layers/norm.h"
 
-#include <array>
-
 namespace espalier::model {
 namespace {
 
-constexpr NormKind kLayerNorm{
-    .name = "layernorm", .help = "(x - mean) / deviation * weight + bias", .centred = true};
-constexpr NormKind kRmsNorm{
-    .name = "rmsnorm", .help = "x / root mean square * weight", .centred = false};
-constexpr std::array<const NormKind*, 2> kNorms{&kLayerNorm, &kRmsNorm};
+constexpr NormKind kNorms[]{
+    {.name = "layernorm", .help = "(x - mean) / deviation * weight + bias", .centred = true},
+    {.name = "rmsnorm", .help = "x / root mean square * weight", .centred = false}};
 
 }  // namespace
 
-Registry<NormKind> norms() { return kNorms; }
+Registry<NormKind> norms() { return pointers_into<kNorms>(); }
 
 Norm::Norm(std::string_view kind, std::string name, int64_t width, sparse::Scaling scaling,
            double epsilon)

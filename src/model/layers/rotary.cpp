@@ -1,7 +1,6 @@
 #include "src/model/layers/rotary.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numbers>
 
@@ -71,23 +70,22 @@ double yarn(const RotaryOptions& options, std::span<double> frequencies) {
   return options.factor > 1 ? 0.1 * std::log(options.factor) + 1 : 1;
 }
 
-constexpr RotaryScaling kUnscaled{.name = "none", .help = "as in training", .apply = unscaled};
-constexpr RotaryScaling kLinear{
-    .name = "linear", .help = "all frequencies / factor", .apply = linear};
-constexpr RotaryScaling kDynamic{.name = "dynamic",
-                                 .help = "a base that grows with model.context / old context",
-                                 .apply = dynamic};
-constexpr RotaryScaling kLlama3{.name = "llama3",
-                                .help = "low frequencies / factor, by turns within the old context",
-                                .apply = llama3};
-constexpr RotaryScaling kYarn{
-    .name = "yarn", .help = "likewise, by the number of the frequency; and a gain", .apply = yarn};
-constexpr std::array<const RotaryScaling*, 5> kScalings{&kUnscaled, &kLinear, &kDynamic, &kLlama3,
-                                                        &kYarn};
+constexpr RotaryScaling kScalings[]{
+    {.name = "none", .help = "as in training", .apply = unscaled},
+    {.name = "linear", .help = "all frequencies / factor", .apply = linear},
+    {.name = "dynamic",
+     .help = "a base that grows with model.context / old context",
+     .apply = dynamic},
+    {.name = "llama3",
+     .help = "low frequencies / factor, by turns within the old context",
+     .apply = llama3},
+    {.name = "yarn",
+     .help = "likewise, by the number of the frequency; and a gain",
+     .apply = yarn}};
 
 }  // namespace
 
-Registry<RotaryScaling> rotary_scalings() { return kScalings; }
+Registry<RotaryScaling> rotary_scalings() { return pointers_into<kScalings>(); }
 
 RotaryTables rotary_tables(const RotaryOptions& options) {
   const auto pairs = static_cast<size_t>(options.width / 2);

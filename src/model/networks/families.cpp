@@ -1,89 +1,85 @@
 #include "src/model/networks/families.h"
 
-#include <array>
 #include <cmath>
 
 namespace espalier::model {
 namespace {
 
-constexpr Family kGpt2{.name = "gpt2",
-                       .help = "GPT-2: learned positions, LayerNorm, GELU, biases",
-                       .norm = "layernorm",
-                       .activation = "gelu",
-                       .fused = true,
-                       .bias = true,
-                       .output_bias = true,
-                       .mlp_bias = true};
-constexpr Family kLlama{.name = "llama",
-                        .help = "Llama: rotary positions, RMSNorm, gated SiLU, no biases",
-                        .norm = "rmsnorm",
-                        .activation = "silu",
-                        .gated = true,
-                        .rotary_base = 10'000};
-constexpr Family kMistral{.name = "mistral",
-                          .help = "Mistral: as llama; model.window limits attention",
-                          .norm = "rmsnorm",
-                          .activation = "silu",
-                          .gated = true,
-                          .rotary_base = 10'000};
-constexpr Family kQwen2{.name = "qwen2",
-                        .help = "Qwen 2 and 2.5: as llama, with biases of queries, keys, values",
-                        .norm = "rmsnorm",
-                        .norm_epsilon = 1e-6,
-                        .activation = "silu",
-                        .gated = true,
-                        .bias = true,
-                        .rotary_base = 1'000'000};
-constexpr Family kQwen3{.name = "qwen3",
-                        .help = "Qwen 3: as llama, with norms of the heads of queries and keys",
-                        .norm = "rmsnorm",
-                        .norm_epsilon = 1e-6,
-                        .activation = "silu",
-                        .gated = true,
-                        .head_norm = true,
-                        .rotary_base = 1'000'000};
-constexpr Family kNeox{.name = "neox",
-                       .help =
-                           "GPT-NeoX, Pythia: parallel branches, LayerNorm, a quarter of each "
-                           "head rotated, GELU, biases",
-                       .norm = "layernorm",
-                       .activation = "gelu_erf",
-                       .bias = true,
-                       .output_bias = true,
-                       .mlp_bias = true,
-                       .parallel = true,
-                       .rotary_base = 10'000,
-                       .rotary_share = 0.25};
-constexpr Family kOpt{.name = "opt",
-                      .help = "OPT: learned positions, LayerNorm, ReLU, biases",
-                      .norm = "layernorm",
-                      .activation = "relu",
-                      .bias = true,
-                      .output_bias = true,
-                      .mlp_bias = true};
-constexpr Family kGemma{.name = "gemma",
-                        .help = "Gemma: as llama, with gated GELU and embeddings times sqrt(width)",
-                        .norm = "rmsnorm",
-                        .norm_epsilon = 1e-6,
-                        .activation = "gelu",
-                        .gated = true,
-                        .rotary_base = 10'000,
-                        .scaled_embedding = true};
-constexpr Family kGemma3{.name = "gemma3",
-                         .help =
-                             "Gemma 3: as gemma, with norms after attention and MLP and of the "
-                             "heads of queries and keys; set model.window and full_every",
-                         .norm = "rmsnorm",
-                         .norm_epsilon = 1e-6,
-                         .activation = "gelu",
-                         .gated = true,
-                         .head_norm = true,
-                         .post_norm = true,
-                         .rotary_base = 1'000'000,
-                         .local_rotary_base = 10'000,
-                         .scaled_embedding = true};
-constexpr std::array<const Family*, 9> kFamilies{&kGpt2, &kLlama, &kMistral, &kQwen2, &kQwen3,
-                                                 &kNeox, &kOpt,   &kGemma,   &kGemma3};
+constexpr Family kFamilies[]{
+    {.name = "gpt2",
+     .help = "GPT-2: learned positions, LayerNorm, GELU, biases",
+     .norm = "layernorm",
+     .activation = "gelu",
+     .fused = true,
+     .bias = true,
+     .output_bias = true,
+     .mlp_bias = true},
+    {.name = "llama",
+     .help = "Llama: rotary positions, RMSNorm, gated SiLU, no biases",
+     .norm = "rmsnorm",
+     .activation = "silu",
+     .gated = true,
+     .rotary_base = 10'000},
+    {.name = "mistral",
+     .help = "Mistral: as llama; model.window limits attention",
+     .norm = "rmsnorm",
+     .activation = "silu",
+     .gated = true,
+     .rotary_base = 10'000},
+    {.name = "qwen2",
+     .help = "Qwen 2 and 2.5: as llama, with biases of queries, keys, values",
+     .norm = "rmsnorm",
+     .norm_epsilon = 1e-6,
+     .activation = "silu",
+     .gated = true,
+     .bias = true,
+     .rotary_base = 1'000'000},
+    {.name = "qwen3",
+     .help = "Qwen 3: as llama, with norms of the heads of queries and keys",
+     .norm = "rmsnorm",
+     .norm_epsilon = 1e-6,
+     .activation = "silu",
+     .gated = true,
+     .head_norm = true,
+     .rotary_base = 1'000'000},
+    {.name = "neox",
+     .help = "GPT-NeoX, Pythia: parallel branches, LayerNorm, a quarter of each "
+             "head rotated, GELU, biases",
+     .norm = "layernorm",
+     .activation = "gelu_erf",
+     .bias = true,
+     .output_bias = true,
+     .mlp_bias = true,
+     .parallel = true,
+     .rotary_base = 10'000,
+     .rotary_share = 0.25},
+    {.name = "opt",
+     .help = "OPT: learned positions, LayerNorm, ReLU, biases",
+     .norm = "layernorm",
+     .activation = "relu",
+     .bias = true,
+     .output_bias = true,
+     .mlp_bias = true},
+    {.name = "gemma",
+     .help = "Gemma: as llama, with gated GELU and embeddings times sqrt(width)",
+     .norm = "rmsnorm",
+     .norm_epsilon = 1e-6,
+     .activation = "gelu",
+     .gated = true,
+     .rotary_base = 10'000,
+     .scaled_embedding = true},
+    {.name = "gemma3",
+     .help = "Gemma 3: as gemma, with norms after attention and MLP and of the "
+             "heads of queries and keys; set model.window and full_every",
+     .norm = "rmsnorm",
+     .norm_epsilon = 1e-6,
+     .activation = "gelu",
+     .gated = true,
+     .head_norm = true,
+     .post_norm = true,
+     .rotary_base = 1'000'000,
+     .local_rotary_base = 10'000,
+     .scaled_embedding = true}};
 
 const Family& family_of(const io::ModelConfig& config) {
   return find(families(), "model.family", config.family);
@@ -231,7 +227,7 @@ TransformerBlock::Options Decoder::block_at(int64_t number) const {
   return options;
 }
 
-Registry<Family> families() { return kFamilies; }
+Registry<Family> families() { return pointers_into<kFamilies>(); }
 
 Decoder decoder_of(const io::ModelConfig& config, int64_t vocabulary) {
   const Family& family = family_of(config);
@@ -245,7 +241,7 @@ Decoder gpt_of(const io::ModelConfig& config, int64_t vocabulary) {
                             .context = config.context,
                             .tie_embeddings = config.tie_embeddings,
                             .mlp_ratio = config.mlp_ratio};
-  return decoder_of(gpt, vocabulary, kGpt2, config.norm);
+  return decoder_of(gpt, vocabulary, find(families(), "model.family", "gpt2"), config.norm);
 }
 
 }  // namespace espalier::model

@@ -2,19 +2,13 @@
 
 #include <fmt/ranges.h>
 
-#include <array>
-
 namespace espalier::model {
 
-extern const LayerKind kConvolution, kNorm, kLocalNorm, kMaxPooling, kMeanPooling, kLinear, kBasic,
-    kBottleneck, kWide, kPatch, kTransformer, kTokenMean;
+ESPALIER_REGISTRY(kLayerKinds, LayerKind, kConvolution, kNorm, kLocalNorm, kMaxPooling,
+                  kMeanPooling, kLinear, kBasic, kBottleneck, kWide, kPatch, kTransformer,
+                  kTokenMean);
 
-Registry<LayerKind> layer_kinds() {
-  static constexpr std::array<const LayerKind*, 12> kAll{
-      &kConvolution, &kNorm,       &kLocalNorm, &kMaxPooling, &kMeanPooling, &kLinear,
-      &kBasic,       &kBottleneck, &kWide,      &kPatch,      &kTransformer, &kTokenMean};
-  return kAll;
-}
+Registry<LayerKind> layer_kinds() { return kLayerKinds; }
 
 std::string Images::text() const {
   return tokens ? fmt::format("{} x {} tokens of {}", height, width, channels)
