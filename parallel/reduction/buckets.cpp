@@ -75,6 +75,12 @@ HostBuckets::HostBuckets(Communicator& comm, Arena& arena, const BucketOptions& 
   }
 }
 
+void HostBuckets::reserve(const BucketedCollective& step) {
+  for (size_t bucket = 0; bucket < step.ends.size() && !slots_.empty(); ++bucket) {
+    slots_[bucket % slots_.size()].reduction->reserve(step.job(bucket, slices_));
+  }
+}
+
 void HostBuckets::begin(BucketedCollective step) {
   Buckets::begin(std::move(step));
   copy_.begin(step_.flat);
