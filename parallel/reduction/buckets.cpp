@@ -63,6 +63,7 @@ void Buckets::begin(BucketedCollective step) {
 const Tensor& Buckets::on_host(const Tensor& flat) {
   copy_.begin(flat);
   copy_.fetch_all();
+  on_host_ = flat;
   return copy_.host();
 }
 
@@ -83,7 +84,10 @@ void HostBuckets::reserve(const BucketedCollective& step) {
 
 void HostBuckets::begin(BucketedCollective step) {
   Buckets::begin(std::move(step));
-  copy_.begin(step_.flat);
+  const Tensor fetched = std::exchange(on_host_, Tensor());
+  if (fetched.data != step_.flat.data || fetched.shape != step_.flat.shape) {
+    copy_.begin(step_.flat);
+  }
   step_.flat = copy_.host();
   final_ = 0;
   ready_buckets_ = 0;

@@ -82,7 +82,8 @@ class Buckets {
   /// As `ready`, for the whole array. HostBuckets waits for all buckets; throws PeerLost.
   virtual void finish() = 0;
 
-  /// The elements of an array in host memory, until the next step begins. Waits for them.
+  /// The elements of an array in host memory, until the next step begins. Waits for them. The array
+  /// must not change until then: HostBuckets does not copy it again for a step that sums it.
   const Tensor& on_host(const Tensor& flat);
   /// The current step; no buckets with one rank.
   const BucketedCollective& step() const { return step_; }
@@ -98,6 +99,7 @@ class Buckets {
   BucketText text_;
   HostCopy copy_;
   BucketedCollective step_;
+  Tensor on_host_;   ///< the array that `copy_` has fetched for a reader since the last step
   size_t done_ = 0;  ///< buckets: completed, on a device enqueued
 
  private:
