@@ -11,7 +11,6 @@
 // The update of columns behind the block is the same sum, once per block. Memory: fp64 H, in which
 // U replaces it, and fp64 W. No threads; 2 in³ / 3 + out in² operations.
 #include <algorithm>
-#include <cmath>
 
 #include "pruning/inverse_factor.h"
 #include "pruning/registry.h"

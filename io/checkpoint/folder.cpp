@@ -1,7 +1,6 @@
 // The folder of checkpoints: names by step, the newest intact one, and removal of old ones. The
 // order of the operations is docs/formats.md's.
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 
 #include "io/checkpoint/checkpoint.h"

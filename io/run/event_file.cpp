@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "io/files/folders.h"
-#include "src/core/error.h"
 
 namespace espalier::io {
 namespace {

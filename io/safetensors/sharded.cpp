@@ -167,9 +167,7 @@ void ShardedSafetensors::open_index() {
     metadata_.insert(reader.metadata().begin(), reader.metadata().end());
     for (const SafetensorsTensor& tensor : reader.tensors()) {
       const auto place = listed.find(tensor.name);
-      if (place == listed.end()) {
-        unlisted_.push_back(tensor.name);
-      } else if (place->second == file) {
+      if (place != listed.end() && place->second == file) {
         names_.push_back(tensor.name);
         shard_of_.emplace(tensor.name, shards_.size() - 1);
       }

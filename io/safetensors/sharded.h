@@ -31,10 +31,8 @@ class ShardedSafetensors {
   const std::filesystem::path& path() const { return path_; }
   const std::vector<SafetensorsReader>& shards() const { return shards_; }
   /// Shard by shard, in the order of their data: read in this order, each is read from front to
-  /// end.
+  /// end. Tensors that the index does not list are left out.
   const std::vector<std::string>& names() const { return names_; }
-  /// Tensors of shards that the index does not list. They are not read.
-  const std::vector<std::string>& unlisted() const { return unlisted_; }
   /// Of all shards; where they differ, the first one's.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
@@ -61,7 +59,7 @@ class ShardedSafetensors {
 
   std::filesystem::path path_;
   std::vector<SafetensorsReader> shards_;
-  std::vector<std::string> names_, unlisted_;
+  std::vector<std::string> names_;
   std::map<std::string, std::string> metadata_;
   std::map<std::string, size_t, std::less<>> shard_of_;  ///< name → index of shards_
 };

@@ -1,7 +1,5 @@
 #include "pruning/kinds/scheduled.h"
 
-#include "src/core/error.h"
-
 namespace espalier::pruning {
 namespace {
 

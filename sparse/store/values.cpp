@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 
 #include "sparse/store/store.h"
 #include "src/core/mirror.h"

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <functional>
 
 #include "parallel/pipeline/schedule/registry.h"
 #include "parallel/reduction/registry.h"

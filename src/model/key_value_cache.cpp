@@ -25,12 +25,4 @@ KeyValueCache::Tensors KeyValueCache::of(const void* layer, const Heads& heads, 
   return {.keys = part(own.keys), .values = part(own.values)};
 }
 
-size_t KeyValueCache::bytes() const {
-  size_t sum = 0;
-  for (const auto& [layer, own] : layers_) {
-    sum += own.keys.bytes() + own.values.bytes();
-  }
-  return sum;
-}
-
 }  // namespace espalier::model

@@ -38,8 +38,6 @@ class KeyValueCache {
   /// same in each call.
   Tensors of(const void* layer, const Heads& heads, int64_t first, int64_t count);
 
-  size_t bytes() const;
-
  private:
   struct Layer {
     Buffer keys, values;

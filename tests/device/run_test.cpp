@@ -1,6 +1,5 @@
 // Whole runs on a device have the bits of the CPU's: every storage, type, pruning and form of
 // state, and the values in metrics.jsonl of each step.
-#include <functional>
 #include <numeric>
 #include <utility>
 

@@ -1,5 +1,4 @@
 // Texts of state in a checkpoint: [which][the text]. An accepted text is the state afterwards.
-#include <array>
 
 #include "io/data/tokens.h"
 #include "parallel/transport/thread_communicator.h"

@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <filesystem>

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 
 #include "io/tokenizer/tokenizer.h"
 #include "tests/io/tokenizer_examples.h"

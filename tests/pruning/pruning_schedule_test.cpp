@@ -1,7 +1,6 @@
 // Steps and sparsities of a pruning schedule, and the prunable parameters.
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "io/config/patterned.h"

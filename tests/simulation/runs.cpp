@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 
 #include "io/checkpoint/checkpoint.h"
 #include "parallel/pipeline/schedule/registry.h"

@@ -1,8 +1,6 @@
 // Every index encoding decodes the same set; its bytes match the documentation.
 #include "sparse/index/index.h"
 
-#include <cmath>
-
 #include "tests/sparse/index_example.h"
 #include "tests/support/failure.h"
 

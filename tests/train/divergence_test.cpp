@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/support/support.h"
-
 namespace espalier::divergence_test {
 namespace {
 

@@ -2,8 +2,6 @@
 
 #include <array>
 
-#include "src/core/error.h"
-
 namespace espalier::parallel {
 namespace {
 

@@ -1,7 +1,5 @@
 #include "parallel/reduction/device/reduction.h"
 
-#include <algorithm>
-
 #include "parallel/flat.h"
 #include "parallel/reduction/sra.h"
 

@@ -1,6 +1,5 @@
 #include "src/hub/families/shared.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>

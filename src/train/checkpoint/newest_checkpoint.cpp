@@ -1,6 +1,5 @@
 #include "src/train/checkpoint/newest_checkpoint.h"
 
-#include <algorithm>
 #include <array>
 #include <numeric>
 #include <string>

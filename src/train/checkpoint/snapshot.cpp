@@ -1,7 +1,6 @@
 #include "src/train/checkpoint/snapshot.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "src/config/parse.h"
 #include "src/core/finite.h"

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <numeric>
 #include <optional>
-#include <sstream>
 
 #include "parallel/transport/collectives.h"
 #include "parallel/wire/codec.h"

@@ -48,8 +48,6 @@ class Generator {
   int64_t sequences() const { return cache_.sequences(); }
   /// Tokens that a prediction may depend on.
   int64_t context() const { return context_; }
-  /// Bytes of cached keys and values, all sequences.
-  size_t cache_bytes() const { return cache_.bytes(); }
 
   /// Reads the prompts, one for each sequence: 1 to context() tokens below the vocabulary. Throws
   /// Failure that names the sequence otherwise.

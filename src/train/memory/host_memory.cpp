@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdlib>
 #include <fstream>
-#include <map>
 #include <optional>
 #include <sstream>
 #include <vector>
