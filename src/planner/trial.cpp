@@ -43,28 +43,6 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-/// The layout's run as its steps are once it is pruned, until it is stopped.
-io::Config trial_of(io::Config config, const fs::path& folder) {
-  config.run.out = (folder / "run").string();
-  config.run.trace = false;
-  config.run.tensorboard = false;
-  config.train.steps = 1'000'000;
-  config.train.eval_every = 0;
-  config.train.eval_batches = 1;
-  config.train.checkpoint_every = -1;
-  config.pruning.dense_from_step.clear();
-  if (config.pruning.prunes()) {
-    config.pruning.at_step = 0;
-    config.pruning.from_step = config.pruning.to_step = -1;
-    constexpr std::array kStructured{"nm", "block", "file"};
-    if (std::ranges::find(kStructured, config.pruning.method) == kStructured.end()) {
-      config.pruning.method = "random";
-      config.pruning.scope = "layer";
-    }
-  }
-  return config;
-}
-
 void train_layout(parallel::Communicator& comm, const io::Config& config,
                   const TrialOptions& options, std::vector<double>& steps) {
   int64_t done = 0;
@@ -88,6 +66,26 @@ void train_layout(parallel::Communicator& comm, const io::Config& config,
 
 }  // namespace
 
+io::Config trial_of(io::Config config, int64_t steps) {
+  config.run.trace = false;
+  config.run.tensorboard = false;
+  config.train.steps = steps;
+  config.train.eval_every = 0;
+  config.train.eval_batches = 1;
+  config.train.checkpoint_every = -1;
+  config.pruning.dense_from_step.clear();
+  if (config.pruning.prunes()) {
+    config.pruning.at_step = 0;
+    config.pruning.from_step = config.pruning.to_step = -1;
+    constexpr std::array kStructured{"nm", "block", "file"};
+    if (std::ranges::find(kStructured, config.pruning.method) == kStructured.end()) {
+      config.pruning.method = "random";
+      config.pruning.scope = "layer";
+    }
+  }
+  return config;
+}
+
 std::vector<Tried> try_layouts(parallel::Communicator& comm, std::span<const io::Config> layouts,
                                const TrialOptions& options) {
   std::optional<TemporaryFolder> mine;  // rank 0 writes
@@ -107,7 +105,9 @@ std::vector<Tried> try_layouts(parallel::Communicator& comm, std::span<const io:
                                         options.rounds, i + 1, layouts.size()));
       }
       try {
-        train_layout(comm, trial_of(layouts[i], folder), options, steps[i]);
+        io::Config trial = trial_of(layouts[i], 1'000'000);  // until it is stopped
+        trial.run.out = (folder / "run").string();
+        train_layout(comm, trial, options, steps[i]);
       } catch (const train::SharedFailure& failure) {  // of all ranks
         found[i].failure = failure.what();
       }
