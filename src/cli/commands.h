@@ -27,6 +27,7 @@ void register_codec(CLI::App& app, Action& chosen);
 void register_info(CLI::App& app, Action& chosen);
 void register_supervise(CLI::App& app, Action& chosen);
 void register_sweep(CLI::App& app, Action& chosen);
+void register_compare_at_time(CLI::App& app, Action& chosen);  ///< compare-at-time
 
 /// Version control state of the build, e.g. "a1b2c3d-dirty".
 std::string build_git();

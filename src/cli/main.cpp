@@ -18,21 +18,14 @@ namespace {
 
 using namespace espalier;
 
-constexpr cli::Register kSubcommands[] = {cli::register_train,
-                                          cli::register_supervise,
-                                          cli::register_sweep,
-                                          cli::register_prune,
-                                          cli::register_inspect,
-                                          cli::register_eval,
-                                          cli::register_sample,
-                                          cli::register_data,
-                                          cli::register_convert,
-                                          cli::register_report,
-                                          cli::register_schedule,
-                                          cli::register_plan,
-                                          cli::register_plan_communication,
-                                          cli::register_codec,
-                                          cli::register_info};
+constexpr cli::Register kSubcommands[] = {cli::register_train,  cli::register_supervise,
+                                          cli::register_sweep,  cli::register_compare_at_time,
+                                          cli::register_prune,  cli::register_inspect,
+                                          cli::register_eval,   cli::register_sample,
+                                          cli::register_data,   cli::register_convert,
+                                          cli::register_report, cli::register_schedule,
+                                          cli::register_plan,   cli::register_plan_communication,
+                                          cli::register_codec,  cli::register_info};
 
 /// Why `text` is not `expected`; empty: it is a finite number that `fits`.
 std::string check_number(const std::string& text, std::string_view expected, bool (*fits)(double)) {

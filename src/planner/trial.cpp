@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "parallel/transport/collectives.h"
+#include "pruning/plan.h"
 #include "src/core/error.h"
 #include "src/train/exchange/agreement.h"
 #include "src/train/run/trainer.h"
@@ -43,30 +44,6 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-/// The layout's run as its steps are once it is pruned, until it is stopped.
-io::Config trial_of(io::Config config, const fs::path& folder) {
-  config.run.out = (folder / "run").string();
-  config.run.trace = false;
-  config.run.tensorboard = false;
-  config.train.steps = 1'000'000;
-  config.train.eval_every = 0;
-  config.train.eval_batches = 1;
-  config.train.checkpoint_every = -1;
-  config.pruning.dense_from_step.clear();
-  if (config.pruning.prunes()) {
-    config.pruning.at_step = 0;
-    config.pruning.from_step = config.pruning.to_step = -1;
-    if (const sparse::IndexShape shape = pruning::shape_of(config.pruning);
-        config.pruning.method != "file") {
-      config.pruning.method = shape.n > 0        ? "random-nm"
-                              : shape.height > 0 ? "random-block"
-                                                 : "random";
-      config.pruning.scope = "layer";
-    }
-  }
-  return config;
-}
-
 void train_layout(parallel::Communicator& comm, const io::Config& config,
                   const TrialOptions& options, std::vector<double>& steps) {
   int64_t done = 0;
@@ -90,6 +67,28 @@ void train_layout(parallel::Communicator& comm, const io::Config& config,
 
 }  // namespace
 
+io::Config trial_of(io::Config config, int64_t steps) {
+  config.run.trace = false;
+  config.run.tensorboard = false;
+  config.train.steps = steps;
+  config.train.eval_every = 0;
+  config.train.eval_batches = 1;
+  config.train.checkpoint_every = -1;
+  config.pruning.dense_from_step.clear();
+  if (config.pruning.prunes()) {
+    config.pruning.at_step = 0;
+    config.pruning.from_step = config.pruning.to_step = -1;
+    if (const sparse::IndexShape shape = pruning::shape_of(config.pruning);
+        config.pruning.method != "file") {
+      config.pruning.method = shape.n > 0        ? "random-nm"
+                              : shape.height > 0 ? "random-block"
+                                                 : "random";
+      config.pruning.scope = "layer";
+    }
+  }
+  return config;
+}
+
 std::vector<Tried> try_layouts(parallel::Communicator& comm, std::span<const io::Config> layouts,
                                const TrialOptions& options) {
   std::optional<TemporaryFolder> mine;  // rank 0 writes
@@ -109,7 +108,9 @@ std::vector<Tried> try_layouts(parallel::Communicator& comm, std::span<const io:
                                         options.rounds, i + 1, layouts.size()));
       }
       try {
-        train_layout(comm, trial_of(layouts[i], folder), options, steps[i]);
+        io::Config trial = trial_of(layouts[i], 1'000'000);  // until it is stopped
+        trial.run.out = (folder / "run").string();
+        train_layout(comm, trial, options, steps[i]);
       } catch (const train::SharedFailure& failure) {  // of all ranks
         found[i].failure = failure.what();
       }

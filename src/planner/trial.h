@@ -27,6 +27,11 @@ struct Tried {
   std::string failure{};  ///< why it cannot run; empty: it can
 };
 
+/// The config of a training of so many steps that is timed only, with its pruned weights as they
+/// are once it has pruned: drawn before the first step by a method that needs no training. It
+/// evaluates once, at the end, and saves nothing.
+io::Config trial_of(io::Config config, int64_t steps);
+
 /// Of each layout, equal on all ranks; collective over the ranks of the layouts. Throws Failure for
 /// one that ends some ranks alone; a failure of all ranks only leaves out their layout.
 ///

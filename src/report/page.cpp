@@ -142,8 +142,10 @@ json headline_json(const Headline& line) {
 
 }  // namespace
 
-std::string render_report(std::span<const RunData> runs) {
-  json data = {{"runs", json::array()}, {"headlines", json::array()}};
+std::string render_report(std::span<const RunData> runs, const Answer& answer) {
+  json data = {{"runs", json::array()},
+               {"headlines", json::array()},
+               {"answer", {{"sentences", answer.sentences}, {"rows", answer.rows}}}};
   for (const RunData& run : runs) {
     data["runs"].push_back(run_json(run, runs.size()));
   }
@@ -156,8 +158,9 @@ std::string render_report(std::span<const RunData> runs) {
                         .json = data.dump(-1, ' ', true)});
 }
 
-void write_report(std::span<const RunData> runs, const std::filesystem::path& file) {
-  io::write_text_atomically(file, render_report(runs));
+void write_report(std::span<const RunData> runs, const std::filesystem::path& file,
+                  const Answer& answer) {
+  io::write_text_atomically(file, render_report(runs, answer));
 }
 
 }  // namespace espalier::report

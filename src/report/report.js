@@ -3,8 +3,8 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const RUNS = DATA.runs;
 const CATEGORIES = ["weight", "gradient", "master", "moment", "index", "activation", "communication", "scratch"];
-/** Runs of different lengths are compared over time. */
-const EQUAL_STEPS = new Set(RUNS.filter((run) => run.curves).map((run) => run.curves.step[run.curves.step.length - 1])).size <= 1;
+/** Runs of different lengths, and those of a comparison at equal time, are compared over time. */
+const EQUAL_STEPS = DATA.answer.rows.length === 0 && new Set(RUNS.filter((run) => run.curves).map((run) => run.curves.step[run.curves.step.length - 1])).size <= 1;
 const state = { axis: EQUAL_STEPS ? "step" : "seconds", scale: "later", smoothing: .6, hidden: new Set(), range: null, memoryNow: true, memoryRanks: false, configAll: false };
 const colorOf = (run) => `var(--run${run % 8})`;
 const dashOf = (run) => ["", "6 3", "2 3"][Math.floor(run / 8) % 3];
@@ -36,6 +36,18 @@ function drawHead() {
     node("b", "", name + ": ", line);
     line.append(note);
   }
+}
+
+/** What the runs were made to find out; the first row of the table is its head. */
+function drawAnswer() {
+  const { sentences, rows } = DATA.answer;
+  byId("answer").hidden = rows.length === 0;
+  for (const text of sentences) node("p", "lead", text, byId("sentences"));
+  const [head, body] = ["thead", "tbody"].map((part) => node(part, "", undefined, byId("answer-table")));
+  rows.forEach((cells, i) => {
+    const row = node("tr", "", undefined, i === 0 ? head : body);
+    for (const cell of cells) node(i === 0 ? "th" : "td", "", cell, row);
+  });
 }
 
 /** Ratio of a run's value to the first run's; null for the first. */
@@ -291,6 +303,7 @@ function drawSwitches() {
 }
 
 drawHead();
+drawAnswer();
 drawCards();
 drawNumbers();
 drawLegend();

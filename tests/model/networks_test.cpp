@@ -53,6 +53,43 @@ TEST_P(Networks, OnlyMatricesDecay) {
   }
 }
 
+TEST_P(Networks, OtherWidthsAreNetworks) {
+  const auto size = [&](const io::ModelConfig& model) {
+    int64_t count = 0;
+    for (const sparse::ParameterSpec& spec : parameters_of(make_layers(model, problem()))) {
+      count += spec.shape.count();
+    }
+    return count;
+  };
+  for (const double share : {0.5, 0.625, 0.75, 1.5, 2.0}) {
+    const auto scaled = GetParam()->scaled != nullptr ? GetParam()->scaled(config(), share)
+                                                      : std::optional<io::ModelConfig>();
+    ASSERT_EQ(scaled.has_value(), GetParam()->name != "vision");
+    if (scaled) {
+      GetParam()->check(*scaled);
+      EXPECT_EQ(size(*scaled) > size(config()), share > 1) << share;
+    }
+  }
+}
+
+TEST(Decoders, OtherWidthsKeepGroupsOfHeads) {
+  const auto scaled = [](io::ModelConfig config, double share) {
+    config.kind = "decoder";
+    const io::ModelConfig found = network_of(config).scaled(config, share).value();
+    network_of(config).check(found);
+    return std::tuple(found.width, found.heads, found.kv_heads, found.head_width, found.mlp_width);
+  };
+  const io::ModelConfig grouped{.heads = 12, .width = 768, .kv_heads = 4, .mlp_width = 2048};
+  EXPECT_EQ(scaled(grouped, 0.75), std::tuple(576, 9, 3, 0, 1536));
+  EXPECT_EQ(scaled(grouped, 0.625), std::tuple(480, 12, 4, 0, 1280)) << "heads of 40";
+  EXPECT_EQ(scaled(grouped, 1.5), std::tuple(1152, 18, 6, 0, 3072));
+  const io::ModelConfig one{.heads = 4, .width = 640, .kv_heads = 1, .head_width = 256};
+  EXPECT_EQ(scaled(one, 0.75), std::tuple(480, 3, 1, 256, 0));
+  EXPECT_EQ(scaled(one, 0.625), std::tuple(400, 4, 1, 160, 0));
+  const io::ModelConfig odd{.heads = 14, .width = 896, .kv_heads = 2};
+  EXPECT_EQ(scaled(odd, 0.625), std::tuple(560, 14, 2, 0, 0));
+}
+
 /// A checkpoint fits a config that states the family's numbers, and no other ones. Any context
 /// reads the weights of rotary positions.
 TEST(Decoders, IdentityHoldsTheNumbersThatZerosStandFor) {

@@ -143,6 +143,15 @@ size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
+TEST_F(ReportTest, AnAnswerComesFirst) {
+  write_run("dense", 1.5, 1000);
+  const json data = data_of(render_report(
+      runs({"dense"}), {.sentences = {"It does not pay."}, .rows = {{"network"}, {"<b>"}}}));
+  EXPECT_EQ(data["answer"]["sentences"], json({"It does not pay."}));
+  EXPECT_EQ(data["answer"]["rows"][1][0], "<b>");
+  EXPECT_TRUE(data_of(page({"dense"}))["answer"]["rows"].empty());
+}
+
 TEST_F(ReportTest, ShowsCompleteRunsSideBySide) {
   write_run("dense", 1.5, 1000);
   write_run("sparse", 1.6, 100);

@@ -8,7 +8,9 @@
 //
 // The residual stream x is fp32, products run in the compute type. Dropout acts on the embedding
 // and in the blocks. Initial weights: normal 0.02.
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "src/model/networks/families.h"
 #include "src/model/networks/registry.h"
@@ -95,6 +97,35 @@ Settings decoder_identity(const io::ModelConfig& config) {
           {"rotary:gain", number(scaled ? rotary.gain : 0)}};
 }
 
+/// More or fewer heads of the same width, if that is near enough; else as many of another, even
+/// width. Heads of keys and values keep their share of the heads.
+std::optional<io::ModelConfig> scaled_decoder(const io::ModelConfig& config, double share) {
+  io::ModelConfig scaled = config;
+  const auto wanted = share * static_cast<double>(config.width);
+  const auto rounded = [](double number) { return std::max<int64_t>(1, std::llround(number)); };
+  const int64_t group = config.kv_heads > 1 ? config.heads / config.kv_heads : 1;
+  scaled.heads = group * rounded(share * static_cast<double>(config.heads / group));
+  scaled.kv_heads = config.kv_heads > 1 ? scaled.heads / group : config.kv_heads;
+  scaled.width = config.width * scaled.heads / config.heads;
+  constexpr double kNear = 1.0 / 16;  // of the width
+  if (config.width * scaled.heads % config.heads != 0 ||
+      std::abs(static_cast<double>(scaled.width) - wanted) >
+          kNear * static_cast<double>(config.width)) {
+    scaled = config;
+    const int64_t unit = 2 * config.heads;
+    scaled.width = unit * rounded(wanted / static_cast<double>(unit));
+    if (config.head_width > 0) {
+      scaled.head_width = 2 * rounded(share * static_cast<double>(config.head_width) / 2);
+    }
+  }
+  if (config.mlp_width > 0) {
+    const double by = static_cast<double>(scaled.width) / static_cast<double>(config.width);
+    scaled.mlp_width = rounded(by * static_cast<double>(config.mlp_width));
+  }
+  const bool changes = share < 1 ? scaled.width < config.width : scaled.width > config.width;
+  return changes ? std::optional(scaled) : std::nullopt;
+}
+
 /// "KIND, 4 layers, ...".
 std::string decoder_text(std::string_view kind, const io::ModelConfig& config, int64_t classes) {
   return fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}", kind,
@@ -141,6 +172,7 @@ const NetworkKind kGpt{.name = "gpt",
                        .problem_of = decoder_problem,
                        .identity = gpt_identity,
                        .tied_parameter = decoder_tied,
+                       .scaled = scaled_decoder,
                        .describe = [](const io::ModelConfig& config, int64_t classes) {
                          return decoder_text("gpt", config, classes);
                        }};
@@ -155,6 +187,7 @@ const NetworkKind kDecoder{
     .problem_of = decoder_problem,
     .identity = decoder_identity,
     .tied_parameter = decoder_tied,
+    .scaled = scaled_decoder,
     .describe = [](const io::ModelConfig& config,
                    int64_t classes) { return decoder_text(config.family, config, classes); }};
 

@@ -1,7 +1,9 @@
 // A multilayer perceptron for classification: hidden layers, then a classifier.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "src/model/layers/perceptron.h"
 #include "src/model/networks/registry.h"
@@ -26,6 +28,14 @@ ProblemShape problem_of(const io::ModelConfig&, const MatrixShape& shape) {
           .input_dtype = DType::fp32};
 }
 
+std::optional<io::ModelConfig> scaled_perceptron(const io::ModelConfig& config, double share) {
+  io::ModelConfig scaled = config;
+  for (int64_t& width : scaled.hidden) {
+    width = std::max<int64_t>(1, std::llround(share * static_cast<double>(width)));
+  }
+  return scaled.hidden == config.hidden ? std::nullopt : std::optional(scaled);
+}
+
 constexpr std::array<std::string_view, 1> kDataKinds{"images"};
 
 }  // namespace
@@ -47,6 +57,7 @@ const NetworkKind kMlp{
     .problem_of = problem_of,
     .identity = [](const io::ModelConfig&) { return Settings(); },
     .tied_parameter = [](const io::ModelConfig&) { return std::string_view(); },
+    .scaled = scaled_perceptron,
     .describe =
         [](const io::ModelConfig& config, int64_t classes) {
           return fmt::format("mlp, hidden {}, {} classes", fmt::join(config.hidden, " "), classes);

@@ -4,6 +4,7 @@
 // that name.
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,6 +51,9 @@ struct NetworkKind {
   std::string_view (*tied_parameter)(const io::ModelConfig& config) = nullptr;
   /// [height, width, channels] of the images that it reads; null: of any.
   Shape (*image)(const io::ModelConfig& config) = nullptr;
+  /// The network with about `share` of its width; none: no such width fits its heads. Null: the
+  /// network has no width.
+  std::optional<io::ModelConfig> (*scaled)(const io::ModelConfig& config, double share) = nullptr;
   /// "gpt, 4 layers, ...".
   std::string (*describe)(const io::ModelConfig& config, int64_t classes) = nullptr;
 };
