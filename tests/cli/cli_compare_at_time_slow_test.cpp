@@ -107,7 +107,7 @@ TEST_F(CliCompareAtTime, TrainedWeightsHaveOneWidth) {
   expect_code(ran, 0);
   EXPECT_EQ(networks_of(ran.json()).size(), 3U);
   EXPECT_THAT(ran.err,
-              HasSubstr("left out: dense-0.625-width: the weights to start from (--init)"));
+              HasSubstr("left out: dense-0.375-width: the weights to start from (--init)"));
 }
 
 TEST_F(CliCompareAtTime, ALauncherStartsRanks) {

@@ -43,8 +43,9 @@ const Contender& named(const Contenders& all, const std::string& name) {
 
 TEST(ContendersOfEqualTime, HaveOtherWidthsAndMasks) {
   const Contenders all = contenders_of(config_of("model.width=128 model.heads=4"), false);
-  EXPECT_THAT(names_of(all), ElementsAre("dense", "dense-0.625-width", "dense-0.75-width", "sparse",
-                                         "sparse-1.5-width", "sparse-then-dense"));
+  EXPECT_THAT(names_of(all),
+              ElementsAre("dense", "dense-0.375-width", "dense-0.5-width", "dense-0.75-width",
+                          "sparse", "sparse-1.5-width", "sparse-then-dense"));
   EXPECT_THAT(all.left_out, IsEmpty());
   const auto shape = [&](const std::string& name) {
     const io::Config& config = named(all, name).config;
@@ -52,7 +53,7 @@ TEST(ContendersOfEqualTime, HaveOtherWidthsAndMasks) {
                       config.pruning.dense_from_step, config.train.base_width);
   };
   EXPECT_EQ(shape("dense"), std::tuple(128, 4, "none", "", 0));
-  EXPECT_EQ(shape("dense-0.625-width"), std::tuple(80, 4, "none", "", 128));
+  EXPECT_EQ(shape("dense-0.5-width"), std::tuple(64, 2, "none", "", 128));
   EXPECT_EQ(shape("dense-0.75-width"), std::tuple(96, 3, "none", "", 128));
   EXPECT_EQ(shape("sparse"), std::tuple(128, 4, "random", "", 0));
   EXPECT_EQ(shape("sparse-1.5-width"), std::tuple(192, 6, "random", "", 128));
@@ -78,8 +79,8 @@ TEST(ContendersOfEqualTime, ThoseWithoutAWidthAreLeftOutByName) {
   const auto left_out = [](const io::Config& config, bool trained) {
     const Contenders all = contenders_of(config, trained);
     EXPECT_THAT(names_of(all), ElementsAre("dense", "sparse", "sparse-then-dense"));
-    EXPECT_EQ(all.left_out.size(), 3U);
-    EXPECT_EQ(all.left_out.front().name, "dense-0.625-width");
+    EXPECT_EQ(all.left_out.size(), 4U);
+    EXPECT_EQ(all.left_out.front().name, "dense-0.375-width");
     EXPECT_EQ(all.left_out.back().name, "sparse-1.5-width");
     return all.left_out.front().reason;
   };
@@ -94,7 +95,7 @@ TEST(ContendersOfEqualTime, ThoseWithoutAWidthAreLeftOutByName) {
 
 TEST(ContendersOfEqualTime, HaveWholeHeads) {
   const Contenders all = contenders_of(config_of("model.width=2 model.heads=1"), false);
-  ASSERT_EQ(all.left_out.size(), 2U);
+  ASSERT_EQ(all.left_out.size(), 3U);
   EXPECT_THAT(all.left_out.front().reason, HasSubstr("whole heads"));
 }
 
