@@ -13,7 +13,7 @@ TEST_F(CliCompareAtTimeErrors, BadInputTrainsNothing) {
            {"--launcher 'a | b'", 2, "quote"},
            {"--set train.seed=9007199254740990", 1, "--seeds"},
            {"--set optimizer.rate=1", 1, "optimizer.rate"},
-           {"--set pruning.method=wanda", 1, "no sparse network"},
+           {"--set pruning.method=wanda", 1, "is not for runs"},
            {"--init nothing.h5", 1, "nothing.h5"},
            {"--out text.txt", 1, "text.txt"}}) {
     here.fails("compare-at-time c.toml " + options, code, words);

@@ -46,7 +46,7 @@ TEST_F(CliCompareAtTime, TrainsAllNetworksForTheSameTimeAndAnswers) {
   EXPECT_FALSE(here.has("o/comparison.json"));
   const nlohmann::json found = here.ok(command + "--json").json();
   const auto networks = networks_of(found);
-  ASSERT_EQ(networks.size(), 6U);
+  ASSERT_EQ(networks.size(), 7U);
   for (const auto& [name, network] : networks) {
     SCOPED_TRACE(name);
     EXPECT_EQ(network["steps"], planned.at(name)["steps"]);
@@ -113,7 +113,7 @@ TEST_F(CliCompareAtTime, TrainedWeightsHaveOneWidth) {
 TEST_F(CliCompareAtTime, ALauncherStartsRanks) {
   const Ran ran = here.ok(kTiny + "--seconds 0.05 --seeds 1 --json --launcher '" +
                           ESPALIER_SOURCE_DIR "/scripts/mpirun.sh 2'");
-  EXPECT_EQ(networks_of(ran.json()).size(), 6U);
+  EXPECT_EQ(networks_of(ran.json()).size(), 7U);
 }
 
 }  // namespace
