@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -60,6 +61,27 @@ std::string lower(std::string text) {
 std::string extents_text(const std::vector<int64_t>& extents) {
   return fmt::format("[{}]", fmt::join(extents, ", "));
 }
+
+/// The name in lower case, without "mask" before a word for what it is: "token" of "mask_token".
+std::string without_mask_words(const std::string& name) {
+  constexpr std::array<std::string_view, 5> kWords{"token", "emb", "decoder", "predictor",
+                                                   "downscaling"};
+  std::string text = lower(name);
+  for (size_t at = text.find("mask"); at != std::string::npos; at = text.find("mask", at + 1)) {
+    const std::string_view rest = std::string_view(text).substr(at);
+    const size_t word = rest.find('_') + 1;
+    const bool separate = rest.starts_with("mask_") || rest.starts_with("masks_");
+    if (separate && std::ranges::any_of(kWords, [&](std::string_view w) {
+          return rest.substr(word).starts_with(w);
+        })) {
+      text.erase(at, word);
+    }
+  }
+  return text;
+}
+
+/// Whether something else than "mask_token" and the like says that it is a mask.
+bool is_mask_name(const std::string& name) { return says_mask(without_mask_words(name)); }
 
 /// Finds groups that hold a sparse matrix.
 class SparseGroups {
@@ -124,7 +146,7 @@ class SparseGroups {
     array.extents = shape(group);
     array.fault = choose_form(array, format, name, values->dataset, pointers);
     Unusable reason;
-    if (says_mask(name)) {
+    if (is_mask_name(name)) {
       reason = {"it is a sparse matrix", "store the mask as a dense array of booleans"};
     } else if (!values->fault.empty()) {
       array.fault = values->fault;
@@ -156,7 +178,7 @@ class SparseGroups {
       out_.arrays.emplace(name, std::move(array));
       return;
     }
-    if (says_mask(name)) {
+    if (is_mask_name(name)) {
       out_.loose_masks.push_back(name);
     }
     out_.skipped.push_back(name);
@@ -249,6 +271,50 @@ std::vector<std::string> weights_of_mask(const std::string& mask) {
   return {};
 }
 
+/// Whether a name is that of a mask of positions, which attention reads: "attn.mask",
+/// "causal_mask".
+bool says_positions(const std::string& name) {
+  constexpr std::array<std::string_view, 4> kReaders{"attn", "attention", "causal", "padding"};
+  std::string base = lower(name);
+  if (!take_suffix(base, "mask") && !take_suffix(base, "masks")) {
+    return false;
+  }
+  base.resize(base.find_last_not_of("._-") + 1);
+  return std::ranges::any_of(kReaders,
+                             [&](std::string_view reader) { return base.ends_with(reader); });
+}
+
+/// The shapes that a mask of some array may have: as many elements, or a shape that broadcasts.
+class MaskShapes {
+ public:
+  void add(const std::vector<int64_t>& extents) {
+    counts_.insert(count_of(extents));
+    for (unsigned ones = 0; extents.size() <= Shape::kMaxRank && ones >> extents.size() == 0;
+         ++ones) {
+      std::vector<int64_t> broadcast = extents;
+      for (size_t i = 0; i < extents.size(); ++i) {
+        broadcast[i] = (ones >> i & 1U) != 0 ? 1 : extents[i];
+      }
+      broadcasts_.insert(without_first_ones(broadcast));
+    }
+  }
+  bool contains(const std::vector<int64_t>& extents) const {
+    return counts_.contains(count_of(extents)) || broadcasts_.contains(without_first_ones(extents));
+  }
+
+ private:
+  static double count_of(const std::vector<int64_t>& extents) {
+    return std::accumulate(extents.begin(), extents.end(), 1.0,
+                           [](double count, int64_t e) { return count * static_cast<double>(e); });
+  }
+  static std::vector<int64_t> without_first_ones(const std::vector<int64_t>& extents) {
+    return {std::ranges::find_if(extents, [](int64_t e) { return e != 1; }), extents.end()};
+  }
+
+  std::set<double> counts_{};
+  std::set<std::vector<int64_t>> broadcasts_{};
+};
+
 /// Pairs masks with weights. Keys are names in lower case.
 class MaskPairs {
  public:
@@ -264,18 +330,70 @@ class MaskPairs {
       weights_[lower(name)].push_back(name);  // sparse matrices
     }
     for (const auto& [name, found] : datasets_) {
-      if (says_mask(name)) {
-        const std::vector<std::string> candidates = candidates_of(name);
-        if (!candidates.empty()) {
-          pair(name, candidates);
-        }
+      if (!says_mask(name)) {
+        continue;
+      }
+      const std::vector<std::string> candidates = candidates_of(name);
+      if (masks_positions(name, candidates)) {
+        positions_.insert(name);
+      } else if (!candidates.empty()) {
+        pair(name, candidates);
+      } else if (!is_parameter(name)) {
+        loose_.insert(name);
       }
     }
   }
 
-  bool used(const std::string& name) const { return used_.contains(name); }
+  /// As a weight with a mask, or as a mask, perhaps by another name that is no mask's.
+  bool used(const std::string& name) const {
+    return used_.contains(name) || (masks_.contains(datasets_.at(name).dataset.address) &&
+                                    !loose_.contains(name) && !positions_.contains(name));
+  }
+  /// Whether attention reads the mask.
+  bool of_positions(const std::string& name) const { return positions_.contains(name); }
+  /// Whether it is named like a mask, and is that of no array.
+  bool loose(const std::string& name) const { return loose_.contains(name); }
 
  private:
+  const std::vector<int64_t>& extents_of(const std::string& weight) const {
+    const auto dense = datasets_.find(weight);
+    return dense != datasets_.end() ? dense->second.dataset.extents
+                                    : out_.arrays.at(weight).extents;
+  }
+
+  /// A mask that no array of the file can have, and whose name says who reads it.
+  bool masks_positions(const std::string& name, const std::vector<std::string>& candidates) {
+    const std::vector<int64_t>& extents = datasets_.at(name).dataset.extents;
+    const auto fits = [&](const std::string& weight) { return extents_of(weight) == extents; };
+    if (extents.size() < 2 || !says_positions(name) || std::ranges::any_of(candidates, fits)) {
+      return false;
+    }
+    if (!shapes_) {
+      shapes_.emplace();
+      for (const auto& [key, weights] : weights_) {
+        for (const std::string& weight : weights) {
+          if (!says_mask(weight)) {
+            shapes_->add(extents_of(weight));
+          }
+        }
+      }
+    }
+    return !shapes_->contains(extents);
+  }
+
+  /// Whether the words after "mask" say that it is none ("mask_token"), and no array has the name
+  /// without "mask" and the same shape.
+  bool is_parameter(const std::string& name) const {
+    if (is_mask_name(name)) {
+      return false;
+    }
+    const auto weights = weights_.find(without_mask_words(name));
+    return weights == weights_.end() ||
+           std::ranges::none_of(weights->second, [&](const std::string& weight) {
+             return extents_of(weight) == datasets_.at(name).dataset.extents;
+           });
+  }
+
   std::vector<std::string> candidates_of(const std::string& mask) {
     constexpr size_t kMostLevels = 16;
     std::vector<std::string> found;
@@ -321,13 +439,20 @@ class MaskPairs {
       if (weights == weights_.end()) {
         continue;
       }
+      // Names that differ in case only: the one that is in the mask's.
+      const auto exact = [&](const std::string& weight) {
+        return weight != mask && mask.find(weight.substr(0, key.size())) != std::string::npos;
+      };
+      const bool one = weights->second.size() <= kMostCandidates &&
+                       std::ranges::count_if(weights->second, exact) == 1;
       bool any = false;
       for (const std::string& weight : weights->second) {
         any = any || weight != mask;
         if (found.size() > kMostCandidates) {
           return;
         }
-        if (weight != mask && std::ranges::find(found, weight) == found.end()) {
+        if (weight != mask && (!one || exact(weight)) &&
+            std::ranges::find(found, weight) == found.end()) {
           found.push_back(weight);
         }
       }
@@ -337,40 +462,42 @@ class MaskPairs {
     }
   }
 
-  /// Weights named like `key` with another part inserted before part `at`: "weights.a" of "a".
+  /// Weights named like `key` with other parts, at most kMostParts, inserted before part `at`:
+  /// "weights.a" of "a". The fewest count.
   void add_other_trees(const std::string& key, size_t at, const std::string& mask,
                        std::vector<std::string>& found) {
-    auto [trees, fresh] = without_part_.try_emplace(at);
+    constexpr size_t kMostParts = 3;
+    auto [trees, fresh] = without_parts_.try_emplace(at, kMostParts);
     if (fresh) {
       for (const auto& [name, weights] : weights_) {
         std::vector<std::string> parts = parts_of(name);
-        if (parts.size() > at + 1 && !is_mask_tree(parts[at])) {
+        for (Names& tree : trees->second) {
+          if (parts.size() <= at + 1 || is_mask_tree(parts[at])) {
+            break;
+          }
           parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at));
-          trees->second[joined(parts)].push_back(name);
+          tree[joined(parts)].push_back(name);
         }
       }
     }
-    for (const std::string& variant : {key + "_orig", key}) {
-      const auto others = trees->second.find(variant);
-      if (others != trees->second.end()) {
-        for (const std::string& other : others->second) {
-          if (found.size() > kMostCandidates) {
-            return;
+    for (const Names& tree : trees->second) {
+      for (const std::string& variant : {key + "_orig", key}) {
+        const auto others = tree.find(variant);
+        if (others != tree.end()) {
+          for (const std::string& other : others->second) {
+            if (found.size() > kMostCandidates) {
+              return;
+            }
+            add(other, mask, found);
           }
-          add(other, mask, found);
+          return;
         }
-        return;
       }
     }
   }
 
   void pair(const std::string& mask, std::vector<std::string> candidates) {
     const Found& found = datasets_.at(mask);
-    const auto extents_of = [&](const std::string& weight) {
-      const auto dense = datasets_.find(weight);
-      return dense != datasets_.end() ? dense->second.dataset.extents
-                                      : out_.arrays.at(weight).extents;
-    };
     if (candidates.size() > 1 && candidates.size() <= kMostCandidates) {
       std::vector<std::string> fitting;
       std::ranges::copy_if(candidates, std::back_inserter(fitting), [&](const std::string& weight) {
@@ -392,6 +519,9 @@ class MaskPairs {
     }
     out_.masks.emplace(mask, name);
     used_.insert(mask);
+    if (found.dataset.address != 0) {
+      masks_.insert(found.dataset.address);
+    }
     if (candidates.size() > 1) {
       array.fault = fmt::format("{} may be the mask of {}; rename one", mask,
                                 fmt::join(candidates, " or of "));
@@ -420,13 +550,16 @@ class MaskPairs {
   PlainArrays& out_;
   using Names = std::map<std::string, std::vector<std::string>>;
   Names weights_{};
-  std::map<size_t, Names> without_part_{};  ///< keys of weights by their names without a part
-  std::set<std::string> used_{};
+  /// Keys of weights by their names without 1, 2, … parts from a part on.
+  std::map<size_t, std::vector<Names>> without_parts_{};
+  std::optional<MaskShapes> shapes_{};  ///< of all weights, once needed
+  std::set<std::string> used_{}, positions_{}, loose_{};
+  std::set<uint64_t> masks_{};  ///< addresses of used ones
 };
 
 /// Why a dataset is no array; none: it is one.
 std::optional<Unusable> reason_of(const Found& found) {
-  const auto& [type, number, extents, count, fault, content] = found.dataset;
+  const auto& [type, number, extents, count, fault, content, address] = found.dataset;
   if (!found.fault.empty()) {
     return std::nullopt;  // that of the array
   }
@@ -438,8 +571,7 @@ std::optional<Unusable> reason_of(const Found& found) {
   }
   if (extents.size() > Shape::kMaxRank) {
     return Unusable{fmt::format("it has {} dimensions", extents.size()),
-                    fmt::format("remove it: at most {} are supported", Shape::kMaxRank), extents,
-                    type};
+                    fmt::format("reshape it to {} at most", Shape::kMaxRank), extents, type};
   }
   return std::nullopt;
 }
@@ -506,8 +638,16 @@ PlainArrays plain_arrays(const hdf5::Reader& file, const std::string& label,
     if (pairs.used(name)) {
       continue;
     }
-    if (says_mask(name) && found.has_elements() && !is_note(found)) {
+    if (pairs.loose(name) && found.has_elements() && !is_note(found)) {
       out.loose_masks.push_back(name);
+    }
+    if (pairs.of_positions(name)) {
+      out.skipped.push_back(name + " (masks positions, not weights)");
+      out.unusable.emplace(name, Unusable{.why = "it masks positions, as attention reads it",
+                                          .fix = "rename it if it holds weights",
+                                          .extents = found.dataset.extents,
+                                          .type = found.dataset.type});
+      continue;
     }
     if (std::optional<Unusable> reason = reason_of(found)) {
       out.skipped.push_back(name);
@@ -541,7 +681,7 @@ PlainArrays plain_arrays(const hdf5::Reader& file, const std::string& label,
     out.unusable.emplace(name, Unusable{.why = fmt::format("it is a {}", what),
                                         .fix = "store the array itself in this file",
                                         .link = true});
-    if (says_mask(name)) {
+    if (is_mask_name(name)) {
       out.loose_masks.push_back(name);
     }
   }

@@ -10,8 +10,12 @@
 //                                    attributes of the group; torch's names of the same parts
 //   NAME.data, .row, .col            scipy's COO
 //
-// A mask has a number type and the shape of its weight; its name is compared without case. Plain
-// HDF5 only: checkpoints say which is which. Read through plain_hdf5.h.
+// A mask has a number type and the shape of its weight; its name is compared without case. These
+// are no masks of weights, if no array has the name and shape:
+//   NAME.mask_token, mask_decoder.…  parameters, by the word behind "mask"
+//   NAME.attn_mask, causal_mask …    masks of positions, of two dimensions or more, whose shape no
+//                                    mask of an array of the file can have
+// Plain HDF5 only: checkpoints say which is which. Read through plain_hdf5.h.
 #include <functional>
 #include <map>
 #include <string>

@@ -203,16 +203,19 @@ NamedShapes PlainReader::named_shapes() const {
   return out;
 }
 
+bool PlainReader::is_masked(const std::string& array_name) const {
+  const PlainArray& found = array(array_name);
+  return !found.mask.empty() || found.form != PlainArray::Form::dense;
+}
+
+bool PlainReader::is_masked(const ArrayView& view) const {
+  return std::ranges::any_of(view.parts,
+                             [&](const ArrayPart& part) { return is_masked(part.array); });
+}
+
 bool PlainReader::has_mask(const std::string& name) const {
-  const auto masked = [&](const std::string& array_name) {
-    const PlainArray& found = array(array_name);
-    return !found.mask.empty() || found.form != PlainArray::Form::dense;
-  };
   const auto view = views_.find(name);
-  return view == views_.end() ? masked(name)
-                              : std::ranges::any_of(view->second.parts, [&](const ArrayPart& part) {
-                                  return masked(part.array);
-                                });
+  return view == views_.end() ? is_masked(name) : is_masked(view->second);
 }
 
 DType PlainReader::type(const std::string& name) const {
@@ -317,7 +320,9 @@ PlainReader::Contents PlainReader::contents(const std::string& name) const {
   }
   const std::vector<float> mask = floats(found.mask, name);
   out.kept = sized<uint8_t>(mask.size(), path_, name);
+  bool inverted = true;  // 1 for zeros, 0 for others
   for (size_t i = 0; i < mask.size(); ++i) {
+    inverted = inverted && (mask[i] == 1.0F) == (out.values[i] == 0.0F);
     check(mask[i] == 0.0F || mask[i] == 1.0F,
           "{}: {}, the mask of {}, has the value {} (element {}); a mask holds 0 and 1 only: 0 "
           "where an element is pruned",
@@ -325,17 +330,23 @@ PlainReader::Contents PlainReader::contents(const std::string& name) const {
     out.kept[i] = mask[i] == 1.0F ? 1 : 0;
     out.values[i] = out.kept[i] == 1 ? out.values[i] : 0.0F;
   }
+  const auto kept = std::ranges::count(out.kept, uint8_t{1});
+  check(
+      !inverted || kept == 0 || kept == std::ssize(out.kept),
+      "{}: {}, the mask of {}, keeps its zeros, and nothing else; a mask holds 1 where an element "
+      "is kept: store its inverse",
+      path_.string(), found.mask, name);
   return out;
 }
 
 PlainReader::Contents PlainReader::viewed(const std::string& name) const {
   const auto view = views_.find(name);
-  if (view == views_.end()) {
-    return contents(name);
-  }
-  const ArrayView& wanted = view->second;
+  return view == views_.end() ? contents(name) : viewed(view->second);
+}
+
+PlainReader::Contents PlainReader::viewed(const ArrayView& wanted) const {
   const auto count = static_cast<size_t>(wanted.shape.count());
-  const bool masked = has_mask(name);
+  const bool masked = is_masked(wanted);
   Contents out;
   out.values.reserve(count);
   Contents whole;
@@ -353,7 +364,7 @@ PlainReader::Contents PlainReader::viewed(const std::string& name) const {
     const auto row = static_cast<size_t>(wanted.shape.rank() == 2 ? wanted.shape[1] : 1);
     const size_t begin = static_cast<size_t>(part.first) * row;
     const size_t end = begin + static_cast<size_t>(part.rows) * row;
-    require(end <= whole.values.size(), "a part lies within its array", name, part.array);
+    require(end <= whole.values.size(), "a part lies within its array", part.array);
     const auto append = [&](const auto& from, auto& to) {
       to.insert(to.end(), from.begin() + static_cast<std::ptrdiff_t>(begin),
                 from.begin() + static_cast<std::ptrdiff_t>(end));
@@ -366,7 +377,7 @@ PlainReader::Contents PlainReader::viewed(const std::string& name) const {
     }
   }
   out.values.resize(wanted.parts.empty() ? count : out.values.size());
-  require(out.values.size() == count, "parts fill the parameter", name);
+  require(out.values.size() == count, "parts fill the parameter", wanted.shape.text());
   if (wanted.added != 0.0F) {
     for (float& value : out.values) {
       value += wanted.added;
@@ -374,7 +385,7 @@ PlainReader::Contents PlainReader::viewed(const std::string& name) const {
   }
   if (!wanted.subtracted.empty()) {
     const std::vector<float> less = contents(wanted.subtracted).values;
-    require(less.size() == count, "as many elements", name, wanted.subtracted);
+    require(less.size() == count, "as many elements", wanted.subtracted);
     std::ranges::transform(out.values, less, out.values.begin(), std::minus{});
   }
   return out;

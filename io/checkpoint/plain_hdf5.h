@@ -68,6 +68,11 @@ class PlainReader {
   /// That holds the values: fp16 or bf16 where the file has no others, else fp32.
   DType type(const std::string& name) const;
 
+  /// Whether two views of arrays of the file have equal values.
+  bool same(const ArrayView& a, const ArrayView& b) const {
+    return viewed(a).values == viewed(b).values;
+  }
+
   /// From now on the names are those of `views`.
   void set_views(std::map<std::string, ArrayView> views) { views_ = std::move(views); }
 
@@ -77,9 +82,12 @@ class PlainReader {
     std::vector<uint8_t> kept;  ///< empty: no mask
   };
   const PlainArray& array(const std::string& name) const;
+  bool is_masked(const std::string& array_name) const;
+  bool is_masked(const ArrayView& view) const;
   Shape array_shape(const std::string& name) const;
   Contents contents(const std::string& name) const;  ///< of an array of the file
   Contents viewed(const std::string& name) const;
+  Contents viewed(const ArrayView& view) const;
   void read_sparse(const std::string& name, const PlainArray& array, Contents& out) const;
   std::vector<float> floats(const std::string& place, const std::string& name) const;
   std::vector<int64_t> integers(const std::string& place, const std::string& name) const;

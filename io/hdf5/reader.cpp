@@ -220,8 +220,8 @@ struct Reader::State {
     seen.groups.push_back(group);
     for (const Link& link : links) {
       const std::string path = at + "/" + link.name;
-      // Hard links may form cycles, and lead to a group by countless paths. A link takes more than
-      // 8 bytes; a few paths more are ordinary.
+      // Hard links may lead to a group by countless paths. A link takes more than 8 bytes; a few
+      // paths more are ordinary.
       check(seen.groups.size() <= 64 && ++seen.paths < 1000 + file.size() / 8,
             "{}: more than 64 levels, or more paths than a file of this size has links (at {}); "
             "the file is damaged or has circular links, use another file",
@@ -237,7 +237,7 @@ struct Reader::State {
         seen.dead.push_back({.path = path});
         continue;
       }
-      if (!link.object && std::ranges::find(seen.groups, *address) != seen.groups.end()) {
+      if (std::ranges::find(seen.groups, *address) != seen.groups.end()) {
         continue;  // to a group around it
       }
       const Object& found = object(*address);
@@ -323,6 +323,7 @@ std::vector<DeadLink> Reader::dead_links() const {
 
 Dataset Reader::describe(const std::string& path) const {
   return state_->guarded("open dataset " + path, [&] {
+    const uint64_t address = state_->address_of(path).value_or(0);
     const Object& found = state_->dataset(path);
     Datatype number = found.datatype;
     number.big_endian = false;
@@ -331,7 +332,8 @@ Dataset Reader::describe(const std::string& path) const {
                    .extents = found.extents,
                    .count = static_cast<int64_t>(found.count),
                    .fault = found.extents.empty() ? "" : found.datatype.fault(),
-                   .content = found.datatype.text()};
+                   .content = found.datatype.text(),
+                   .address = address};
   });
 }
 

@@ -46,6 +46,7 @@ struct Dataset {
   int64_t count = 0;      ///< elements; their bytes are within the bounds above
   std::string fault{};    ///< why an array of type `other` that seems to hold floats is not read
   std::string content{};  ///< "integers of 1 byte", "text", …
+  uint64_t address = 0;   ///< of its header: the same for all names of a dataset, never 0
 };
 
 /// A link that leads to no object of the file.

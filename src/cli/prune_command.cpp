@@ -3,7 +3,7 @@
 // IN is a checkpoint or a plain HDF5 file of dense arrays. Prunable arrays:
 // - with a config: those that its network marks;
 // - without a config (plain file only): every matrix whose name does not contain embed, wte, wpe,
-//   head, classifier, norm or bias.
+//   head, classifier, norm, bias or mask.
 // OUT holds weights and masks, no optimizer state, step 0.
 #include <fmt/ranges.h>
 
@@ -114,8 +114,8 @@ io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConf
 
 /// Whether a matrix is prunable, by its name alone.
 bool looks_prunable(const std::string& name) {
-  constexpr std::array<std::string_view, 7> kKept{"embed", "head", "classifier", "norm",
-                                                  "bias",  "wte",  "wpe"};
+  constexpr std::array<std::string_view, 8> kKept{"embed", "head", "classifier", "norm",
+                                                  "bias",  "wte",  "wpe",        "mask"};
   std::string lower = name;
   std::ranges::transform(lower, lower.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -124,20 +124,21 @@ bool looks_prunable(const std::string& name) {
 }
 
 /// Names the datasets that are no arrays of floats. Throws Failure if one looks like weights, which
-/// the result would lack: a link, or a matrix of small integers or unknown numbers.
+/// the result would lack: a link, floats of more dimensions than a checkpoint can have, or a matrix
+/// of small integers or unknown numbers.
 void check_skipped(const io::PlainReader& reader) {
   for (const auto& [name, array] : reader.unusable()) {
     const bool unknown =
         array.type == io::hdf5::Type::other || array.type == io::hdf5::Type::other_integer;
-    const bool matrix =
-        array.extents.size() >= 2 && unknown && looks_prunable(name) && !io::says_mask(name);
-    check(!array.link && !matrix,
+    const bool matrix = array.extents.size() >= 2 && unknown && looks_prunable(name);
+    const bool too_deep = array.extents.size() > Shape::kMaxRank && io::hdf5::is_float(array.type);
+    check(!array.link && !matrix && !too_deep,
           "{}: {} cannot be used ({}), and the result would lack it; {}, remove it, or name the "
           "network with --config CONFIG.toml, which leaves out what the network does not need",
           reader.path().string(), name, array.why, array.fix);
   }
   if (!reader.skipped().empty()) {
-    print_note(fmt::format("skipped, no arrays of floats: {}", hub::first_of(reader.skipped())));
+    print_note(fmt::format("skipped, no weights: {}", hub::first_of(reader.skipped())));
   }
 }
 
@@ -294,8 +295,8 @@ void register_prune(CLI::App& app, Action& chosen) {
       "Prunes the matrices that the network marks (GPT: all linear layers of the blocks). Of a "
       "plain\n"
       "file without --config: matrices whose name does not hold embed, head, classifier, norm, "
-      "bias, wte\n"
-      "or wpe.");
+      "bias, wte,\n"
+      "wpe or mask.");
   command->add_option("file", arguments->in, "checkpoint or plain HDF5")
       ->transform(checkpoint_path)
       ->required();

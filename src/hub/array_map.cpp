@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <sstream>
 
 #include "io/files/raw_file.h"
 #include "src/core/error.h"
@@ -22,15 +24,53 @@ std::string trimmed(std::string_view text) {
                                          : std::string(text.substr(first, last - first + 1));
 }
 
-/// Parts between separators, without spaces around them.
+/// The text with '_' for each character in quotes. A quote opens where a name may begin.
+std::string without_quoted(std::string_view text) {
+  std::string out(text);
+  bool quoted = false;
+  for (size_t at = 0; at < out.size(); ++at) {
+    const bool quote =
+        out[at] == '"' && (quoted || at == 0 || out[at - 1] == ' ' || out[at - 1] == '\t');
+    const bool escape = quoted && out[at] == '\\' && at + 1 < out.size();
+    out[at] = quoted || quote ? '_' : out[at];
+    if (escape) {
+      out[++at] = '_';
+    }
+    quoted = quoted != quote;
+  }
+  return out;
+}
+
+/// Parts between separators outside of quotes, without spaces around them.
 std::vector<std::string> split(std::string_view text, std::string_view separator) {
+  const std::string outside = without_quoted(text);
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
+    const size_t end = std::min(outside.find(separator, begin), text.size());
     parts.push_back(trimmed(text.substr(begin, end - begin)));
     begin = end + separator.size();
   }
   return parts;
+}
+
+/// A name as the file has it: without quotes, and with '.' for '/'.
+void take_quotes(std::string& name, const std::string& where) {
+  if (name.starts_with('"')) {
+    std::string out;
+    size_t at = 1;
+    for (; at < name.size() && name[at] != '"'; ++at) {
+      const bool escape = name[at] == '\\' && at + 1 < name.size();
+      at += escape ? 1 : 0;
+      out += escape && name[at] == 'n' ? '\n' : name[at];
+    }
+    check(at + 1 == name.size(),
+          "{}: {} begins with a quote, and does not end with the second one; write "
+          "\"NAME\", with \\\", \\\\ and \\n for quotes, backslashes and ends of lines in the name",
+          where, name);
+    name = out;
+  }
+  name.erase(0, name.starts_with('/') ? 1 : 0);
+  std::ranges::replace(name, '/', '.');
 }
 
 /// The first of a pattern; no bytes: there is none.
@@ -82,28 +122,18 @@ void take_options(std::string& text, MapLine& line, const std::string& where) {
   }
 }
 
-/// Paths are names.
-void replace_slashes(std::vector<std::string>& patterns) {
-  for (std::string& pattern : patterns) {
-    pattern.erase(0, pattern.starts_with('/') ? 1 : 0);
-    std::ranges::replace(pattern, '/', '.');
-  }
-}
-
 /// The row without its comment.
 std::string_view without_comment(std::string_view row) {
-  for (size_t at = row.find('#'); at != std::string_view::npos; at = row.find('#', at + 1)) {
-    if (at == 0 || row[at - 1] == ' ' || row[at - 1] == '\t') {
-      return row.substr(0, at);
-    }
-  }
-  return row;
+  const std::string outside = " " + without_quoted(row);  // begins like a name
+  return row.substr(0, std::min(outside.find(" #"), outside.find("\t#")));
 }
 
 MapLine line_of(const std::string& text, const std::string& where) {
-  const size_t arrow = text.find("->");
+  const size_t arrow = without_quoted(text).find("->");
   check(arrow != std::string::npos,
-        "{}: \"{}\" has no \"->\"; a line is THEIRS -> OURS [transpose] [channels N]", where, text);
+        "{}: \"{}\" has no \"->\" outside of quotes; a line is THEIRS -> OURS [transpose] "
+        "[channels N]",
+        where, text);
   MapLine line{.text = where};
   line.theirs = split(std::string_view(text).substr(0, arrow), " + ");
   std::string right = trimmed(std::string_view(text).substr(arrow + 2));
@@ -111,8 +141,9 @@ MapLine line_of(const std::string& text, const std::string& where) {
   if (right != "-") {
     line.ours = split(right, ",");
   }
-  replace_slashes(line.theirs);
-  replace_slashes(line.ours);
+  for (auto* side : {&line.theirs, &line.ours}) {
+    std::ranges::for_each(*side, [&](std::string& name) { take_quotes(name, where); });
+  }
   const auto bad_word = [](const std::string& word) {
     return word.empty() || word.find_first_of(" \t") != std::string::npos;
   };
@@ -151,7 +182,8 @@ std::vector<MapLine> read_array_map(const std::filesystem::path& path) {
         path.string());
   std::vector<MapLine> lines;
   size_t number = 0;
-  for (const std::string& row : split(content, "\n")) {
+  std::istringstream rows(content);
+  for (std::string row; std::getline(rows, row);) {
     ++number;
     const std::string text = trimmed(without_comment(row));
     if (!text.empty()) {
@@ -159,6 +191,24 @@ std::vector<MapLine> read_array_map(const std::filesystem::path& path) {
     }
   }
   return lines;
+}
+
+std::string name_in_map(const std::string& name) {
+  const std::string outside = " " + name;
+  const bool ordinary =
+      trimmed(name) == name &&
+      std::ranges::none_of(
+          std::array{"->", " + ", " #", "\t#", " \"", "\t\"", "\n"},
+          [&](const char* word) { return outside.find(word) != std::string::npos; });
+  if (ordinary) {
+    return name;
+  }
+  std::string quoted = "\"";
+  for (const char c : name) {
+    quoted += c == '"' || c == '\\' ? "\\" : "";
+    quoted += c == '\n' ? "\\n" : std::string(1, c);
+  }
+  return quoted + '"';
 }
 
 bool leaves_out(std::span<const MapLine> lines, std::string_view array) {

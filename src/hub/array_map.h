@@ -12,6 +12,8 @@
 // ones. `transpose`: the array is [in, out]. `channels N`: its columns are [N, positions], as
 // behind a flattened image [N, height, width]. "/" is the same as ".". Names of arrays may have
 // spaces; "+" joins and "#" begins a comment only with a space (or the line's begin) before it.
+// In quotes they are parts of a name, as are "->", spaces at its ends, \", \\ and \n (end of a
+// line): "a + b" -> c
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -31,6 +33,9 @@ struct MapLine {
 
 /// Throws Failure that names file, line and fault.
 std::vector<MapLine> read_array_map(const std::filesystem::path& path);
+
+/// A name as a line of a map has it, in quotes where it needs them.
+std::string name_in_map(const std::string& name);
 
 /// Whether the lines say that an array, or what cannot be used as one, or a group around it is not
 /// used.

@@ -6,15 +6,15 @@
 #include <optional>
 #include <set>
 
+#include "src/hub/array_candidate.h"
 #include "src/hub/layout.h"
 #include "src/hub/network_settings.h"
 #include "src/hub/torchvision_names.h"
 #include "src/hub/transposed_arrays.h"
+#include "src/model/layers/embedding.h"
 
 namespace espalier::hub {
 namespace {
-
-using Shapes = std::map<std::string, Shape>;
 
 /// The arrays that can be read, with their shapes; others only lines of --map may name.
 Shapes shapes_of(const io::PlainReader& reader) {
@@ -31,59 +31,6 @@ Shapes shapes_of(const io::PlainReader& reader) {
   return shapes;
 }
 
-/// "h.#.weight" of "h.12.weight".
-std::string form_of(const std::string& name) {
-  std::string out;
-  for (const char c : name) {
-    const bool digit = c >= '0' && c <= '9';
-    if (!digit || out.empty() || out.back() != '#') {
-      out += digit ? '#' : c;
-    }
-  }
-  return out;
-}
-
-/// A whole array as a parameter of this shape; none if the shapes differ.
-std::optional<io::ArrayView> whole_view(const std::string& name, const Shape& array,
-                                        const Shape& wanted, bool transposed = false,
-                                        int64_t channels = 0) {
-  io::ArrayPart part{.array = name,
-                     .rows = wanted.rank() == 0 ? 1 : wanted[0],
-                     .transposed = transposed,
-                     .channels = channels};
-  const bool matrices = array.rank() == 2 && wanted.rank() == 2;
-  bool fits = array == wanted;
-  if (transposed) {
-    fits = matrices && array[0] == wanted[1] && array[1] == wanted[0];
-  } else if (array.rank() == 4 && wanted.rank() == 2) {
-    part.channels_last = true;
-    fits = array[0] == wanted[0] && array.count() == wanted.count();
-  }
-  fits = fits && (channels == 0 || (matrices && wanted[1] % channels == 0));
-  return fits ? std::optional(io::ArrayView{.shape = wanted, .parts = {part}}) : std::nullopt;
-}
-
-/// One way to find the parameters.
-struct Candidate {
-  std::string title{};
-  model::ProblemShape problem{};
-  Specs specs{};
-  std::map<std::string, io::ArrayView> views{};
-  io::NamedShapes missing{};  ///< their names
-  std::set<std::string> used{};
-  std::vector<std::string> notes{};
-
-  void add(const std::string& parameter, io::ArrayView view) {
-    for (const io::ArrayPart& part : view.parts) {
-      used.insert(part.array);
-    }
-    if (!view.subtracted.empty()) {
-      used.insert(view.subtracted);
-    }
-    views.insert_or_assign(parameter, std::move(view));
-  }
-};
-
 class Matcher {
  public:
   Matcher(const io::PlainReader& reader, const io::Config& config, std::span<const MapLine> lines)
@@ -95,11 +42,19 @@ class Matcher {
     if (kind_.check != nullptr) {
       kind_.check(model_);
     }
+    for (const std::string& name : reader.names()) {
+      forms_.insert(form_of(name));
+    }
     data_kind_ = config.data.kind;
+    tied_ = kind_.tied_parameter != nullptr ? kind_.tied_parameter(model_) : "";
   }
 
   ArrayMatch match() {
-    check_lines(lines_, expected_of(model_, kind_));
+    io::NamedShapes known = expected_of(model_, kind_);
+    if (!tied_.empty()) {
+      known.emplace_back(kHeadWeight, "");  // compared with the embedding
+    }
+    check_lines(lines_, known);
     std::vector<Candidate> candidates;
     add_own(candidates);
     if (model_.kind == "gpt" || model_.kind == "decoder") {
@@ -118,10 +73,13 @@ class Matcher {
     }
     if (whole.empty()) {
       if (!faults_.empty()) {
-        fail("{}", faults_.front());
+        std::rethrow_exception(faults_.front());
       }
       if (std::optional<Candidate> found = by_shape(candidates)) {
         return finish(*found);
+      }
+      if (!faults_.empty()) {  // lines that fit no extents of the data
+        std::rethrow_exception(faults_.front());
       }
       fail_missing(candidates);
     }
@@ -130,10 +88,10 @@ class Matcher {
       for (const Candidate* candidate : whole) {
         titles.push_back(candidate->title);
       }
-      fail(
-          "{} holds the network more than once: with the names of {}; write the one that you mean "
-          "into a file of its own",
-          reader_.path().string(), fmt::join(titles, "; of "));
+      throw MapFailure(
+          fmt::format("{} holds the network more than once: with the names of {}; leave out the "
+                      "others by lines \"GROUP -> -\" in a --map file",
+                      reader_.path().string(), fmt::join(titles, "; of ")));
     }
     return finish(*whole.front());
   }
@@ -164,20 +122,23 @@ class Matcher {
     }
     return std::nullopt;
   }
-  /// Of a matrix, as its parameter has it.
+  /// Of a matrix, or of the rows of several, as its parameter has it.
   std::optional<Shape> shape_by_line(const std::string& parameter) const {
     const auto found = line_of(parameter);
-    if (!found || found->line->theirs.size() != 1 || found->line->ours.size() != 1) {
+    if (!found || found->line->ours.size() != 1) {
       return std::nullopt;
     }
-    const std::string name = with_numbers(found->line->theirs.front(), found->numbers);
-    if (!exists(name)) {
-      return std::nullopt;
+    std::optional<Shape> all;
+    for (const std::string& pattern : found->line->theirs) {
+      const std::string name = with_numbers(pattern, found->numbers);
+      if (!exists(name) || shape(name).rank() != 2) {
+        return std::nullopt;
+      }
+      const Shape part =
+          found->line->transposed ? Shape{shape(name)[1], shape(name)[0]} : shape(name);
+      all = all ? Shape{(*all)[0] + part[0], part[1]} : part;
     }
-    const Shape found_shape = shape(name);
-    return found->line->transposed && found_shape.rank() == 2
-               ? Shape{found_shape[1], found_shape[0]}
-               : found_shape;
+    return all;
   }
 
   /// True if a line is about the parameter.
@@ -191,8 +152,10 @@ class Matcher {
     for (const std::string& pattern : line.theirs) {
       theirs.push_back(with_numbers(pattern, found->numbers));
       if (!exists(theirs.back())) {
-        to.missing.emplace_back(
-            theirs.back(), fmt::format("for {} {} ({})", spec.name, spec.shape.text(), line.text));
+        to.missing.push_back(
+            {spec.name, theirs.back(),
+             fmt::format("for {} {} ({})", spec.name, spec.shape.text(), line.text),
+             !pattern.ends_with("{*}")});
         return true;
       }
     }
@@ -317,8 +280,8 @@ class Matcher {
       action();
     } catch (const io::hdf5::ReadFailure&) {
       throw;
-    } catch (const Failure& failure) {
-      faults_.emplace_back(failure.what());
+    } catch (const Failure&) {
+      faults_.push_back(std::current_exception());
     }
   }
 
@@ -329,7 +292,9 @@ class Matcher {
     if (!problem) {
       return;
     }
-    Candidate candidate{.problem = *problem, .specs = specs_for(model_, *problem)};
+    Candidate candidate{.problem = *problem,
+                        .specs = specs_for(model_, *problem),
+                        .head = prefix + std::string(kHeadWeight)};
     if (!prefix.empty()) {
       candidate.title = "this program below " + prefix.substr(0, prefix.size() - 1);
     }
@@ -339,14 +304,17 @@ class Matcher {
       }
       const std::string name = prefix + spec.name;
       if (!exists(name)) {
-        candidate.missing.emplace_back(name, spec.shape.text());
+        candidate.missing.push_back({spec.name, name, spec.shape.text()});
         continue;
       }
       const auto view = whole_view(name, shape(name), spec.shape);
-      check(view.has_value(), "{}: {}", reader_.path().string(),
-            view ? "" : shape_fault(named_arrays(prefix), candidate.specs, spec));
+      if (!view) {
+        throw MapFailure(fmt::format("{}: {}", reader_.path().string(),
+                                     shape_fault(named_arrays(prefix), candidate.specs, spec)));
+      }
       candidate.add(spec.name, *view);
     }
+    copy_head(candidate);
     candidates.push_back(std::move(candidate));
   }
 
@@ -360,28 +328,29 @@ class Matcher {
       if (!family->fits(model_) && !family->fits(model)) {
         continue;
       }
-      const std::vector<TensorRule> rules = family->tensors(model_);
-      const auto embedding =
-          std::ranges::find(rules, std::string("embedding.token"), &TensorRule::parameter);
-      if (embedding == rules.end()) {
-        continue;
-      }
+      const std::string embedding = tensor_of(*family, model_, model::kTokenEmbedding);
       for (const auto& [name, array] : shapes_) {
-        const bool ends = name.ends_with(embedding->tensor);
-        const std::string prefix =
-            ends ? name.substr(0, name.size() - embedding->tensor.size()) : "";
+        const bool ends = !embedding.empty() && name.ends_with(embedding);
+        const std::string prefix = ends ? name.substr(0, name.size() - embedding.size()) : "";
         if (ends && (prefix.empty() || prefix.back() == '.')) {
-          try_to([&] { add_family(candidates, *family, prefix, name, array); });
+          try_to([&] { add_family(candidates, *family, prefix, array); });
         }
       }
     }
   }
 
+  /// The name of a parameter, without the family's prefix; empty: the family has none.
+  static std::string tensor_of(const Family& family, const io::ModelConfig& model,
+                               std::string_view parameter) {
+    const std::vector<TensorRule> rules = family.tensors(model);
+    const auto found = std::ranges::find(rules, parameter, &TensorRule::parameter);
+    return found == rules.end() ? "" : found->tensor;
+  }
+
   void add_family(std::vector<Candidate>& candidates, const Family& family,
-                  const std::string& prefix, const std::string& embedding,
-                  const Shape& array) const {
+                  const std::string& prefix, const Shape& array) const {
     const auto problem = problem_by([&](const std::string& parameter) {
-      return parameter == "embedding.token" ? std::optional(array) : std::nullopt;
+      return parameter == model::kTokenEmbedding ? std::optional(array) : std::nullopt;
     });
     if (!problem) {
       return;
@@ -399,6 +368,8 @@ class Matcher {
       const std::string wrapped = std::string(outer) + name;
       return !name.starts_with(prefix) && exists(wrapped) ? wrapped : name;
     };
+    model.tie_embeddings = false;
+    const std::string head = tensor_of(family, model, kHeadWeight);
     for (const bool linear : {false, true}) {
       if (linear && !layout.transposes()) {
         continue;
@@ -406,7 +377,8 @@ class Matcher {
       Candidate candidate{.title = linear ? "nanoGPT (linear layers [out, in])"
                                           : fmt::format("transformers' {}", family.architecture),
                           .problem = *problem,
-                          .specs = specs};
+                          .specs = specs,
+                          .head = name_in_file(head)};
       if (!prefix.empty()) {
         candidate.title += fmt::format(" below {}", prefix.substr(0, prefix.size() - 1));
       }
@@ -420,24 +392,20 @@ class Matcher {
         const std::string name = name_in_file(place.name);
         if (exists(name)) {
           add_from_tensor(candidate, *spec, parameter, place, name, linear);
-        } else if (parameter.name == "head.weight" && array == spec->shape) {
-          candidate.add(parameter.name, *whole_view(embedding, array, spec->shape));
-          candidate.notes.push_back(fmt::format(
-              "there is no {}: head.weight is a copy of {} (model.tie_embeddings = true shares it)",
-              name, embedding));
         } else if (linear && parameter.name.ends_with(".bias") && !has_form(name)) {
           candidate.add(parameter.name, {.shape = parameter.shape});
           ++zeros;
         } else {
-          candidate.missing.emplace_back(
-              name, fmt::format("{} for {}", text_of(place, linear), parameter.name));
+          candidate.missing.push_back(
+              {parameter.name, name,
+               fmt::format("{} for {}", text_of(place, linear), parameter.name)});
         }
       }
       if (zeros > 0) {
         candidate.notes.push_back(
             fmt::format("{} biases that the file does not have are zero", zeros));
       }
-      check_tied(candidate, model, embedding, name_in_file("lm_head.weight"));
+      copy_head(candidate);
       candidates.push_back(std::move(candidate));
     }
   }
@@ -447,11 +415,7 @@ class Matcher {
     return turned ? Shape{place.shape[1], place.shape[0]}.text() : Shape(place.shape).text();
   }
 
-  bool has_form(const std::string& name) const {
-    const std::string form = form_of(name);
-    return std::ranges::any_of(reader_.names(),
-                               [&](const std::string& other) { return form_of(other) == form; });
-  }
+  bool has_form(const std::string& name) const { return forms_.contains(form_of(name)); }
 
   void add_from_tensor(Candidate& candidate, const sparse::ParameterSpec& spec,
                        const ParameterPlace& parameter, const TensorPlace& place,
@@ -465,8 +429,9 @@ class Matcher {
     const bool more_positions =
         place.positions && found.rank() == 2 && found[1] == wanted[1] && found[0] >= wanted[0];
     if (found != wanted && !more_positions) {
-      candidate.missing.emplace_back(
-          name, fmt::format("{} instead of {} for {}", wanted.text(), found.text(), spec.name));
+      candidate.missing.push_back(
+          {spec.name, name,
+           fmt::format("{} instead of {} for {}", wanted.text(), found.text(), spec.name)});
       return;
     }
     io::ArrayView view{.shape = spec.shape, .added = place.plus_one ? 1.0F : 0.0F};
@@ -480,16 +445,56 @@ class Matcher {
     candidate.add(spec.name, std::move(view));
   }
 
-  /// Files of tied models hold the head twice.
-  void check_tied(Candidate& candidate, const io::ModelConfig& model, const std::string& embedding,
-                  const std::string& head) const {
-    if (!model.tie_embeddings || !exists(head)) {
+  // Files of networks whose head is the embedding, for others, and the reverse.
+
+  /// A file without a head: it is a copy of the embedding, unless another array may be the head.
+  void copy_head(Candidate& candidate) const {
+    const auto missing =
+        std::ranges::find(candidate.missing, kHeadWeight, &Candidate::Missing::parameter);
+    const auto found = candidate.views.find(std::string(model::kTokenEmbedding));
+    if (missing == candidate.missing.end() || found == candidate.views.end()) {
       return;
     }
-    check(reader_.read(head) == reader_.read(embedding),
-          "{}: {} differs from {}, and the config ties them; set model.tie_embeddings = false",
-          reader_.path().string(), head, embedding);
-    candidate.used.insert(head);
+    const io::ArrayView embedding = found->second;
+    for (const auto& [name, array] : shapes_) {
+      if (!candidate.used.contains(name) && (whole_view(name, array, embedding.shape) ||
+                                             whole_view(name, array, embedding.shape, true))) {
+        return;
+      }
+    }
+    for (const auto& [name, unusable] : reader_.unusable()) {
+      if (std::ranges::is_permutation(unusable.extents, embedding.shape.extents())) {
+        return;
+      }
+    }
+    candidate.notes.push_back(fmt::format(
+        "there is no {}: head.weight is a copy of {} (model.tie_embeddings = true shares it)",
+        missing->array, embedding.parts.front().array));
+    candidate.missing.erase(missing);
+    candidate.add(std::string(kHeadWeight), embedding);
+  }
+
+  /// A head in a file for a network without its own must equal the embedding.
+  void check_head(Candidate& candidate) const {
+    const auto embedding = candidate.views.find(tied_);
+    if (embedding == candidate.views.end()) {
+      return;
+    }
+    const sparse::ParameterSpec spec{.name = std::string(kHeadWeight),
+                                     .shape = embedding->second.shape};
+    Candidate head{.specs = candidate.specs};
+    add_by_line(head, spec);
+    if (head.views.empty() && exists(candidate.head)) {
+      head.add(spec.name, whole_view(candidate.head, shape(candidate.head), spec.shape)
+                              .value_or(io::ArrayView{.parts = {{.array = candidate.head}}}));
+    }
+    for (const auto& [name, view] : head.views) {
+      check(view.shape == spec.shape && reader_.same(view, embedding->second),
+            "{}: {} differs from {}, and the config ties them; set model.tie_embeddings = false",
+            reader_.path().string(), view.parts.front().array,
+            embedding->second.parts.front().array);
+    }
+    candidate.used.merge(head.used);
   }
 
   void add_torchvision(std::vector<Candidate>& candidates) const {
@@ -516,97 +521,11 @@ class Matcher {
       if (place.view) {
         candidate.add(spec->name, *place.view);
       } else {
-        candidate.missing.emplace_back(place.array,
-                                       fmt::format("for {} {}", spec->name, spec->shape.text()));
+        candidate.missing.push_back(
+            {spec->name, place.array, fmt::format("for {} {}", spec->name, spec->shape.text())});
       }
     }
     candidates.push_back(std::move(candidate));
-  }
-
-  // Shapes.
-
-  /// Consecutive parameters, or arrays, whose names differ in numbers only.
-  struct Row {
-    std::vector<std::string> names;
-    std::vector<Shape> shapes;
-  };
-  static std::vector<Row> rows_of(const std::vector<std::pair<std::string, Shape>>& all,
-                                  bool grouped) {
-    std::vector<Row> rows;
-    std::map<std::string, size_t> numbers;
-    for (const auto& [name, one] : all) {
-      const auto [found, fresh] = numbers.emplace(grouped ? form_of(name) : name, rows.size());
-      if (fresh) {
-        rows.emplace_back();
-      }
-      rows[found->second].names.push_back(name);
-      rows[found->second].shapes.push_back(one);
-    }
-    return rows;
-  }
-
-  enum class Fit : uint8_t { none, same, transposed };
-  static Fit fit(const Row& parameters, const Row& arrays) {
-    if (parameters.names.size() != arrays.names.size()) {
-      return Fit::none;
-    }
-    bool same = true;
-    bool transposed = true;
-    for (size_t i = 0; i < parameters.names.size(); ++i) {
-      const auto fits = [&](bool turned) {
-        return whole_view(arrays.names[i], arrays.shapes[i], parameters.shapes[i], turned)
-            .has_value();
-      };
-      same = same && fits(false);
-      transposed = transposed && fits(true);
-    }
-    return same ? Fit::same : transposed ? Fit::transposed : Fit::none;
-  }
-
-  /// Fills what a candidate lacks; true if everything is there and nothing was ambiguous.
-  bool fill_by_shape(Candidate& candidate) const {
-    bool any_transposed = false;
-    bool any_square = false;
-    for (const bool grouped : {true, false}) {
-      for (bool progress = true; progress;) {
-        progress = false;
-        std::vector<std::pair<std::string, Shape>> wanted;
-        std::vector<std::pair<std::string, Shape>> found;
-        for (const sparse::ParameterSpec& spec : candidate.specs) {
-          if (!candidate.views.contains(spec.name)) {
-            wanted.emplace_back(spec.name, spec.shape);
-          }
-        }
-        for (const auto& [name, one] : shapes_) {
-          if (!candidate.used.contains(name)) {
-            found.emplace_back(name, one);
-          }
-        }
-        std::ranges::sort(found, natural_less, &std::pair<std::string, Shape>::first);
-        const std::vector<Row> parameters = rows_of(wanted, grouped);
-        const std::vector<Row> arrays = rows_of(found, grouped);
-        for (const Row& parameter : parameters) {
-          const auto fits = [&](const Row& array) { return fit(parameter, array) != Fit::none; };
-          const auto array = std::ranges::find_if(arrays, fits);
-          if (array == arrays.end() || std::ranges::count_if(arrays, fits) != 1 ||
-              std::ranges::count_if(parameters, [&](const Row& other) {
-                return fit(other, *array) != Fit::none;
-              }) != 1) {
-            continue;
-          }
-          const bool turned = fit(parameter, *array) == Fit::transposed;
-          for (size_t i = 0; i < parameter.names.size(); ++i) {
-            const Shape& matrix = parameter.shapes[i];
-            any_transposed = any_transposed || turned;
-            any_square = any_square || (matrix.rank() == 2 && matrix[0] == matrix[1]);
-            candidate.add(parameter.names[i],
-                          *whole_view(array->names[i], array->shapes[i], matrix, turned));
-          }
-          progress = true;
-        }
-      }
-    }
-    return candidate.views.size() == candidate.specs.size() && !(any_transposed && any_square);
   }
 
   /// Extents of the data that would fit.
@@ -634,25 +553,29 @@ class Matcher {
     return all;
   }
 
-  std::optional<Candidate> by_shape(const std::vector<Candidate>& candidates) const {
+  std::optional<Candidate> by_shape(const std::vector<Candidate>& candidates) {
     std::optional<Candidate> found;
     std::vector<Candidate> starts;
     if (!candidates.empty() && candidates.front().title.empty()) {
       starts.push_back(candidates.front());
     } else {
       for (const model::ProblemShape& problem : possible_problems()) {
-        starts.push_back({.problem = problem, .specs = specs_for(model_, problem)});
-        for (const sparse::ParameterSpec& spec : starts.back().specs) {
-          if (!add_by_line(starts.back(), spec) && shapes_.contains(spec.name)) {
-            if (auto view = whole_view(spec.name, shape(spec.name), spec.shape)) {
-              starts.back().add(spec.name, std::move(*view));
+        try_to([&] {
+          Candidate start{.problem = problem, .specs = specs_for(model_, problem)};
+          for (const sparse::ParameterSpec& spec : start.specs) {
+            if (!add_by_line(start, spec) && shapes_.contains(spec.name)) {
+              if (auto view = whole_view(spec.name, shape(spec.name), spec.shape)) {
+                start.add(spec.name, std::move(*view));
+              }
             }
           }
-        }
+          starts.push_back(std::move(start));
+        });
       }
     }
     for (Candidate& start : starts) {
-      if (!fill_by_shape(start)) {
+      if (std::ranges::any_of(start.missing, &Candidate::Missing::line) ||
+          !start.fill_by_shape(shapes_)) {
         continue;
       }
       if (found) {
@@ -683,10 +606,12 @@ class Matcher {
         best = &candidate;
       }
     }
-    const bool known = best != nullptr && !best->views.empty();
+    const bool known = best != nullptr;
     io::NamedShapes expected;
     if (known) {
-      expected = best->missing;
+      for (const Candidate::Missing& missing : best->missing) {
+        expected.emplace_back(missing.array, missing.text);
+      }
     } else {
       for (const auto& [name, one] : expected_of(model_, kind_)) {
         if (!exists(name)) {
@@ -697,16 +622,17 @@ class Matcher {
     io::NamedShapes found = reader_.named_shapes();
     std::erase_if(found,
                   [&](const auto& array) { return known && best->used.contains(array.first); });
-    fail(
+    throw MapFailure(fmt::format(
         "{} does not have {} parameters of the network{}, and shapes do not decide; translate "
         "their names with --map FILE (lines THEIRS -> OURS, docs/bring-your-masks.md), or correct "
         "[model] in the config:{}",
         reader_.path().string(), expected.size(),
         known && !best->title.empty() ? fmt::format(", read as a file of {}", best->title) : "",
-        io::expected_and_found(expected, found));
+        io::expected_and_found(expected, found)));
   }
 
-  ArrayMatch finish(const Candidate& candidate) const {
+  ArrayMatch finish(Candidate& candidate) const {
+    check_head(candidate);
     check_left_over(candidate);
     ArrayMatch match{.views = candidate.views,
                      .problem = candidate.problem,
@@ -742,10 +668,10 @@ class Matcher {
             reader_.path().string(), name);
     }
     for (const auto& [name, unusable] : reader_.unusable()) {
-      check(!forms.contains(form_of(name)),
-            "{}: {} is named like arrays of the network, and cannot be used: {}; {}, or leave it "
-            "out by a line \"{} -> -\" in a --map file",
-            reader_.path().string(), name, unusable.why, unusable.fix, name);
+      check_map(!forms.contains(form_of(name)),
+                "{}: {} is named like arrays of the network, and cannot be used: {}; {}, or leave "
+                "it out by a line \"{} -> -\" in a --map file",
+                reader_.path().string(), name, unusable.why, unusable.fix, name_in_map(name));
     }
   }
 
@@ -754,8 +680,10 @@ class Matcher {
   const model::NetworkKind& kind_;
   std::span<const MapLine> lines_;
   Shapes shapes_;
+  std::set<std::string> forms_{};  ///< of all arrays
   std::string data_kind_{};
-  std::vector<std::string> faults_{};  ///< of names that some program would read
+  std::string tied_{};                        ///< the embedding that is the head, too; empty: none
+  std::vector<std::exception_ptr> faults_{};  ///< of names that some program would read
 };
 
 }  // namespace

@@ -92,14 +92,15 @@ void check_masks(const io::PlainReader& reader, const std::set<std::string>& use
   const auto found = reader.unusable().find(mask);
   // A link or a sparse matrix; others hold numbers.
   const bool unusable = found != reader.unusable().end() && found->second.extents.empty();
-  fail(
+  throw MapFailure(fmt::format(
       "{}: {} is named like a mask, and {}, or leave it out by a line \"{} -> -\" in a --map "
       "file{}",
       reader.path().string(), mask,
       unusable ? fmt::format("cannot be used: {}; {}", found->second.why, found->second.fix)
                : "no array has its name; name it after its weight (NAME_mask, NAME.mask or "
                  "masks.NAME)",
-      mask, masks.size() > 1 ? "; likewise " + first_of(std::span(masks).subspan(1)) : "");
+      name_in_map(mask),
+      masks.size() > 1 ? "; likewise " + first_of(std::span(masks).subspan(1)) : ""));
 }
 
 void check_only_one(const io::PlainReader& reader, const std::string& parameter,
@@ -107,11 +108,11 @@ void check_only_one(const io::PlainReader& reader, const std::string& parameter,
   const std::vector<int64_t> extents(shape.extents().begin(), shape.extents().end());
   for (const auto& [other, unusable] : reader.unusable()) {
     // Masks are refused by name.
-    check(extents.size() < 2 || unusable.extents != extents || io::says_mask(other),
-          "{}: {} may be {} by its shape, but {} has this shape, too, and cannot be used: {}; {}, "
-          "or add the lines \"{} -> {}\" and \"{} -> -\" to a --map file",
-          reader.path().string(), array, parameter, other, unusable.why, unusable.fix, array,
-          parameter, other);
+    check_map(extents.size() < 2 || unusable.extents != extents || io::says_mask(other),
+              "{}: {} may be {} by its shape, but {} has this shape, too, and cannot be used: {}; "
+              "{}, or add the lines \"{} -> {}\" and \"{} -> -\" to a --map file",
+              reader.path().string(), array, parameter, other, unusable.why, unusable.fix,
+              name_in_map(array), parameter, name_in_map(other));
   }
 }
 

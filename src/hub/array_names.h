@@ -8,6 +8,7 @@
 #include "io/checkpoint/plain_hdf5.h"
 #include "io/config/config.h"
 #include "sparse/store/store.h"
+#include "src/core/error.h"
 #include "src/hub/array_map.h"
 #include "src/model/networks/registry.h"
 
@@ -26,7 +27,21 @@ io::NamedShapes expected_names(const io::Config& config);
 /// "a, b and 3 more"
 std::string first_of(std::span<const std::string> names);
 
-// Each throws Failure with names and fix:
+/// A failure that lines of a --map file mend.
+class MapFailure : public Failure {
+ public:
+  using Failure::Failure;
+};
+
+/// Throws MapFailure with a formatted message unless `ok`.
+template <class... Args>
+void check_map(bool ok, fmt::format_string<Args...> message, Args&&... args) {
+  if (!ok) [[unlikely]] {
+    throw MapFailure(fmt::format(message, std::forward<Args>(args)...));
+  }
+}
+
+// Each throws Failure (MapFailure where a line of a map is a fix) with names and fix:
 
 /// A right side of a line is none of the parameters.
 void check_lines(std::span<const MapLine> lines, const io::NamedShapes& parameters);

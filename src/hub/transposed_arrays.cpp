@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "src/hub/array_map.h"
+
 namespace espalier::hub {
 namespace {
 
@@ -49,7 +51,7 @@ std::set<std::string> transposing_lines(const NamedArrays& arrays,
       text.replace(at, 1, "{}");
     }
     text = all ? text : name;
-    lines.insert(fmt::format("\n  {}{} -> {} transpose", arrays.prefix, text, text));
+    lines.insert(fmt::format("\n  {} -> {} transpose", name_in_map(arrays.prefix + text), text));
   }
   return lines;
 }

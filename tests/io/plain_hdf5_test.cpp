@@ -114,7 +114,11 @@ TEST_F(PlainMasks, AreFoundByTheirNamesWithoutCase) {
                                                   {{"a.weight"}, "pruning_masks/a/weight"},
                                                   {{"params/a.weight"}, "masks/a.weight"},
                                                   {{"params/a.weight"}, "PruningMasks/a/weight"},
-                                                  {{"a/weight", "b/weight"}, "a_mask/weight"}}) {
+                                                  {{"state/net/a.weight"}, "masks/a/weight"},
+                                                  {{"a/weight", "b/weight"}, "a_mask/weight"},
+                                                  {{"W", "w"}, "W_mask"},
+                                                  {{"A.w", "a.W", "a.w"}, "masks/A.w"},
+                                                  {{"A_orig", "a_orig"}, "A_MASK"}}) {
     const PlainReader reader = file(arrays, mask);
     const std::string weight = reader.names().front();
     EXPECT_EQ(reader.masks().size(), 1U) << mask;
@@ -146,6 +150,128 @@ TEST_F(PlainMasks, OfNoArrayAreNamed) {
               HasSubstr("a.weight cannot be used: it holds integers of 1 byte; write"));
   EXPECT_THAT(failure_of([&] { file({"a.weight_orig"}, "b").shape("a.weight"); }),
               HasSubstr("there is no a.weight_mask; store a.weight_mask, or rename"));
+}
+
+TEST(PlainHdf5, MasksThatKeepTheZerosOnlyAreRefused) {
+  const fs::path path = fs::temp_directory_path() / fmt::format("espalier-inv-{}.h5", ::getpid());
+  const auto kept = [&](const std::vector<float>& values, const std::vector<uint8_t>& mask) {
+    auto out = hdf5::File::create(path, "file");
+    const std::vector<int64_t> extents{4};
+    out.write("/w", hdf5::Type::fp32, extents, values.data());
+    out.write("/w_mask", hdf5::Type::uint8, extents, mask.data());
+    out.finish();
+    return PlainReader(path).kept("w");
+  };
+  using Bytes = std::vector<uint8_t>;
+  EXPECT_THAT(failure_of([&] {
+                kept({1, 0, 0, 2}, {0, 1, 1, 0});
+              }),
+              HasSubstr("w_mask, the mask of w, keeps its zeros, and nothing else"));
+  EXPECT_EQ(kept({1, 0, 0, 2}, {1, 1, 1, 0}), (Bytes{1, 1, 1, 0}));
+  EXPECT_EQ(kept({1, 0, 0, 0}, {0, 1, 1, 0}), (Bytes{0, 1, 1, 0}));
+  EXPECT_EQ(kept({0, 0, 0, 0}, {1, 1, 1, 1}), (Bytes{1, 1, 1, 1}));
+  EXPECT_EQ(kept({1, 2, 3, 4}, {0, 0, 0, 0}), (Bytes{0, 0, 0, 0}));
+  fs::remove(path);
+}
+
+class NamedLikeMasks : public ::testing::Test {
+ protected:
+  void TearDown() override { fs::remove(path_); }
+  PlainReader file(const std::vector<std::pair<std::string, std::vector<int64_t>>>& arrays,
+                   hdf5::Type type = hdf5::Type::fp32) {
+    auto out = hdf5::File::create(path_, "file");
+    for (const auto& [name, extents] : arrays) {
+      const std::vector<double> ones(4096, 1);
+      out.write("/" + name, type, extents, ones.data());
+    }
+    out.finish();
+    return PlainReader(path_);
+  }
+
+ private:
+  const fs::path path_ =
+      fs::temp_directory_path() / fmt::format("espalier-named-{}.h5", ::getpid());
+};
+
+TEST_F(NamedLikeMasks, ParametersAreArrays) {
+  for (const std::string name :
+       {"vit.mask_token", "Mask_Tokens.weight", "mask_emb", "sam.mask_decoder.0.weight"}) {
+    const PlainReader reader = file({{"w", {4, 2}}, {name, {1, 1, 8}}});
+    EXPECT_TRUE(reader.loose_masks().empty()) << name;
+    EXPECT_EQ(reader.shape(name), (Shape{1, 1, 8})) << name;
+  }
+  // A mask of "token", and masks of such parameters.
+  EXPECT_EQ(file({{"token", {1, 8}}, {"mask_token", {1, 8}}}).loose_masks().size(), 1U);
+  EXPECT_TRUE(file({{"token", {1, 9}}, {"mask_token", {1, 8}}}).loose_masks().empty());
+  const PlainReader masked = file({{"mask_token", {2, 8}}, {"mask_token_mask", {2, 8}}});
+  EXPECT_EQ(masked.masks().at("mask_token_mask"), "mask_token");
+  EXPECT_EQ(file({{"mask_token.kernel_mask", {2, 8}}}).loose_masks().size(), 1U);
+}
+
+TEST_F(NamedLikeMasks, MasksOfPositionsAreSkippedWhereNoArrayHasTheirShape) {
+  for (const hdf5::Type type : {hdf5::Type::fp32, hdf5::Type::uint8}) {
+    for (const std::string name : {"h.0.attn_mask", "h.0.attention.mask", "Causal_Mask",
+                                   "attention_mask", "key_padding_mask"}) {
+      const auto reader_of = [&](const std::vector<int64_t>& mask, const std::string& weight) {
+        return file({{weight, {6, 8}}, {name, mask}}, type);
+      };
+      for (const std::vector<int64_t>& mask :
+           std::vector<std::vector<int64_t>>{{5, 5}, {1, 1, 5, 5}, {1, 5}, {64, 9, 9}}) {
+        const PlainReader reader = reader_of(mask, "w");
+        EXPECT_TRUE(reader.loose_masks().empty()) << name;
+        EXPECT_THAT(reader.skipped(),
+                    ::testing::Contains(name + " (masks positions, not weights)"));
+        EXPECT_THAT(failure_of([&] { reader.read(name); }), HasSubstr("it masks positions"));
+        // Also beside a weight of its name, of another shape.
+        EXPECT_TRUE(reader_of(mask, name.substr(0, name.size() - 5)).masks().empty()) << name;
+      }
+      if (type == hdf5::Type::uint8) {
+        continue;  // no weights
+      }
+      // Shapes of a mask of "w": its own, transposed, flat, of its rows or columns.
+      for (const std::vector<int64_t>& mask :
+           std::vector<std::vector<int64_t>>{{6, 8}, {8, 6}, {1, 48}, {6, 1}, {1, 8}, {8}, {5}}) {
+        EXPECT_EQ(reader_of(mask, "w").loose_masks(), std::vector<std::string>{name});
+      }
+      EXPECT_EQ(reader_of({6, 8}, name.substr(0, name.size() - 5)).masks().size(), 1U) << name;
+    }
+  }
+  for (const std::string name : {"mask", "h.0.head_mask", "h.0.attn_mask_of_rows"}) {
+    EXPECT_EQ(file({{"w", {6, 8}}, {name, {5, 5}}}).loose_masks(), std::vector<std::string>{name});
+  }
+}
+
+/// Pairs, and masks of no array, of so many layers that comparing all with all would take minutes.
+TEST(PlainMasksOfManyLayers, ArePairedByTheirNames) {
+  constexpr int kLayers = 12'000;
+  const fs::path path = fs::temp_directory_path() / fmt::format("espalier-many-{}.h5", ::getpid());
+  {
+    auto out = hdf5::File::create(path, "file");
+    const std::vector<int64_t> extents{1, 2};
+    const std::vector<float> values{1, 2};
+    const std::vector<uint8_t> mask{0, 1};
+    const std::vector<uint8_t> zeros(300);
+    for (const std::string group : {"a", "b", "masks"}) {
+      out.make_group("/" + group);
+    }
+    for (int i = 0; i < kLayers; ++i) {
+      const std::string name = fmt::format("{}.weight", i);
+      out.write("/a/" + name, hdf5::Type::fp32, extents, values.data());
+      const std::string of = i % 3 == 0   ? "/a/" + name + "_mask"
+                             : i % 3 == 1 ? "/masks/" + name
+                                          : fmt::format("/b/{}.attn_mask", i);
+      const std::vector<int64_t> positions{3, 3 + i % 97};
+      const bool weights = i % 3 != 2;
+      out.write(of, hdf5::Type::uint8, weights ? extents : positions,
+                weights ? mask.data() : zeros.data());
+    }
+    out.finish();
+  }
+  const PlainReader reader(path);
+  EXPECT_EQ(reader.masks().size(), 2U * kLayers / 3);
+  EXPECT_EQ(reader.skipped().size(), kLayers / 3);
+  EXPECT_EQ(reader.read("a.1.weight"), (std::vector<float>{0, 2}));
+  fs::remove(path);
 }
 
 TEST(PlainHdf5, ColumnsAreOrderedAfterTheTransposition) {

@@ -141,6 +141,14 @@ def test_conventions(case):
                 if form in ("csr", "csc"):
                     group["format"] = form
 
+    def soft_masks(file):  # what a link of a mask's name leads to is no array
+        for number, (name, weight) in enumerate(case.weights.items()):
+            file[name] = weight
+            if is_prunable(name):
+                file[f"kept/{number}"] = case.kept[name].astype(["f4", "?"][number % 2])
+                file[name + "_mask"] = h5py.SoftLink(f"/kept/{number}")
+        file["kept/up"] = file["/"]  # a circle of hard links
+
     def capitals(file):
         for name, weight in case.weights.items():
             file[name] = weight
@@ -153,9 +161,12 @@ def test_conventions(case):
             if is_prunable(name):
                 file["pruning_masks/" + name.replace(".", "/")] = case.kept[name]
 
-    for fill in (torch_groups, module_masks, trees, soft_links, capitals, other_tree):
+    for fill in (torch_groups, module_masks, trees, soft_links, capitals, other_tree, soft_masks):
         case.write(fill)
         case.check()
+    case.run("prune", "masked.h5", "-o", "pruned.h5", "--method", "magnitude", "--sparsity", "0.9")
+    with h5py.File(case.folder / "pruned.h5") as file:
+        assert sorted(file["params"]) == sorted(case.weights)
     for form in ("csr", "csc", "coo", "torch"):
         for attributes in (False, True):
             case.write(lambda file: sparse(file, form, attributes))
@@ -365,7 +376,7 @@ def test_refusals(case):
         case.refused("fc4", word, "--config", command=prune)
     case.write(with_mask(np.ones((1, 8), "i8"), "position_ids"))
     done = subprocess.run([PROGRAM, *prune[:3], "pruned.h5", *prune[4:]], cwd=case.folder, check=True, capture_output=True)
-    assert b"skipped, no arrays of floats: position_ids" in done.stderr, done.stderr
+    assert b"skipped, no weights: position_ids" in done.stderr, done.stderr
 
 
 def test_other_datasets(case):
@@ -374,12 +385,32 @@ def test_other_datasets(case):
         for name, weight in case.weights.items():
             file[name] = np.where(case.kept[name], weight, 0)
         file["note"], file["video"], file["codes"] = h5py.Empty("f4"), np.ones((2,) * 5, "f4"), np.ones(3, "i1")
+        file["mask_token"] = np.arange(8, dtype="f4").reshape(1, 1, 8)
+        file["h.0.attn.mask"] = np.tril(np.ones((1, 1, 24, 24), bool))
+        file["h.0.attn.masked_bias"] = np.float32(-1e4)
+        file["attention_mask"] = np.where(np.tri(24), 0, -np.inf).astype("f4")
 
     case.write(fill)
-    assert "skipped: codes, note, video" in case.check()
-    case.run("prune", "masked.h5", "-o", "pruned.h5", "--method", "magnitude", "--sparsity", "0.9")
-    with h5py.File(case.folder / "pruned.h5") as file:
-        assert sorted(file["params"]) == sorted(case.weights)
+    notes = case.check()
+    assert "not used: h.0.attn.masked_bias, mask_token" in notes, notes
+    assert ("skipped: attention_mask (masks positions, not weights), codes, h.0.attn.mask (masks positions, not weights), "
+            "note, video" in notes), notes
+    loss = case.run.loss("masked.h5", "--config", "net.toml", "--data", "net.toml")
+    assert loss == case.run.loss("start.h5", "--data", "net.toml")
+
+    # Without a config, prune keeps all arrays of floats, or refuses the file.
+    prune = ("prune", "masked.h5", "-o", "no.h5", "--method", "magnitude", "--sparsity", "0.9")
+    case.refused("video cannot be used (it has 5 dimensions), and the result would lack it", command=prune)
+    with h5py.File(case.folder / "masked.h5", "r+") as file:
+        del file["video"]
+        file["cube"], file["deep"] = np.ones((2, 3, 4), "f4"), np.arange(120, dtype=">f8").reshape(2, 3, 4, 5)
+        floats = {name: file[name][()] for name in ("mask_token", "h.0.attn.masked_bias", "cube", "deep")}
+    case.run(*prune[:3], "pruned.h5", *prune[4:])
+    case.run("export", "pruned.h5", "-o", "plain.h5")
+    with h5py.File(case.folder / "plain.h5") as file:
+        assert sorted(file) == sorted([*case.weights, *floats]), sorted(file)
+        for name, values in floats.items():
+            assert file[name].shape == values.shape and np.array_equal(file[name][()], values), name
     name = next(n for n in case.weights if is_prunable(n))
     for link in (h5py.ExternalLink("other.h5", "/" + name), h5py.SoftLink("/nowhere")):
         with h5py.File(case.folder / "masked.h5", "r+") as file:

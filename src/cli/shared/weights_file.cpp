@@ -9,6 +9,7 @@
 #include "src/cli/shared/console.h"
 #include "src/config/parse.h"
 #include "src/core/cpus.h"
+#include "src/hub/array_names.h"
 #include "src/hub/masked_array.h"
 #include "src/train/checkpoint/run_directory.h"
 #include "src/train/checkpoint/snapshot.h"
@@ -130,20 +131,16 @@ int threads_of(const io::Config& config) {
   return config.run.threads > 0 ? static_cast<int>(config.run.threads) : usable_cpu_count();
 }
 
-/// As hub::match_arrays; a failure that names --map says how to use it.
+/// As hub::match_arrays; says how to use a map where that is the fix.
 hub::ArrayMatch match_of(const io::PlainReader& reader, const io::Config& config,
                          const std::string& config_file) {
   try {
     return hub::match_arrays(reader, config, {});
-  } catch (const Failure& failure) {
-    const std::string text = failure.what();
-    if (text.find("--map") == std::string::npos) {
-      throw;
-    }
+  } catch (const hub::MapFailure& failure) {
     fail(
         "{}\n  this command has no --map: import it first (espalier import {} -o OUT.h5 --config "
         "{} --map FILE), and name OUT.h5 here",
-        text, reader.path().string(), config_file);
+        failure.what(), reader.path().string(), config_file);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "pruning/pruning.h"
 #include "sparse/index/file_index.h"
 #include "src/core/finite.h"
+#include "src/model/layers/embedding.h"
 
 namespace espalier::train {
 namespace {
@@ -120,6 +121,12 @@ void check_nothing_left(const io::PlainReader& reader,
     names.insert(spec.name);
     forms.insert(without_numbers(spec.name));
   }
+  const std::string embedding(model::kTokenEmbedding);
+  check(!names.contains(embedding) || names.contains("head.weight") || !reader.has("head.weight") ||
+            !reader.has(embedding) || reader.read("head.weight") == reader.read(embedding),
+        "{}: head.weight differs from {}, and the config ties them; set model.tie_embeddings = "
+        "false",
+        path, embedding);
   for (const std::string& name : reader.names()) {
     check(names.contains(name) || !forms.contains(without_numbers(name)),
           "{} has a dataset \"{}\", and the model in the config has no such layer; correct [model] "

@@ -28,9 +28,9 @@ MaskOf masks_in(std::shared_ptr<const io::PlainReader> reader,
 /// shapes.
 void check_arrays(const io::PlainReader& reader, std::span<const sparse::ParameterSpec> specs);
 
-/// Throws Failure if a plain file has masks of no array, or parameters of layers that the network
-/// lacks: names that differ from those of its parameters only in numbers. `network`: all its
-/// parameters.
+/// Throws Failure if a plain file has masks of no array, a head that differs from the embedding
+/// where the network has none of its own, or parameters of layers that the network lacks: names
+/// that differ from those of its parameters only in numbers. `network`: all its parameters.
 void check_nothing_left(const io::PlainReader& reader,
                         std::span<const sparse::ParameterSpec> network);
 
