@@ -3,6 +3,7 @@
 // "Movement pruning: adaptive sparsity by fine-tuning", NeurIPS 2020; there pruned elements may
 // return, here they do not.
 #include "pruning/registry.h"
+#include "pruning/schedule.h"
 #include "pruning/selection.h"
 
 namespace espalier::pruning {

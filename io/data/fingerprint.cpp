@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "io/files/mapped_file.h"
+#include "src/core/error.h"
 
 namespace espalier::io {
 namespace {

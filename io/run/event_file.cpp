@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "io/files/folders.h"
+#include "src/core/error.h"
 
 namespace espalier::io {
 namespace {

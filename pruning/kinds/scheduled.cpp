@@ -1,5 +1,7 @@
 #include "pruning/kinds/scheduled.h"
 
+#include "src/core/error.h"
+
 namespace espalier::pruning {
 namespace {
 

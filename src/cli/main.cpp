@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "parallel/transport/mpi_communicator.h"
 #include "src/cli/commands.h"
 #include "src/cli/shared/console.h"
 #include "src/cli/shared/exit_code.h"

@@ -6,6 +6,7 @@
 #include "pruning/registry.h"
 #include "src/model/networks/families.h"
 #include "src/model/networks/registry.h"
+#include "src/optim/parametrization.h"
 #include "src/optim/registry.h"
 #include "src/optim/schedule.h"
 

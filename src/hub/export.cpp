@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "io/checkpoint/stored_tokenizer.h"
+#include "io/files/folders.h"
 #include "io/run/metrics.h"
 #include "io/safetensors/numbers.h"
 #include "io/safetensors/writer.h"

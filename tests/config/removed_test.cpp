@@ -1,6 +1,7 @@
 // Keys and values that earlier versions had: configs of old runs stay readable, and a new config
 // with one is an error that says what to write.
 
+#include "src/config/removed.h"
 #include "src/config/dump.h"
 #include "src/config/parse.h"
 #include "tests/support/failure.h"

@@ -1,6 +1,7 @@
 // Libraries that are loaded at first use.
 #include "src/core/shared_library.h"
 
+#include "src/core/error.h"
 #include "tests/support/failure.h"
 
 namespace espalier::shared_library_test {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "io/run/metrics.h"
+#include "src/core/error.h"
 #include "src/report/report.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "src/hub/array_match.h"
+#include "tests/support/settings.h"
 #include "tests/support/support.h"
 
 namespace espalier::hub::torchvision_test {

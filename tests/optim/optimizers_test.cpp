@@ -2,8 +2,10 @@
 // elements are not touched.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
+#include "src/core/rng.h"
 #include "src/optim/optimizer.h"
 
 namespace espalier::optim::optimizers_test {

@@ -3,6 +3,7 @@
 #include <limits>
 #include <thread>
 
+#include "parallel/flat.h"
 #include "parallel/reduction/buckets.h"
 #include "src/core/trace.h"
 #include "src/kernels/backend.h"

@@ -8,6 +8,7 @@
 
 #include "parallel/choice/bit_choice.h"
 #include "parallel/flat.h"
+#include "src/core/error.h"
 #include "src/core/rng.h"
 #include "src/kernels/rules/wire/codecs.h"
 

@@ -240,13 +240,13 @@ shift 6
 echo "========= ERROR SUMMARY: 2 errors"
 exit 9
 STANDIN
-gpu STEPS="memcheck" TOTAL_S=12
+gpu STEPS="memcheck" TOTAL_S=8
 expect "reports of finished groups are kept at the time limit" contains "$(of memcheck groups) $(of memcheck reports)" "1 2"
 expect "the step counts as timed out" contains "$(status memcheck)" "timed out"
 rm "$scratch/bin/compute-sanitizer"
 
 # Time.
-gpu STEPS="equality-tests kernels" TOTAL_S=12
+gpu STEPS="equality-tests kernels" TOTAL_S=8
 expect "a step that hangs is stopped" contains "$(status equality-tests)" "timed out"
 expect "a later step without time left is skipped" contains "$(status kernels)" "skipped no time was left"
 expect "a step that hangs fails the run" [ "$code" = 1 ]
@@ -258,7 +258,7 @@ printf '{\n  "context": {\n    "caches": [\n      {\n      }\n    ]\n  },\n  "be
 printf '    {\n      "name": "gelu",\n      "%%bound": 9\n    },\n    {\n      "name": "fill"\n    }' >>"$out"
 sleep 60 & wait
 STANDIN
-gpu STEPS="kernels" TOTAL_S=12
+gpu STEPS="kernels" TOTAL_S=8
 expect "finished benchmark rows are kept at the time limit" contains "$(of kernels rows)" '{"gelu": {"%bound": 9}, "fill": {}}'
 expect "the benchmark counts as timed out" contains "$(status kernels)" "timed out"
 rm "$results/"*

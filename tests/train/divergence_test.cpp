@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/support/support.h"
+
 namespace espalier::divergence_test {
 namespace {
 

@@ -1,6 +1,7 @@
 // A bit of state that flips between two updates ends the run: the error names parameter, array,
 // rank and steps, and can be retried.
 #include "src/train/exchange/agreement.h"
+#include "tests/support/failure.h"
 #include "tests/support/settings.h"
 #include "tests/support/support.h"
 

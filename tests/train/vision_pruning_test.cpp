@@ -264,7 +264,7 @@ std::vector<std::string> ways() {
       continue;
     }
     all.push_back(name);
-    if (testing::moves(*method)) {
+    if (testing::moves(*method) && method->sparsity == nullptr) {
       all.push_back(name + " gradually");
     }
   }

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "src/core/error.h"
+
 namespace espalier::parallel {
 namespace {
 

@@ -164,10 +164,6 @@ std::optional<std::vector<TrainingResult>> TrainingRuns::train(
     print_note(fmt::format("{} of {}: {}: {}", ++done, runs.size(), name_of(runs[number]),
                            text_of(results[number])));
   };
-  const auto stopped = [] {
-    print_note("stopped by a signal; the same command continues");
-    return std::nullopt;
-  };
   while (next < runs.size() || !running.empty()) {
     while (g_end_requests == 0 && next < runs.size() &&
            running.size() < static_cast<size_t>(jobs_)) {
@@ -185,11 +181,11 @@ std::optional<std::vector<TrainingResult>> TrainingRuns::train(
       }
     }
     if (g_end_requests > 0 && running.empty()) {
-      return stopped();
+      break;
     }
     if (g_end_requests > 1) {
       end_all(running);
-      return stopped();
+      break;
     }
     const auto ended =
         std::ranges::find_if(running, [](auto& one) { return one.second.status().has_value(); });
@@ -208,6 +204,10 @@ std::optional<std::vector<TrainingResult>> TrainingRuns::train(
         }
       }
     }
+  }
+  if (g_end_requests > 0) {
+    print_note("stopped by a signal; the same command continues");
+    return std::nullopt;
   }
   return results;
 }

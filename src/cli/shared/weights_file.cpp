@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "io/files/folders.h"
 #include "io/files/raw_file.h"
 #include "sparse/index/file_index.h"
 #include "src/cli/shared/console.h"

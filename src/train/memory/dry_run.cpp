@@ -116,7 +116,7 @@ class DryRun {
     }
     const bool on_device = run_.reduces_on_device && device_obstacle(config_).empty();
     collectives_ = on_device ? plan_on_device(config_, stage_, run_.replica, run_.ranks)
-                             : plan_through_host(config_, stage_, run_.ranks, run_.places);
+                             : plan_through_host(config_, stage_, run_.ranks, run_.machines);
     if (on_device || !prunes_before_the_first_step()) {
       run_collectives();
     }
@@ -149,31 +149,7 @@ class DryRun {
     if (Teacher* teacher = stage_.teacher(); teacher != nullptr) {
       teacher->store().plan_copies();
     }
-    if (!has_auto_storage(config_, stage_.store())) {
-      return;
-    }
-    plan_timings({.config = config_,
-                  .store = stage_.store(),
-                  .prunable = prunable_of(specs_, config_.pruning),
-                  .density = density(),
-                  .samples = samples_,
-                  .rows = samples_ * run_.problem.rows},
-                 run_.threads, stage_.kernels());
-  }
-
-  /// Of prunable parameters, after the last pruning.
-  double density() const {
-    const std::vector<int64_t> steps = pruning::pruning_steps(config_.pruning);
-    const std::vector<int64_t> last =
-        steps.empty() ? kept_ : kept_after(config_.pruning, specs_, steps.back(), kept_);
-    const std::vector<bool> prunable = prunable_of(specs_, config_.pruning);
-    double kept = 0;
-    double all = 0;
-    for (size_t p = 0; p < last.size(); ++p) {
-      kept += prunable[p] ? static_cast<double>(last[p]) : 0;
-      all += prunable[p] ? static_cast<double>(specs_[p].shape.count()) : 0;
-    }
-    return all > 0 ? kept / all : 1;
+    plan_timings(config_, stage_.store(), samples_);
   }
 
   void prune(int64_t step) {

@@ -63,7 +63,7 @@ void fill(Stream& stream, const Tensor& all, uint64_t key) {
 bool may_be_blocks(const StorageChoiceInput& input, const sparse::Parameter& parameter) {
   const io::PruningConfig& pruning = input.config.pruning;
   const bool blocks = pruning::shape_of(pruning).height > 0;
-  if (parameter.full() || input.store.arena().dry()) {  // a dry store has no masks
+  if (parameter.full()) {
     return blocks;
   }
   return (blocks || !pruning.prunes()) &&
@@ -149,10 +149,7 @@ class Trial {
         store_(stream_, kernels, trial_specs(group), options_of(input, group, arena_.dry())),
         tape_(arena_, tape_bytes, arena_.dry()) {
     stream_.set_deterministic(input.config.run.deterministic);
-    if (arena_.dry()) {
-      arena_.note_heap(store_.mask_bytes());
-      store_.plan_copies();
-    } else {
+    if (!arena_.dry()) {
       store_.initialise(1);
     }
     auto activations = [&](std::string_view name, int64_t rows, int64_t width, uint64_t key) {
@@ -212,19 +209,8 @@ class Trial {
       store_.set_storage(parameter, storage);
     }
   }
-  /// All products in all storages that the group may have.
-  void run_all() {
-    for (const Storage* storage : sparse::storages()) {
-      if (!storage->whole_blocks || group_.blocks) {
-        set_storage(*storage);
-        run();
-      }
-    }
-  }
   size_t scratch() const { return arena_.use(Memory::scratch).peak; }
   size_t tape_bytes() const { return tape_.high_water(); }
-  /// Of all memory of a trial, after `run_all` on dry kernels.
-  size_t planned_bytes() const { return arena_.peak_with_heap() + tape_bytes(); }
 
   /// The least seconds of `timings` runs, after one that is not timed if `warms_up`. Empty if
   /// memory is short.
@@ -288,12 +274,19 @@ class Trial {
 /// Bytes of a trial's tape, of dry kernels, for all storages.
 size_t tape_bytes_of(const StorageChoiceInput& input, const StorageGroup& group, int threads,
                      const kernels::Kernels& dry) {
-  if (!group.window) {
-    return 0;
+  size_t most = 0;
+  for (const Storage* storage : sparse::storages()) {
+    if (!group.window || (storage->whole_blocks && !group.blocks)) {
+      continue;
+    }
+    Trial trial(input, group, threads, dry, 0, true);
+    trial.set_storage(*storage);
+    for (const Product product : kProducts) {
+      trial.run(product);
+    }
+    most = std::max(most, trial.tape_bytes());
   }
-  Trial trial(input, group, threads, dry, 0, true);
-  trial.run_all();
-  return trial.tape_bytes();
+  return most;
 }
 
 /// StorageTiming::scratch, of dry kernels.
@@ -518,20 +511,40 @@ std::vector<StorageGroup> auto_groups(const StorageChoiceInput& input) {
   return groups;
 }
 
+/// Bytes of the activations of a trial of a convolution; 0 for other parameters.
+size_t image_bytes(const sparse::ParameterSpec& spec, int64_t samples, DType dtype) {
+  if (!spec.window) {
+    return 0;
+  }
+  const kernels::Window& window = *spec.window;
+  const int64_t in = spec.shape.cols() / window.area() * spec.groups;
+  const int64_t out = spec.shape.rows() * spec.groups;
+  const int64_t images = samples * (window.pixels() * in + window.out_pixels() * out);
+  // The tape holds sums of 16-bit gradients in fp32, and panels of patches.
+  const int64_t sums = dtype == DType::fp32 ? 0 : 4 * samples * window.pixels() * in;
+  constexpr int64_t kPanels = int64_t{2} << 20U;
+  return static_cast<size_t>(images * static_cast<int64_t>(size_of(dtype)) + sums + kPanels);
+}
+
 }  // namespace
 
-void plan_timings(const StorageChoiceInput& input, int threads, const kernels::Kernels& kernels) {
-  Arena& arena = input.store.arena();
-  if (arena.on_device()) {
-    return;  // plans cover the device's memory, without heap
+/// A trial has one parameter.
+void plan_timings(const io::Config& config, const sparse::Store& store, int64_t samples) {
+  // fp32 value, gradient and two moments; position, or number drawn
+  constexpr size_t kBytesKept = 5 * sizeof(float);
+  // dense copy and dense scratch, or kept tiles; masks and bitmap
+  constexpr size_t kBytes = 2 * sizeof(float) + 1;
+  if (!has_auto_storage(config, store)) {
+    return;
   }
-  size_t most = 0;
-  for (const StorageGroup& group : auto_groups(input)) {
-    Trial trial(input, group, threads, kernels, 0, true);
-    trial.run_all();
-    most = std::max(most, trial.planned_bytes());
+  int64_t largest = 0;
+  size_t images = 0;
+  for (const sparse::Parameter& parameter : store.parameters()) {
+    largest = std::max(largest, parameter.size());
+    images = std::max(images, image_bytes(parameter.spec, samples, store.options().dtype));
   }
-  arena.note_heap(most);
+  store.arena().note_heap(kBytesKept * static_cast<size_t>(store.largest_kept()) +
+                          kBytes * static_cast<size_t>(largest) + images);
 }
 
 std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int threads,
