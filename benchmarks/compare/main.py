@@ -223,7 +223,24 @@ class Comparison:
             self._keep({**result, "version": self._version(contender)})
             say(f"[{number}/{len(left)}] seed {seed}  {contender.name}  {self._outcome(result)}")
             self.write()
+        self._nudge()
         self.write()
+
+    def _nudge(self):
+        """Where loss curves differ, shows how fast differences of rounding grow (rows.NUDGE)."""
+        for seed, name in sorted({(c["seed"], c["reference"]) for c in self._coincidence() if not c["equal"]}):
+            say(f"seed {seed}  loss curves differ from that of {name}: once more at {1 + rows.NUDGE} times its learning rate, "
+                "to see how differences of rounding grow")
+            self._swept(contenders.named(name), seed, self._nudged_rate(name))
+
+    def _nudged_rate(self, name):
+        return self.rates[tuning.curve(contenders.named(name))] * (1 + rows.NUDGE)
+
+    def _coincidence(self):
+        def nudged(name, seed):
+            result = self.result(contenders.named(name), seed, self._nudged_rate(name))
+            return result["losses"] if result and result["status"] == "ok" else None
+        return rows.coincidence(self.a.contenders, self.current(), self.a.settings, nudged)
 
     def _outcome(self, result):
         if result["status"] != "ok":
@@ -250,7 +267,7 @@ class Comparison:
             "link": self.link, "seeds": self.a.seeds, "vocabulary": self.inputs.vocabulary,
             "parameters": self.parameters, "machine": environment.machine(), "commit": environment.commit(),
             "notes": self.notes, "problems": self.problems, "rows": table,
-            "coincidence": rows.coincidence(self.a.contenders, results, settings)}
+            "coincidence": self._coincidence()}
         report.write(self.out, self.comparison, page.page)
 
 

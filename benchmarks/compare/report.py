@@ -4,7 +4,7 @@ import pathlib
 import textwrap
 
 from claims import claims
-from rows import TOLERANCE
+from rows import EQUAL_STEPS, TOLERANCE
 
 SMALL_SHARE = 0.05  # of the peak memory: a saving below it does not matter
 
@@ -169,6 +169,9 @@ def equality_sentences(comparison):
         else:
             text = (f"Loss curves of {what} coincide over the first {worst['steps']} steps: {len(names)} systems, {measure} "
                     f"difference {worst[measure]:.1e} (allowed: {limit:g}).")
+            if any(c["steps"] < min(EQUAL_STEPS, comparison["preset"]["steps"]) for c in found):
+                text += (" Later steps say nothing at this learning rate: one that is a hundred-thousandth higher "
+                         "changes their losses by more than the limit, too.")
         sentences.append((not bad, text))
     return sentences
 
