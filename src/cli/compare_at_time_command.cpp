@@ -221,6 +221,8 @@ class Comparison {
           of.push_back(&network);
         }
       }
+      print_note(fmt::format("timing steps, round {} of {}; these losses do not count", round + 1,
+                             kRounds));
       if (!train(runs, [&](const TrainingResult& result, size_t i) {
             if (result.loss) {
               of[i]->seconds.push_back(step_seconds(runs[i].directory()));

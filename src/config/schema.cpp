@@ -318,24 +318,46 @@ void add_optimizer(Schema& out) {
            kGpu);
 }
 
+/// Names of the pruning methods that `holds` accepts.
+std::vector<std::string> methods_where(const auto& holds) {
+  std::vector<std::string> found;
+  for (const pruning::Method* method : pruning::methods()) {
+    if (holds(*method)) {
+      found.emplace_back(method->name);
+    }
+  }
+  return found;
+}
+
 void add_pruning(Schema& out) {
   using P = io::PruningConfig;
+  const auto shape_of = [](const pruning::Method& method) {
+    return method.shape != nullptr ? method.shape({}) : sparse::IndexShape{};
+  };
+  const auto groups = [&](const pruning::Method& method) { return shape_of(method).m > 0; };
+  const auto blocks = [&](const pruning::Method& method) { return shape_of(method).height > 0; };
+  const auto moves = [](const pruning::Method& method) {
+    return std::holds_alternative<pruning::Moving>(method.kind);
+  };
+  const auto scores = [](const pruning::Method& method) {
+    const auto* once = std::get_if<pruning::OneShot>(&method.kind);
+    return once != nullptr && once->score != nullptr;
+  };
   Rows<P> rows{out, "pruning", &Config::pruning};
   rows.add("method", &P::method, one_of(choices(pruning::methods())),
            "how the kept elements are chosen", kAlways);
-  rows.option("n", {"nm", "random-nm", "rigl-nm", "set-nm"}, "n", &P::n, at_least(1),
-              "kept elements of a group", kMethod);
-  rows.option("m", {"nm", "random-nm", "rigl-nm", "set-nm"}, "m", &P::m, at_least(2),
-              "elements of a group", kMethod);
-  rows.option("edge", {"block", "random-block", "rigl-block", "set-block"}, "block", &P::block,
-              range(1, 1024), "elements in each direction", kMethod);
-  rows.option("drop_fraction", {"rigl", "set", "rigl-nm", "set-nm", "rigl-block", "set-block"},
-              "drop_fraction", &P::drop_fraction, fraction(),
+  rows.option("n", methods_where(groups), "n", &P::n, at_least(1), "kept elements of a group",
+              kMethod);
+  rows.option("m", methods_where(groups), "m", &P::m, at_least(2), "elements of a group", kMethod);
+  rows.option("edge", methods_where(blocks), "block", &P::block, range(1, 1024),
+              "elements in each direction", kMethod);
+  rows.option("drop_fraction", methods_where(moves), "drop_fraction", &P::drop_fraction, fraction(),
               "first share of a layer's kept elements replaced; falls to 0 at to_step", kMethod);
-  rows.option("distribution", {"rigl", "set", "rigl-block", "set-block"}, "distribution",
-              &P::distribution, words({"erk", "uniform"}),
+  rows.option("distribution",
+              methods_where([&](const auto& method) { return moves(method) && !groups(method); }),
+              "distribution", &P::distribution, words({"erk", "uniform"}),
               "from a random start: densities of layers by shape, or all the same", kMethod);
-  rows.option("batches", {"snip", "grasp"}, "score_batches", &P::score_batches, at_least(1),
+  rows.option("batches", methods_where(scores), "score_batches", &P::score_batches, at_least(1),
               "batches whose gradients score elements", kMethod);
   rows.add("sparsity", &P::sparsity, fraction(), "zeros / prunable elements", kMethod);
   rows.add("at_step", &P::at_step, at_least(-1),
