@@ -11,7 +11,7 @@ rate. Rates are those of a dense network of the base width; hidden weights take 
   benchmarks/quality/tuned.py optimum OUT.jsonl [--cases REGEX] [--svg FILE]   Markdown: the best rate, interpolated
   benchmarks/quality/tuned.py speed TEXT [--cases REGEX]    CPU time of a step, divided by that of the dense network
   benchmarks/quality/tuned.py list                          names of cases and settings
-  benchmarks/quality/dictionary_text.sh TEXT                makes an English text of 40 MB
+  benchmarks/quality/english_text.sh TEXT                   makes an English text of 112 MB
 
 Settings: small is nanoGPT's CPU setting (4 layers, 128 wide, context 64, 2,000 steps); medium has 6 layers, 384 wide,
 context 256, 1,000 steps. Runs use one thread. A call of `run` continues after the last line of OUT.jsonl. Standard library only.
