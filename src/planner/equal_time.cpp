@@ -29,6 +29,10 @@ constexpr double kSmaller[] = {0.375, 0.5, 0.75};
 constexpr double kWider = 1.5;
 constexpr const char* kDenseFrom = "0.8";  ///< share of the steps
 
+std::string name_of(std::string_view name, double share) {
+  return share == 1 ? std::string(name) : fmt::format("{}-{}-width", name, share);
+}
+
 void scale(io::Config& config, double share, bool trained) {
   const model::NetworkKind& kind = model::network_of(config.model);
   check(!trained, "the weights to start from (--init) have one width");
@@ -76,12 +80,11 @@ Contenders contenders_of(const io::Config& config, bool trained) {
   Contenders all;
   const auto add = [&](const std::string& name, Kind kind, const io::PruningConfig& pruning,
                        double share) {
-    const std::string width = share == 1 ? "" : fmt::format("-{}-width", share);
-    Contender one{.name = name + width,
+    Contender one{.name = name_of(name, share),
                   .kind = kind,
                   .config = base,
-                  .unpruned = "dense" + width,
-                  .pruned = "sparse" + width};
+                  .unpruned = name_of("dense", share),
+                  .pruned = name_of("sparse", share)};
     one.config.pruning = pruning;
     try {
       if (share != 1) {
@@ -243,6 +246,10 @@ std::vector<std::string> answer(std::span<const TunedLosses> all) {
   }
   if (!pays) {
     sentences.insert(sentences.begin(), "Sparsity does not pay here.");
+  }
+  if (narrower && rival->name == name_of("dense", kSmaller[0])) {
+    sentences.push_back(fmt::format(
+        "{} is the narrowest dense network tried; a narrower one may be better.", rival->name));
   }
   if (smaller == nullptr) {
     sentences.emplace_back("No smaller dense network has a result; one may be better.");

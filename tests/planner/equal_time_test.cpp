@@ -212,6 +212,11 @@ TEST(AnswerOfEqualTime, ComparesWithTheBestDenseNetwork) {
                                               {"sparse", Kind::sparse, {1.5}}})
                   .back(),
               HasSubstr("No smaller dense network has a result"));
+  EXPECT_THAT(answer(std::vector<TunedLosses>{{"dense-0.375-width", Kind::smaller_dense, {1.6}},
+                                              {"dense", Kind::dense, {1.7}},
+                                              {"sparse", Kind::sparse, {1.5}}})
+                  .back(),
+              HasSubstr("the narrowest dense network tried; a narrower one may be better"));
   EXPECT_THAT(
       answer(std::vector<TunedLosses>{{"dense", Kind::dense, {1.6}}, {"sparse", Kind::sparse, {}}}),
       ElementsAre(HasSubstr("There is no answer")));
