@@ -60,12 +60,30 @@ nlohmann::json read_note(const std::string& path) {
   return json.is_object() ? json : nlohmann::json();
 }
 
-std::optional<int> width_by_note(const fs::path& path) {
+/// None if the note names no type.
+std::optional<int> width_by_note(const fs::path& path, size_t bytes, const std::string& type_key) {
   const nlohmann::json note = read_note(path.string());
-  if (note.is_null()) {
+  if (!note.contains("token_type")) {
     return {};
   }
-  return note.contains("token_type") && note["token_type"] == "uint32" ? 4 : 2;
+  const std::string file = note_of(path.string());
+  const nlohmann::json& type = note["token_type"];
+  check(type == "uint16" || type == "uint32",
+        "{} names token_type {}; known: \"uint16\", \"uint32\"; correct it, or remove the file",
+        file, type.dump());
+  check(type_key == "auto" || type == type_key,
+        "data file {} has tokens of type {} by its note {}, and data.token_type is \"{}\"; set "
+        "data.token_type = \"auto\", or correct the note",
+        path.string(), type.dump(), file, type_key);
+  const int width = type == "uint32" ? 4 : 2;
+  const auto tokens = note.find("tokens");
+  check(tokens == note.end() || !tokens->is_number_unsigned() ||
+            tokens->get<uint64_t>() == bytes / static_cast<size_t>(width),
+        "data file {} should hold {} tokens by its note {}, but it holds {}; write or copy it "
+        "again",
+        path.string(), tokens == note.end() ? "" : tokens->dump(), file,
+        bytes / static_cast<size_t>(width));
+  return width;
 }
 
 /// A command that makes a file of uint32 of one of another type.
@@ -279,7 +297,7 @@ TokenLayout token_layout(const fs::path& path, std::span<const uint8_t> content,
   if (const auto found = layout_by_header(path, content)) {
     return *found;
   }
-  const auto by_note = width_by_note(path);
+  const auto by_note = width_by_note(path, content.size(), data.token_type);
   const bool automatic = data.token_type == "auto";
   if (by_note && automatic) {
     return {.header = 0, .width = *by_note};

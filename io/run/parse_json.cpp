@@ -35,14 +35,17 @@ std::string json_fault(std::string_view text) {
   }
   try {
     return fmt::format("it has type {}", nlohmann::json::parse(text).type_name());
-  } catch (const nlohmann::json::parse_error& error) {
+  } catch (const nlohmann::json::exception& error) {  // also a number beyond double
     // The library's message is "[json.exception.parse_error.101] parse error at line 1, column 4:
     // syntax error while parsing value - invalid literal; last read: '…'". The text that was read
     // last may be long.
     constexpr size_t kMost = 160;
     std::string fault = error.what();
     const size_t place = fault.find(" at line ");
-    fault = place == std::string::npos ? fault : fault.substr(place + sizeof(" at ") - 1);
+    const size_t end_of_kind = fault.find("] ");  // "[json.exception.out_of_range.406] number …"
+    fault = place != std::string::npos         ? fault.substr(place + sizeof(" at ") - 1)
+            : end_of_kind != std::string::npos ? fault.substr(end_of_kind + 2)
+                                               : fault;
     std::ranges::replace_if(
         fault, [](char c) { return c < ' ' || c > '~'; }, '?');
     return fault.size() <= kMost ? fault : fault.substr(0, kMost) + "...";

@@ -8,35 +8,31 @@ namespace espalier::hub {
 namespace {
 
 /// Consecutive parameters, or arrays, whose names differ in numbers only.
-struct Row {
-  std::vector<std::string> names;
-  std::vector<Shape> shapes;
-};
-std::vector<Row> rows_of(const std::vector<std::pair<std::string, Shape>>& all, bool grouped) {
+using Row = std::vector<sparse::ParameterSpec>;
+std::vector<Row> rows_of(const Row& all, bool grouped) {
   std::vector<Row> rows;
   std::map<std::string, size_t> numbers;
-  for (const auto& [name, one] : all) {
-    const auto [found, fresh] = numbers.emplace(grouped ? form_of(name) : name, rows.size());
+  for (const sparse::ParameterSpec& one : all) {
+    const auto [found, fresh] =
+        numbers.emplace(grouped ? form_of(one.name) : one.name, rows.size());
     if (fresh) {
       rows.emplace_back();
     }
-    rows[found->second].names.push_back(name);
-    rows[found->second].shapes.push_back(one);
+    rows[found->second].push_back(one);
   }
   return rows;
 }
 
 enum class Fit : uint8_t { none, same, transposed };
 Fit fit(const Row& parameters, const Row& arrays) {
-  if (parameters.names.size() != arrays.names.size()) {
+  if (parameters.size() != arrays.size()) {
     return Fit::none;
   }
   bool same = true;
   bool transposed = true;
-  for (size_t i = 0; i < parameters.names.size(); ++i) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
     const auto fits = [&](bool turned) {
-      return whole_view(arrays.names[i], arrays.shapes[i], parameters.shapes[i], turned)
-          .has_value();
+      return whole_view(arrays[i].name, arrays[i].shape, parameters[i], turned).has_value();
     };
     same = same && fits(false);
     transposed = transposed && fits(true);
@@ -58,7 +54,9 @@ std::string form_of(const std::string& name) {
 }
 
 std::optional<io::ArrayView> whole_view(const std::string& name, const Shape& array,
-                                        const Shape& wanted, bool transposed, int64_t channels) {
+                                        const sparse::ParameterSpec& spec, bool transposed,
+                                        int64_t channels) {
+  const Shape& wanted = spec.shape;
   io::ArrayPart part{.array = name,
                      .rows = wanted.rank() == 0 ? 1 : wanted[0],
                      .transposed = transposed,
@@ -69,7 +67,7 @@ std::optional<io::ArrayView> whole_view(const std::string& name, const Shape& ar
     fits = matrices && array[0] == wanted[1] && array[1] == wanted[0];
   } else if (array.rank() == 4 && wanted.rank() == 2) {
     part.channels_last = true;
-    fits = array[0] == wanted[0] && array.count() == wanted.count();
+    fits = array[0] == wanted[0] && is_kernel_of(array, spec);
   }
   fits = fits && (channels == 0 || (matrices && wanted[1] % channels == 0));
   return fits ? std::optional(io::ArrayView{.shape = wanted, .parts = {part}}) : std::nullopt;
@@ -91,19 +89,19 @@ bool Candidate::fill_by_shape(const Shapes& shapes) {
   for (const bool grouped : {true, false}) {
     for (bool progress = true; progress;) {
       progress = false;
-      std::vector<std::pair<std::string, Shape>> wanted;
-      std::vector<std::pair<std::string, Shape>> found;
+      Row wanted;
+      Row found;
       for (const sparse::ParameterSpec& spec : specs) {
         if (!views.contains(spec.name)) {
-          wanted.emplace_back(spec.name, spec.shape);
+          wanted.push_back(spec);
         }
       }
       for (const auto& [name, one] : shapes) {
         if (!used.contains(name)) {
-          found.emplace_back(name, one);
+          found.push_back({.name = name, .shape = one});
         }
       }
-      std::ranges::sort(found, natural_less, &std::pair<std::string, Shape>::first);
+      std::ranges::sort(found, natural_less, &sparse::ParameterSpec::name);
       const std::vector<Row> parameters = rows_of(wanted, grouped);
       const std::vector<Row> arrays = rows_of(found, grouped);
       for (const Row& parameter : parameters) {
@@ -116,11 +114,12 @@ bool Candidate::fill_by_shape(const Shapes& shapes) {
           continue;
         }
         const bool turned = fit(parameter, *array) == Fit::transposed;
-        for (size_t i = 0; i < parameter.names.size(); ++i) {
-          const Shape& matrix = parameter.shapes[i];
+        for (size_t i = 0; i < parameter.size(); ++i) {
+          const Shape& matrix = parameter[i].shape;
           any_transposed = any_transposed || turned;
           any_square = any_square || (matrix.rank() == 2 && matrix[0] == matrix[1]);
-          add(parameter.names[i], *whole_view(array->names[i], array->shapes[i], matrix, turned));
+          add(parameter[i].name,
+              *whole_view((*array)[i].name, (*array)[i].shape, parameter[i], turned));
         }
         progress = true;
       }

@@ -18,9 +18,10 @@ using Shapes = std::map<std::string, Shape>;
 /// "h.#.weight" of "h.12.weight".
 std::string form_of(const std::string& name);
 
-/// A whole array as a parameter of this shape; none if the shapes differ.
+/// A whole array as this parameter; none if the shapes differ. An array of four dimensions must be
+/// [out, channels, height, width] of the parameter's convolution.
 std::optional<io::ArrayView> whole_view(const std::string& name, const Shape& array,
-                                        const Shape& wanted, bool transposed = false,
+                                        const sparse::ParameterSpec& spec, bool transposed = false,
                                         int64_t channels = 0);
 
 inline constexpr std::string_view kHeadWeight = "head.weight";

@@ -168,7 +168,7 @@ class Matcher {
     };
     if (theirs.size() == 1 && line.ours.size() == 1) {
       const auto view =
-          whole_view(theirs[0], shape(theirs[0]), spec.shape, line.transposed, line.channels);
+          whole_view(theirs[0], shape(theirs[0]), spec, line.transposed, line.channels);
       if (!view) {
         wrong(theirs[0]);
       }
@@ -202,15 +202,18 @@ class Matcher {
         rows += view.parts.back().rows;
       }
     } else {
-      for (size_t i = 0; i <= found->place; ++i) {
-        const std::string before = with_numbers(line.ours[i], found->numbers);
-        const auto other = std::ranges::find(to.specs, before, &sparse::ParameterSpec::name);
-        check(other != to.specs.end(), "{}: the network has no parameter {}", line.text, before);
+      int64_t all = 0;
+      for (size_t i = 0; i < line.ours.size(); ++i) {
+        const std::string name = with_numbers(line.ours[i], found->numbers);
+        const auto other = std::ranges::find(to.specs, name, &sparse::ParameterSpec::name);
+        check(other != to.specs.end(), "{}: the network has no parameter {}", line.text, name);
+        all += other->shape[0];
         rows += i < found->place ? other->shape[0] : 0;
       }
-      if (rows + spec.shape[0] > rows_of(theirs[0])) {
-        wrong(theirs[0]);
-      }
+      check(all == rows_of(theirs[0]),
+            "{}: {} has {} rows, and the parameters of the line have {}; correct the line, or "
+            "[model] in the config",
+            line.text, theirs[0], rows_of(theirs[0]), all);
       add(theirs[0], rows, spec.shape[0]);
       rows = spec.shape[0];
     }
@@ -232,7 +235,7 @@ class Matcher {
             .fits =
                 [this, prefix](const sparse::ParameterSpec& spec) {
                   const std::string name = prefix + spec.name;
-                  return line_of(spec.name) || whole_view(name, shape(name), spec.shape);
+                  return line_of(spec.name) || whole_view(name, shape(name), spec);
                 },
             .form = form_of};
   }
@@ -307,7 +310,7 @@ class Matcher {
         candidate.missing.push_back({spec.name, name, spec.shape.text()});
         continue;
       }
-      const auto view = whole_view(name, shape(name), spec.shape);
+      const auto view = whole_view(name, shape(name), spec);
       if (!view) {
         throw MapFailure(fmt::format("{}: {}", reader_.path().string(),
                                      shape_fault(named_arrays(prefix), candidate.specs, spec)));
@@ -456,9 +459,10 @@ class Matcher {
       return;
     }
     const io::ArrayView embedding = found->second;
+    const sparse::ParameterSpec head{.shape = embedding.shape};
     for (const auto& [name, array] : shapes_) {
-      if (!candidate.used.contains(name) && (whole_view(name, array, embedding.shape) ||
-                                             whole_view(name, array, embedding.shape, true))) {
+      if (!candidate.used.contains(name) &&
+          (whole_view(name, array, head) || whole_view(name, array, head, true))) {
         return;
       }
     }
@@ -485,7 +489,7 @@ class Matcher {
     Candidate head{.specs = candidate.specs};
     add_by_line(head, spec);
     if (head.views.empty() && exists(candidate.head)) {
-      head.add(spec.name, whole_view(candidate.head, shape(candidate.head), spec.shape)
+      head.add(spec.name, whole_view(candidate.head, shape(candidate.head), spec)
                               .value_or(io::ArrayView{.parts = {{.array = candidate.head}}}));
     }
     for (const auto& [name, view] : head.views) {
@@ -522,7 +526,11 @@ class Matcher {
         candidate.add(spec->name, *place.view);
       } else {
         candidate.missing.push_back(
-            {spec->name, place.array, fmt::format("for {} {}", spec->name, spec->shape.text())});
+            {spec->name, place.array,
+             fmt::format(
+                 "for {} {}", spec->name,
+                 shape_text(*spec,
+                            shapes_.contains(place.array) ? shapes_.at(place.array).rank() : 0))});
       }
     }
     candidates.push_back(std::move(candidate));
@@ -564,7 +572,7 @@ class Matcher {
           Candidate start{.problem = problem, .specs = specs_for(model_, problem)};
           for (const sparse::ParameterSpec& spec : start.specs) {
             if (!add_by_line(start, spec) && shapes_.contains(spec.name)) {
-              if (auto view = whole_view(spec.name, shape(spec.name), spec.shape)) {
+              if (auto view = whole_view(spec.name, shape(spec.name), spec)) {
                 start.add(spec.name, std::move(*view));
               }
             }

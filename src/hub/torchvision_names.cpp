@@ -134,6 +134,21 @@ std::optional<TorchNames> torchvision_names(const io::PlainReader& reader,
   return names.convolutions.empty() || names.linears.empty() ? std::nullopt : std::optional(names);
 }
 
+bool is_kernel_of(const Shape& array, const sparse::ParameterSpec& spec) {
+  const kernels::Window window = spec.window.value_or(kernels::Window{});
+  return array.rank() == 4 && spec.shape.rank() == 2 && array[2] == window.extent &&
+         array[3] == window.extent && array[1] * window.area() == spec.shape[1];
+}
+
+std::string shape_text(const sparse::ParameterSpec& spec, int rank) {
+  if (rank != 4 || spec.shape.rank() != 2 || !spec.window) {
+    return spec.shape.text();
+  }
+  const int64_t extent = spec.window->extent;
+  return Shape{spec.shape[0], spec.shape[1] / spec.window->area(), extent, extent}.text() +
+         " (out, channels, height, width)";
+}
+
 std::vector<TorchPlace> torchvision_places(const TorchNames& names,
                                            const std::vector<sparse::ParameterSpec>& specs,
                                            const std::map<std::string, Shape>& shapes) {
@@ -159,8 +174,7 @@ std::vector<TorchPlace> torchvision_places(const TorchNames& names,
       if (array.rank() == 4 && spec.shape.rank() == 2) {
         part.channels_last = true;
         part.first = owner.group > 0 ? owner.group * spec.shape[0] : 0;
-        fits = array.count() / std::max<int64_t>(array[0], 1) == spec.shape[1] &&
-               part.first + part.rows <= array[0] && (owner.group >= 0 || array[0] == part.rows);
+        fits = is_kernel_of(array, spec) && array[0] == part.rows * spec.groups;
         channels = owner.group >= 0 ? array[0] : part.rows;
       } else if (owner.group >= 0 && array.rank() == 1) {
         part.first = owner.group * spec.shape[0];

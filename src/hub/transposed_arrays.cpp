@@ -5,6 +5,7 @@
 #include <set>
 
 #include "src/hub/array_map.h"
+#include "src/hub/torchvision_names.h"
 
 namespace espalier::hub {
 namespace {
@@ -78,7 +79,8 @@ std::string shape_fault(const NamedArrays& arrays, const NamedArrays::Specs& spe
     return fmt::format(
         "\"{}{}\" has shape {}, and the network needs {}; correct [model] in the config, or say "
         "with --map FILE which array it is (docs/bring-your-masks.md)",
-        arrays.prefix, wrong.name, shape_in(arrays, wrong.name)->text(), wrong.shape.text());
+        arrays.prefix, wrong.name, shape_in(arrays, wrong.name)->text(),
+        shape_text(wrong, shape_in(arrays, wrong.name)->rank()));
   }
   std::vector<std::string> square;
   for (const sparse::ParameterSpec& spec : specs) {

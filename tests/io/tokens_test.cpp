@@ -112,14 +112,25 @@ TEST_F(TokensTest, NumbersOfTwoAndFourBytes) {
        std::map<std::string, int64_t>{{"{}", 8},
                                       {"no JSON", 8},
                                       {R"({"token_type": "uint16"})", 8},
-                                      {R"({"token_type": "uint32"})", 4},
-                                      {R"({"token_type": 32})", 8}}) {
+                                      {R"({"token_type": "uint32", "tokens": 4})", 4}}) {
     file("b.bin.json", note);
     EXPECT_EQ(TokenDataset::open(data, Split::train, {.vocabulary = 130'000}).size(), count)
         << note;
   }
+  // Other types, counts and keys than the file's are errors.
+  const auto opening = [&] {
+    return failure_of([&] { TokenDataset::open(data, Split::train, {.vocabulary = 130'000}); });
+  };
+  for (const char* type : {"32", R"("int32")", R"("UINT32")", "null", R"(["uint32"])"}) {
+    file("b.bin.json", fmt::format(R"({{"token_type": {}}})", type));
+    EXPECT_THAT(opening(), HasSubstr("b.bin.json names token_type " + std::string(type)));
+  }
+  file("b.bin.json", R"({"token_type": "uint32", "tokens": 5})");
+  EXPECT_THAT(opening(), HasSubstr("should hold 5 tokens by its note"));
   file("b.bin.json", R"({"token_type": "uint16"})");
   data.token_type = "uint32";
+  EXPECT_THAT(opening(), HasSubstr("and data.token_type is \"uint32\""));
+  file("b.bin.json", "{}");
   data.validation_fraction = 0;
   const auto wide = TokenDataset::open(data, Split::train, {.vocabulary = 130'000});
   std::vector<int32_t> out(3);
