@@ -37,7 +37,8 @@ struct ErrorTableOptions {
 };
 
 /// `gradient`: flat, contiguous, fp32, bf16 or fp16, in memory that `kernels` read. `key`: of
-/// stochastic rounding, as in the exchange; 0: round to nearest.
+/// stochastic rounding, as in the exchange; 0: round to nearest. On a dry arena: counts scratch,
+/// and measures nothing.
 ChoiceTable measure_errors(const kernels::Kernels& kernels, Stream& stream,
                            const ErrorTableOptions& options, const Tensor& gradient,
                            uint64_t key = 0);

@@ -27,6 +27,7 @@ class AllToAllReduction final : public Reduction {
            kLine * kLine;
   }
 
+  void reserve(const SliceJob& job) override;
   void start(const SliceJob& job) override;
   Progress advance() override;
   std::vector<int> missing() const override;
@@ -63,20 +64,29 @@ class AllToAllReduction final : public Reduction {
   std::array<Slot, kWindow> slots_;
 };
 
+void AllToAllReduction::reserve(const SliceJob& job) {
+  if (comm_.size() == 1 || flat_count(job.data) == 0) {
+    return;
+  }
+  const int64_t n = job.data.count();
+  const int64_t piece_elements = std::min(
+      n, static_cast<int64_t>(piece_bytes(options_, comm_.size()) / size_of(job.data.dtype)));
+  pieces_ = SlicePieces(job, {0, n}, piece_elements);
+  slot_bytes_ = std::max<size_t>(1, pieces_.longest_message());
+  parallel::reserve(
+      arena_, staging_, "all-to-all staging", DType::uint8,
+      std::min(kWindow, pieces_.most()) * comm_.size() * static_cast<int64_t>(slot_bytes_));
+  parallel::reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements);
+  job.wire->reserve(job.data.dtype, piece_elements);
+}
+
 void AllToAllReduction::start(const SliceJob& job) {
   require(!job_.data && job.wire != nullptr, "one array at a time, and a wire for its codes");
   if (comm_.size() == 1 || flat_count(job.data) == 0) {
     return;
   }
+  reserve(job);
   job_ = job;
-  const int64_t n = job_.data.count();
-  const int64_t piece_elements = std::min(
-      n, static_cast<int64_t>(piece_bytes(options_, comm_.size()) / size_of(job_.data.dtype)));
-  pieces_ = SlicePieces(job, {0, n}, piece_elements);
-  slot_bytes_ = std::max<size_t>(1, pieces_.longest_message());
-  reserve(arena_, staging_, "all-to-all staging", DType::uint8,
-          std::min(kWindow, pieces_.most()) * comm_.size() * static_cast<int64_t>(slot_bytes_));
-  reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements);
   posted_ = 0;
   summed_ = 0;
   post();
@@ -149,24 +159,10 @@ std::vector<int> AllToAllReduction::missing() const {
   return distinct(std::move(ranks));
 }
 
-Workspace all_to_all_workspace(const ReducedArray& array) {
-  if (array.bytes == 0) {
-    return {};
-  }
-  const size_t piece =
-      std::min(array.bytes, AllToAllReduction::piece_bytes(PieceOptions{}, array.ranks));
-  const size_t pieces =
-      std::min<size_t>(AllToAllReduction::kWindow, (array.bytes + piece - 1) / piece);
-  return {.staging = pieces * static_cast<size_t>(array.ranks) * array.message_bytes(piece),
-          .sums = piece_values_bytes(piece, array.dtype)};
-}
-
 }  // namespace
 
 extern const ReductionEntry kAllToAll{.name = "all-to-all",
                                       .help = "each rank sends all of its array to all",
-                                      .encodes_plain = true,
-                                      .workspace = all_to_all_workspace,
                                       .make = make_with_sra_halves<AllToAllReduction>};
 
 }  // namespace espalier::parallel

@@ -76,6 +76,12 @@ HostBuckets::HostBuckets(Communicator& comm, Arena& arena, const BucketOptions& 
   }
 }
 
+void HostBuckets::reserve(const BucketedCollective& step) {
+  for (size_t bucket = 0; bucket < step.ends.size() && !slots_.empty(); ++bucket) {
+    slots_[bucket % slots_.size()].reduction->reserve(step.job(bucket, slices_));
+  }
+}
+
 void HostBuckets::begin(BucketedCollective step) {
   Buckets::begin(std::move(step));
   const Tensor fetched = std::exchange(on_host_, Tensor());

@@ -114,6 +114,8 @@ class HostBuckets final : public Buckets {
   HostBuckets(Communicator& comm, Arena& arena, const BucketOptions& options = {},
               const BucketText& text = kGradientText);
 
+  /// Allocates what the buckets of such a step need; not the copy of an array on a device.
+  void reserve(const BucketedCollective& step);
   void begin(BucketedCollective step) override;
   void ready(int64_t end) override;
   void finish() override;

@@ -31,6 +31,16 @@ int fewest_on_a_machine(const Membership& members) {
   return std::ranges::min_element(ranks, {}, &std::pair<const int, int>::second)->second;
 }
 
+/// Of each rank: the ranks before it on its machine.
+std::vector<int> places_on_machines(const Membership& members) {
+  std::map<int, int> ranks;
+  std::vector<int> places;
+  for (const int node : members.node) {
+    places.push_back(ranks[node]++);
+  }
+  return places;
+}
+
 /// Ranks of `part`, renumbered as in `whole`.
 std::vector<int> renumbered(const std::vector<int>& ranks, const Communicator& part,
                             const Communicator& whole) {
@@ -48,12 +58,13 @@ class HierarchicalReduction final : public Reduction {
  public:
   HierarchicalReduction(Communicator& comm, Arena& arena, const PieceOptions& options)
       : comm_(comm),
-        node_(comm.split(comm.members().node[comm.rank()], comm.rank())),
-        across_(comm.split(node_->rank(), comm.rank())),
+        node_(comm.split_by(comm.members().node)),
+        across_(comm.split_by(places_on_machines(comm.members()))),
         owners_(fewest_on_a_machine(comm.members())),
         within_(*node_, arena, options),
         between_(*across_, arena, options) {}
 
+  void reserve(const SliceJob& job) override;
   void start(const SliceJob& job) override;
   Progress advance() override;
   std::vector<int> missing() const override;
@@ -62,7 +73,8 @@ class HierarchicalReduction final : public Reduction {
   enum class Stage : uint8_t { none, scatter, across, gather };
 
   bool owns() const { return node_->rank() < owners_; }
-  SliceJob slice() const;
+  SliceJob scatter(const SliceJob& job);
+  SliceJob slice(const SliceJob& job, size_t owner) const;
   void next();
 
   Communicator& comm_;
@@ -81,21 +93,34 @@ void HierarchicalReduction::start(const SliceJob& job) {
     return;
   }
   job_ = job;
-  edges_ = edges_of({.data = job.data}, owners_);
-  edges_.resize(static_cast<size_t>(node_->size()) + 1, edges_.back());
-  within_.start(
-      {.data = job_.data, .phases = Phases::scatter, .edges = edges_, .number = job_.number});
+  within_.start(scatter(job_));
   stage_ = Stage::scatter;
 }
 
-/// The slice that this rank sums with other machines.
-SliceJob HierarchicalReduction::slice() const {
-  const int64_t begin = edges_[static_cast<size_t>(node_->rank())];
-  const int64_t end = edges_[static_cast<size_t>(node_->rank()) + 1];
-  return {.data = flat_part(job_.data, begin, end - begin),
-          .number = job_.number,
-          .wire = job_.wire,
-          .first = job_.first + begin};
+void HierarchicalReduction::reserve(const SliceJob& job) {
+  if (comm_.size() == 1 || flat_count(job.data) == 0) {
+    return;
+  }
+  within_.reserve(scatter(job));
+  for (size_t owner = 0; owner < static_cast<size_t>(owners_); ++owner) {
+    between_.reserve(slice(job, owner));
+  }
+}
+
+/// The sums within machines.
+SliceJob HierarchicalReduction::scatter(const SliceJob& job) {
+  edges_ = edges_of({.data = job.data}, owners_);
+  edges_.resize(static_cast<size_t>(node_->size()) + 1, edges_.back());
+  return {.data = job.data, .phases = Phases::scatter, .edges = edges_, .number = job.number};
+}
+
+/// The slice that an owner sums with other machines.
+SliceJob HierarchicalReduction::slice(const SliceJob& job, size_t owner) const {
+  const int64_t begin = edges_[owner];
+  return {.data = flat_part(job.data, begin, edges_[owner + 1] - begin),
+          .number = job.number,
+          .wire = job.wire,
+          .first = job.first + begin};
 }
 
 void HierarchicalReduction::next() {
@@ -103,7 +128,7 @@ void HierarchicalReduction::next() {
     case Stage::scatter:
       stage_ = Stage::across;
       if (owns()) {
-        between_.start(slice());
+        between_.start(slice(job_, static_cast<size_t>(node_->rank())));
       }
       return;
     case Stage::across:
@@ -134,50 +159,10 @@ std::vector<int> HierarchicalReduction::missing() const {
                                  : renumbered(within_.missing(), *node_, comm_);
 }
 
-/// Of two reductions with memory of their own.
-Workspace sum(const Workspace& a, const Workspace& b) {
-  return {.staging = a.staging + b.staging, .sums = a.sums + b.sums};
-}
-
-/// Of equal machines: sra within them, not encoded, and between them.
-Workspace workspace_of_machines(const ReducedArray& array) {
-  const int owners = array.ranks / array.machines;
-  const size_t slice =
-      owners == 1 ? array.bytes : array.bytes / static_cast<size_t>(owners) + kLine;
-  const ReducedArray within{.bytes = owners == 1 ? 0 : array.bytes,
-                            .dtype = array.dtype,
-                            .ranks = owners,
-                            .slice_bytes = slice};
-  const ReducedArray between{.bytes = slice,
-                             .dtype = array.dtype,
-                             .ranks = array.machines,
-                             .slice_bytes = slice / static_cast<size_t>(array.machines) + kLine,
-                             .message_share = array.message_share};
-  return sum(sra_workspace(within), sra_workspace(between));
-}
-
-/// Of any number of machines. Slices are those of the machine with the fewest ranks, at most the
-/// whole array; pieces in flight are longer than a slice by less than a piece, so by less than a
-/// slice. Messages of other pieces than sra's may be longer by an eighth.
-Workspace hierarchical_workspace(const ReducedArray& array) {
-  if (array.machines > 0) {
-    return workspace_of_machines(array);
-  }
-  const auto in_flight = [&](size_t streams) {
-    return std::min(PieceOptions{}.staging_bytes, 2 * streams * whole_lines(array.bytes));
-  };
-  constexpr size_t kStreams = 3;  // an encoded element is staged when sent, received and gathered
-  const size_t within = in_flight(static_cast<size_t>(array.ranks - 1));
-  const size_t between = array.message_bytes(in_flight(kStreams));
-  return {.staging = within + between + between / 8,
-          .sums = piece_values_bytes(array.bytes, array.dtype)};
-}
-
 }  // namespace
 
 extern const ReductionEntry kHierarchical{.name = "hierarchical",
                                           .help = "sra within machines, then between them",
-                                          .workspace = hierarchical_workspace,
                                           .make = make_with_sra_halves<HierarchicalReduction>};
 
 }  // namespace espalier::parallel

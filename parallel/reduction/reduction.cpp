@@ -12,10 +12,6 @@ void Reduction::wait(Communicator& comm) {
                   "summing gradients over all ranks");
 }
 
-size_t piece_values_bytes(size_t array_bytes, DType dtype) {
-  return std::min(PieceOptions{}.piece_bytes, array_bytes) / size_of(dtype) * size_of(DType::fp32);
-}
-
 std::vector<int64_t> edges_of(const SliceJob& job, int ranks) {
   const int64_t n = flat_count(job.data);
   if (!job.edges.empty()) {

@@ -3,9 +3,6 @@
 // also runs the two halves of a sum, scatter and gather. parallel/reduction/registry.h lists the
 // algorithms. Afterwards all ranks hold the same bits. Elements are sent plain, or encoded by the
 // job's Wire.
-#include <algorithm>
-#include <cmath>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -39,6 +36,9 @@ class Reduction {
  public:
   virtual ~Reduction() = default;
 
+  /// Allocates what `start` allocates for such a job, the same on all ranks. Memory is kept and
+  /// only grows. Reads no elements: plans call it on a dry arena.
+  virtual void reserve(const SliceJob& /*job*/) {}
   /// Starts a job. A reduction made for gradients does not support `Phases::gather`.
   virtual void start(const SliceJob& job) = 0;
   /// Makes all progress that is possible without waiting.
@@ -55,38 +55,6 @@ struct PieceOptions {
   /// Pieces to be summed shrink (to 4 KiB) so that four from each peer fit.
   size_t staging_bytes = size_t{4} << 20U;
 };
-
-/// An array that is reduced: what its workspace depends on.
-struct ReducedArray {
-  size_t bytes = 0;
-  DType dtype = DType::fp32;
-  int ranks = 1;
-  size_t slice_bytes = 0;  ///< the longest slice of a rank
-  /// Number of machines, each with ranks / machines ranks; 0: unknown, or their ranks differ.
-  int machines = 0;
-  /// Bytes of an encoded message over those of its elements, at most; nullopt: none is encoded.
-  std::optional<double> message_share{};
-
-  /// Upper bound of a message whose elements take so many bytes.
-  size_t message_bytes(size_t elements) const {
-    const double share = message_share.value_or(1);
-    return static_cast<size_t>(std::llround(static_cast<double>(elements) * share));
-  }
-};
-/// Bytes that a reduction of an array allocates, at most. A reduction keeps its memory for the next
-/// array, so each member is the largest that any array so far has needed (`with`).
-struct Workspace {
-  size_t staging = 0;  ///< messages
-  size_t sums = 0;     ///< fp32, of an encoded piece
-
-  size_t bytes() const { return staging + sums; }
-  /// Of a reduction of both arrays, one after the other.
-  Workspace with(const Workspace& other) const {
-    return {std::max(staging, other.staging), std::max(sums, other.sums)};
-  }
-};
-/// Upper bound of the fp32 values of one encoded piece of an array.
-size_t piece_values_bytes(size_t array_bytes, DType dtype);
 
 // For implementations:
 

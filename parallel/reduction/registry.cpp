@@ -70,23 +70,13 @@ std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& c
   return entry.make(comm, arena, options);
 }
 
-std::string_view best_reduction(const Membership& members) {
+std::string_view reduction_for(std::string_view wanted, const Membership& members) {
+  if (wanted != "auto") {
+    return wanted;
+  }
   const int machines = *std::ranges::max_element(members.node) + 1;
   const auto ranks = static_cast<int>(members.node.size());
   return machines > 1 && ranks > machines ? kHierarchical.name : kSra.name;
-}
-
-Workspace workspace_of(std::string_view name, const ReducedArray& array, Phases phases) {
-  const bool two_levels =
-      array.machines == 0 || (array.machines > 1 && array.machines < array.ranks);
-  const std::string_view chosen = phases != Phases::both ? kSra.name
-                                  : name != "auto"       ? name
-                                  : two_levels           ? kHierarchical.name
-                                                         : kSra.name;
-  const ReductionEntry& entry = find(reductions(), "reduction", chosen);
-  const Workspace own = entry.workspace(array);
-  // Messages of other pieces than sra's may be longer than the array's share of them.
-  return array.message_share ? own.with(sra_workspace(array)) : own;
 }
 
 }  // namespace espalier::parallel

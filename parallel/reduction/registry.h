@@ -24,12 +24,6 @@ struct ReductionEntry {
   bool on_device = false;
   /// Adds the ranks' elements in an order that does not depend on their place in the array.
   bool in_rank_order = true;
-
-  /// Passes elements through the wire even if none is encoded.
-  bool encodes_plain = false;
-  /// Upper bound of the memory that a sum of an array takes. Its halves, scatter and gather alone,
-  /// are sra's, and take sra's.
-  Workspace (*workspace)(const ReducedArray&) = sra_workspace;
   /// Collective. Null: only between GPUs.
   std::unique_ptr<Reduction> (*make)(Communicator&, Arena&, const PieceOptions&) = nullptr;
 };
@@ -51,13 +45,8 @@ std::unique_ptr<Reduction> make_with_sra_halves(Communicator& comm, Arena& arena
 std::unique_ptr<Reduction> make_reduction(std::string_view name, Communicator& comm, Arena& arena,
                                           const PieceOptions& options = {});
 
-/// Decides "auto" for the ranks of a run; workspace_of plans by the same rule. "hierarchical" where
+/// The reduction that parallel.reduction selects for these ranks. "auto": "hierarchical" where
 /// several machines have several ranks each, else "sra".
-std::string_view best_reduction(const Membership& members);
-
-/// Upper bound of the memory that a reduction of an array takes. `name`: of one, or "auto". A half
-/// alone is sra's.
-Workspace workspace_of(std::string_view name, const ReducedArray& array,
-                       Phases phases = Phases::both);
+std::string_view reduction_for(std::string_view wanted, const Membership& members);
 
 }  // namespace espalier::parallel

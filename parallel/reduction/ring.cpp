@@ -28,8 +28,8 @@ class RingReduction final : public Reduction {
   }
 
   static constexpr int kRounds = 2;
-  static constexpr size_t kMessages = 2 * kRounds;  ///< in memory
 
+  void reserve(const SliceJob& job) override;
   void start(const SliceJob& job) override;
   Progress advance() override;
   std::vector<int> missing() const override;
@@ -70,13 +70,10 @@ class RingReduction final : public Reduction {
   std::array<Round, kRounds> rounds_;
 };
 
-void RingReduction::start(const SliceJob& job) {
-  require(!job_.data, "one array at a time", job.data.count());
-  require(job.wire != nullptr, "a wire to encode partial sums with");
+void RingReduction::reserve(const SliceJob& job) {
   if (comm_.size() == 1 || flat_count(job.data) == 0) {
     return;
   }
-  job_ = job;
   std::vector<int64_t> edges = edges_of(job, comm_.size());
   const auto most =
       static_cast<int64_t>(options_.piece_bytes / kLine * kLine / size_of(job.data.dtype));
@@ -85,10 +82,21 @@ void RingReduction::start(const SliceJob& job) {
   const auto bytes = static_cast<int64_t>(std::max<size_t>(1, pieces_.longest_message()));
   for (Round& round : rounds_) {
     for (Buffer& memory : round.memory) {
-      reserve(arena_, memory, "ring message", DType::uint8, bytes);
+      parallel::reserve(arena_, memory, "ring message", DType::uint8, bytes);
     }
   }
-  reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements);
+  parallel::reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements);
+  job.wire->reserve(job.data.dtype, piece_elements);
+}
+
+void RingReduction::start(const SliceJob& job) {
+  require(!job_.data, "one array at a time", job.data.count());
+  require(job.wire != nullptr, "a wire to encode partial sums with");
+  if (comm_.size() == 1 || flat_count(job.data) == 0) {
+    return;
+  }
+  reserve(job);
+  job_ = job;
   done_ = 0;
   for (Round& round : rounds_) {
     if (round.slot < pieces_.most()) {
@@ -182,19 +190,11 @@ std::vector<int> RingReduction::missing() const {
   return distinct(std::move(ranks));
 }
 
-Workspace ring_workspace(const ReducedArray& array) {
-  const size_t piece = std::min(PieceOptions{}.piece_bytes, whole_lines(array.slice_bytes));
-  return {.staging = RingReduction::kMessages * array.message_bytes(piece),
-          .sums = piece_values_bytes(piece, array.dtype)};
-}
-
 }  // namespace
 
 extern const ReductionEntry kRing{.name = "ring",
                                   .help = "partial sums around a ring",
                                   .in_rank_order = false,
-                                  .encodes_plain = true,
-                                  .workspace = ring_workspace,
                                   .make = make_kind<RingReduction>};
 
 }  // namespace espalier::parallel

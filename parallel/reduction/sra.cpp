@@ -39,72 +39,41 @@ int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bo
   return static_cast<int64_t>(bytes / size_of(dtype));
 }
 
-Workspace sra_workspace(const ReducedArray& array) {
-  const auto peers = static_cast<size_t>(array.ranks - 1);
-  if (peers == 0 || array.bytes == 0) {
-    return {};
-  }
-  const bool coded = array.message_share.has_value();
-  const size_t piece = piece_bytes(array.slice_bytes, peers, Phases::both, coded, {});
-  const size_t window = std::min(kWindow, (array.slice_bytes + piece - 1) / piece);
-  if (!coded) {
-    return {.staging = peers * window * piece};
-  }
-  const size_t slots = (peers * kLanesOfAPeer + 1) * window;
-  return {.staging = slots * whole_lines(array.message_bytes(piece)),
-          .sums = piece_values_bytes(piece, array.dtype)};
-}
-
-ReducedArray reduced_array(const SliceJob& job, int ranks) {
-  if (!job.data) {
-    return {};
-  }
-  const DType dtype = job.data.dtype;
-  std::vector<int64_t> edges = edges_of(job, ranks);
-  ReducedArray array{.bytes = job.data.bytes(),
-                     .dtype = dtype,
-                     .ranks = ranks,
-                     .slice_bytes = static_cast<size_t>(longest_slice(edges)) * size_of(dtype)};
-  if (ranks > 1 && job.wire != nullptr && !job.wire->plain(dtype)) {
-    const int64_t piece = sra_piece(edges, dtype, job.phases, true, {});
-    const SlicePieces pieces(job, std::move(edges), piece);
-    array.message_share = static_cast<double>(whole_lines(pieces.longest_message())) /
-                          static_cast<double>(static_cast<size_t>(piece) * size_of(dtype));
-  }
-  return array;
-}
-
 bool SraReduction::Messages::can_post() const { return posted < total && open.size() < kWindow; }
 
 SraReduction::SraReduction(Communicator& comm, Arena& arena, const PieceOptions& options)
-    : comm_(comm),
-      arena_(arena),
-      options_(options),
-      inputs_(static_cast<size_t>(comm.size())),
-      peers_(static_cast<size_t>(comm.size() - 1)) {
-  // Each rank starts with the next rank, so that the ranks do not all send to the same rank first.
-  int next = comm.rank();
-  for (Peer& peer : peers_) {
-    peer.rank = ++next % comm.size();
-  }
-}
+    : comm_(comm), arena_(arena), options_(options) {}
 
-void SraReduction::allocate_staging(int64_t piece_elements) {
-  lanes_ = lanes_of(job_.phases);
-  window_ = std::min(kWindow, static_cast<size_t>(pieces_.most()));
-  slot_bytes_ = static_cast<size_t>(piece_elements) * size_of(job_.data.dtype);
-  size_t slots = peers_.size() * window_;
-  if (wire_ != nullptr) {
-    slots = (peers_.size() * lanes_ + 1) * window_;
-    slot_bytes_ = whole_lines(pieces_.longest_message());
-    if (job_.phases != Phases::gather) {
-      reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements);
-    }
-  } else if (job_.phases == Phases::gather || my_pieces_ == 0) {
+void SraReduction::reserve(const SliceJob& job) {
+  const auto peers = static_cast<size_t>(comm_.size() - 1);
+  if (peers == 0 || flat_count(job.data) == 0) {
     return;
   }
-  reserve(arena_, staging_, "all-reduce staging", DType::uint8,
-          static_cast<int64_t>(slots * slot_bytes_));
+  SliceJob own = job;
+  if (job.wire != nullptr && job.wire->plain(job.data.dtype)) {
+    own.wire = nullptr;
+  }
+  wire_ = own.wire;
+  std::vector<int64_t> edges = edges_of(job, comm_.size());
+  const int64_t piece_elements =
+      sra_piece(edges, job.data.dtype, job.phases, wire_ != nullptr, options_);
+  pieces_ = SlicePieces(own, std::move(edges), piece_elements);
+  lanes_ = lanes_of(job.phases);
+  window_ = std::min(kWindow, static_cast<size_t>(pieces_.most()));
+  slot_bytes_ = static_cast<size_t>(piece_elements) * size_of(job.data.dtype);
+  size_t slots = peers * window_;
+  if (wire_ != nullptr) {
+    slots = (peers * lanes_ + 1) * window_;
+    slot_bytes_ = whole_lines(pieces_.longest_message());
+    wire_->reserve(job.data.dtype, piece_elements);
+    if (job.phases != Phases::gather) {
+      parallel::reserve(arena_, sum_, "sums of a piece", DType::fp32, piece_elements);
+    }
+  } else if (job.phases == Phases::gather) {
+    return;
+  }
+  parallel::reserve(arena_, staging_, "all-reduce staging", DType::uint8,
+                    static_cast<int64_t>(slots * slot_bytes_));
 }
 
 /// Memory of a message with `peer` about piece `index` of a slice.
@@ -122,20 +91,18 @@ void SraReduction::start(const SliceJob& job) {
   require(finished(), "one array at a time", job.data.count());
   require(job.number >= 0 && job.number < kReductionNumbers, "number out of range", job.number);
   require(is_number(job.data.dtype), "fp32, bf16 or fp16", name_of(job.data.dtype));
-  if (peers_.empty() || flat_count(job.data) == 0) {
+  if (comm_.size() == 1 || flat_count(job.data) == 0) {
     return;
   }
+  reserve(job);
   job_ = job;
-  if (job.wire != nullptr && job.wire->plain(job.data.dtype)) {
-    job_.wire = nullptr;
+  inputs_.resize(static_cast<size_t>(comm_.size()));
+  peers_ = std::vector<Peer>(inputs_.size() - 1);
+  // Each rank starts with the next rank, so that the ranks do not all send to the same rank first.
+  for (int next = comm_.rank(); Peer & peer : peers_) {
+    peer.rank = ++next % comm_.size();
   }
-  wire_ = job_.wire;
-  std::vector<int64_t> edges = edges_of(job, comm_.size());
-  const int64_t piece_elements =
-      sra_piece(edges, job.data.dtype, job.phases, wire_ != nullptr, options_);
-  pieces_ = SlicePieces(job_, std::move(edges), piece_elements);
   my_pieces_ = pieces_.count(comm_.rank());
-  allocate_staging(piece_elements);
   const bool scatters = job.phases != Phases::gather;
   const bool gathers = job.phases != Phases::scatter;
   final_ = scatters || wire_ != nullptr ? 0 : my_pieces_;
@@ -348,14 +315,19 @@ class WithSraHalves final : public Reduction {
                 std::unique_ptr<Reduction> whole)
       : halves_(comm, arena, options), whole_(std::move(whole)) {}
 
+  void reserve(const SliceJob& job) override { reduction_of(job).reserve(job); }
   void start(const SliceJob& job) override {
-    current_ = job.phases == Phases::both ? whole_.get() : &halves_;
+    current_ = &reduction_of(job);
     current_->start(job);
   }
   Progress advance() override { return current_->advance(); }
   std::vector<int> missing() const override { return current_->missing(); }
 
  private:
+  Reduction& reduction_of(const SliceJob& job) {
+    return job.phases == Phases::both ? *whole_ : halves_;
+  }
+
   SraReduction halves_;
   std::unique_ptr<Reduction> whole_;
   Reduction* current_ = &halves_;

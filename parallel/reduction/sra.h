@@ -33,15 +33,11 @@ namespace espalier::parallel {
 int64_t sra_piece(std::span<const int64_t> edges, DType dtype, Phases phases, bool coded,
                   const PieceOptions& options);
 
-/// The memory that a sum, a scatter or a gather of an array takes.
-Workspace sra_workspace(const ReducedArray& array);
-/// The array of a job over so many ranks. Messages are those of pieces as sra cuts them.
-ReducedArray reduced_array(const SliceJob& job, int ranks);
-
 class SraReduction final : public Reduction {
  public:
   SraReduction(Communicator& comm, Arena& arena, const PieceOptions& options = {});
 
+  void reserve(const SliceJob& job) override;
   void start(const SliceJob& job) override;
   Progress advance() override;
   std::vector<int> missing() const override;
@@ -69,7 +65,6 @@ class SraReduction final : public Reduction {
   /// Staging areas of a peer; a gather needs only `gather_in`. All peers share one `gather_out`.
   enum class Lane : uint8_t { scatter_in, scatter_out, gather_in, gather_out };
 
-  void allocate_staging(int64_t piece_elements);
   std::span<std::byte> staged(Lane lane, size_t peer, int64_t index, size_t bytes) const;
   void post_scatter_in(size_t peer);
   void post_scatter_out(size_t peer);

@@ -188,6 +188,10 @@ class Communicator {
   /// Collective: members of equal `color` form a new communicator, ordered by (key, rank). It
   /// inherits the timeout and must not outlive the root.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  /// The same for colors that all members know: [size()], by rank; ordered by rank.
+  virtual std::unique_ptr<Communicator> split_by(std::span<const int> colors) {
+    return split(colors[rank()], rank());
+  }
 
   /// Tells the other ranks of the world that this one is alive and at work (busy.h). Any thread, if
   /// no other one uses the communicator meanwhile.

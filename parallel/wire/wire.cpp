@@ -66,8 +66,17 @@ size_t Wire::bytes(int64_t first, int64_t count) const {
 }
 
 Tensor Wire::scratch(Buffer& buffer, int64_t count) {
-  reserve(stream_.arena(), buffer, "values of a message", DType::fp32, count);
+  parallel::reserve(stream_.arena(), buffer, "values of a message", DType::fp32, count);
   return flat_part(buffer.tensor(), 0, count);
+}
+
+void Wire::reserve(DType dtype, int64_t count) {
+  if (converts(dtype)) {
+    scratch(values_, count);
+  }
+  if (dtype != DType::fp32 || feedback_) {
+    scratch(decoded_, count);
+  }
 }
 
 void Wire::encode(const Tensor& x, int64_t first, std::span<std::byte> out, const Tensor& decoded) {
@@ -77,7 +86,7 @@ void Wire::encode(const Tensor& x, int64_t first, std::span<std::byte> out, cons
   }
   require(!changes_ || !feedback_, "changes keep no errors beside their targets", first);
   Tensor v = x;
-  if (x.dtype != DType::fp32 || feedback_ || changes_) {
+  if (converts(x.dtype)) {
     v = scratch(values_, n);
     kernels_.cast(stream_, {.x = x, .y = v});
     subtract_from_targets(v, first);

@@ -58,6 +58,8 @@ class Wire {
   /// Factor of changes, fp32 [1], in memory that kernels read; empty: none.
   void set_factor(const Tensor& factor) { factor_ = factor; }
 
+  /// Allocates what messages of up to `count` elements of this type need.
+  void reserve(DType dtype, int64_t count);
   /// Bytes of a message of elements [first, first + count).
   size_t bytes(int64_t first, int64_t count) const;
   /// x: elements from `first` on, fp32, bf16 or fp16. `out` has the size that `bytes` returns.
@@ -84,6 +86,8 @@ class Wire {
   void for_parts(int64_t first, int64_t count, const Body& body) const;
   void decode_parts(std::span<const std::byte> in, int64_t first, const Tensor& y, bool add);
   void subtract_from_targets(const Tensor& x, int64_t first) const;
+  /// Whether values are computed in fp32 before they are encoded.
+  bool converts(DType dtype) const { return dtype != DType::fp32 || feedback_ || changes_; }
   Tensor scratch(Buffer& buffer, int64_t count);
 
   const kernels::Kernels& kernels_;

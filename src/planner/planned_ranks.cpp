@@ -39,7 +39,7 @@ std::vector<PlannedRank> planned_ranks(const PlannedRun& run, const Machine& mac
                          .times = times,
                          .ranks = layout.grid.ranks(),
                          .threads = static_cast<int>(machine.threads),
-                         .machine_ranks = machine_ranks_of(machine, run.tensor),
+                         .machines = machines_of(layout.grid.ranks(), machine, run.tensor),
                          .place = kernels::planning(config.run.backend),
                          .carrier = train::planned_carrier(config, config.run.backend == "cuda")};
   StepPredictor predictor(run, machine, step.ranks);

@@ -109,7 +109,7 @@ train::PlanInput StepPredictor::input_of(const io::Config& config,
                                 : machine_.levels[machine_.level_between(0, devices_ - 1)].link,
           .ranks = ranks(),
           .threads = static_cast<int>(machine_.threads),
-          .machine_ranks = machine_ranks_of(machine_, run_.tensor),
+          .machines = machines_of(ranks(), machine_, run_.tensor),
           .place = kernels::planning(config.run.backend),
           .carrier = train::planned_carrier(config, config.run.backend == "cuda")};
 }

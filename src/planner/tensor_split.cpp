@@ -19,8 +19,13 @@ double all_reduce_seconds(const Machine& machine, int ways, double bytes) {
 
 }  // namespace
 
-int machine_ranks_of(const Machine& machine, const TensorSplit& split) {
-  return std::max(1, static_cast<int>(machine.levels.front().ranks) / split.ways);
+std::vector<int> machines_of(int ranks, const Machine& machine, const TensorSplit& split) {
+  const int each = std::max(1, static_cast<int>(machine.levels.front().ranks) / split.ways);
+  std::vector<int> machines;
+  for (int rank = 0; rank < ranks; ++rank) {
+    machines.push_back(rank / each);
+  }
+  return machines;
 }
 
 double seconds_of(const Machine& machine, const TensorSplit& split,

@@ -23,8 +23,8 @@ struct TensorSplit {
   bool sequence = false;  ///< norms are divided along the sequence, too
 };
 
-/// Ranks of a plan in an innermost unit of the machine.
-int machine_ranks_of(const Machine& machine, const TensorSplit& split);
+/// Of each rank of a plan, its innermost unit of the machine.
+std::vector<int> machines_of(int ranks, const Machine& machine, const TensorSplit& split);
 
 /// Seconds of one call on each device.
 double seconds_of(const Machine& machine, const TensorSplit& split,

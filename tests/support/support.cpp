@@ -192,8 +192,11 @@ void expect_within_plan(const io::Config& config, int ranks, double most,
     trainer.run();
     const auto planned = static_cast<double>(train::sum_of(trainer.fit().plan.peak));
     const auto held = static_cast<double>(trainer.arena().total().peak);
-    EXPECT_GE(planned, held) << "rank " << comm.rank();
-    EXPECT_LE(planned, most * held) << "rank " << comm.rank();
+    // A caller's trace is of its own thread.
+    SCOPED_TRACE(fmt::format("{} {}, rank {}", config.parallel.codec.fallback,
+                             config.parallel.reduction, comm.rank()));
+    EXPECT_GE(planned, held);
+    EXPECT_LE(planned, most * held);
   };
   parallel::run_ranks(ranks, train, options);
 }

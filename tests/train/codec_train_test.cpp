@@ -148,10 +148,11 @@ TEST_F(CodedRuns, FastestAndAutoAreMeasuredAndSaySo) {
   }
 }
 
-/// Plans are close upper bounds of the memory of messages: a budget must hold.
+/// To the byte, where a run measures nothing that decides. With so small an error "adaptive" takes
+/// its longest codecs.
 TEST_F(CodedRuns, MemoryOfMessagesIsPlanned) {
-  for (const std::string codec :
-       {"fp32", "maxmin:4", "topk:0.5", "adaptive:4", "fastest", "adaprec:4:5"}) {
+  for (const std::string codec : {"fp32", "maxmin:4", "topk:0.5", "adaptive:4", "adaptive:4:0.01",
+                                  "adaptive-time:4", "fastest", "adaprec:4:5"}) {
     for (const std::string reduction : {"sra", "ring", "all-to-all", "hierarchical", "auto"}) {
       SCOPED_TRACE(codec + " " + reduction);
       config = coded(dir, codec);
@@ -159,7 +160,9 @@ TEST_F(CodedRuns, MemoryOfMessagesIsPlanned) {
       config.parallel.error_feedback = codec != "fp32";
       config.train.dtype = codec == "fp32" || codec == "maxmin:4" ? "bf16" : "fp32";
       config.model.width = 64;
-      expect_within_plan(config, 3, 3.5);
+      const bool measures = (reduction == "auto" && codec != "fp32") || codec == "adaptive:4" ||
+                            codec == "adaptive-time:4" || codec == "fastest";
+      expect_within_plan(config, 3, measures ? 2 : 1);
     }
   }
 }

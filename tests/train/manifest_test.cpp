@@ -279,13 +279,15 @@ TEST_F(ManifestResume, TakesTheStoragesOfAnAttemptWithoutCheckpoint) {
   }
 }
 
-/// The budget has room for the copies of checkpoints beside the planned storages. A larger storage
-/// of the checkpoint takes it, on the rank that has the parameter: then no rank copies.
+/// The budget has room for the copies of checkpoints beside the planned storages. Larger storages
+/// of the checkpoint take it: then no rank copies. With this many layers they are larger than the
+/// memory of the trials, which a resumed run does not need.
 TEST_F(ManifestResume, StoragesOfTheCheckpointMayTakeTheMemoryOfCopies) {
   for (const int ranks : {1, 2}) {
     config = timed_config(dir);
     apply_settings(config,
-                   "train.micro_batch=3 train.checkpoint_every=3 train.keep_checkpoints=9 "
+                   "model.width=64 model.layers=16 train.micro_batch=3 train.checkpoint_every=3 "
+                   "train.keep_checkpoints=9 "
                    "parallel.schedule=1f1b parallel.timeout_s=10 pruning.sparsity=0.5");
     config.parallel.pipeline = ranks;
     run(config, ranks, {.stop_after = 6});
@@ -297,7 +299,7 @@ TEST_F(ManifestResume, StoragesOfTheCheckpointMayTakeTheMemoryOfCopies) {
     for (const bool larger : {false, true}) {
       edit_manifest(dir / "run/checkpoints/step-000006.h5", [&](nlohmann::json& manifest) {
         for (auto& [name, chosen] : manifest["storages"].items()) {
-          chosen = larger && name.ends_with("mlp.expand.weight") ? "dense" : "sparse";
+          chosen = larger ? "dense" : "sparse";
         }
       });
       std::string notes;

@@ -177,14 +177,15 @@ bool times_link(const io::Config& config) {
   return find(parallel::codecs(), "codec", default_codec(config).name).by_time;
 }
 
-std::vector<TimedSum> longest_timed_sums(const io::Config& config, const Stage& stage) {
+std::vector<TimedSum> longest_timed_sums(const io::Config& config, const Stage& stage,
+                                         bool on_device) {
   const sparse::Store& store = stage.store();
   const DType dtype = store.gradient().dtype;
   const kernels::WireFormat plain = parallel::plain_format(dtype);
   const auto candidates = codec_candidates(config, dtype);
   std::vector<TimedSum> timings;
   if (times_link(config)) {
-    const int64_t longest = longest_on_link(stage, true);
+    const int64_t longest = longest_on_link(stage, on_device);
     timings.push_back({.format = plain, .elements = longest});
     for (const kernels::WireFormat& format : candidates) {
       timings.push_back({.format = format, .elements = elements_of_codes(longest), .code = true});
@@ -237,6 +238,41 @@ std::vector<WireSegments> possible_segments(const io::Config& config, const Stag
     possible.push_back(segments_of(store, [&](size_t, const auto&) { return plain; }));
   }
   return possible;
+}
+
+namespace {
+
+struct OpenParameters {
+  std::vector<size_t> numbers;  ///< in the order of the flat gradient
+  parallel::ErrorTableOptions errors;
+};
+
+/// The parameters whose codec "adaptive" chooses.
+OpenParameters open_parameters(const io::Config& config, const Stage& stage) {
+  const sparse::Store& store = stage.store();
+  OpenParameters open{.numbers = {},
+                      .errors = {.choices = codec_candidates(config, store.gradient().dtype),
+                                 .scale = scale_of(config),
+                                 .block = kBlock,
+                                 .most_blocks = kBlocksSeen}};
+  for (size_t p = store.parameters().size(); p-- > 0;) {
+    const sparse::Parameter& parameter = store.parameters()[p];
+    if (!gradient_format(config, stage, parameter)) {
+      open.errors.layers.push_back({.first = parameter.offset, .count = parameter.kept()});
+      open.numbers.push_back(p);
+    }
+  }
+  return open;
+}
+
+}  // namespace
+
+void plan_choice(const io::Config& config, Stage& stage, int replicas) {
+  const Tensor& gradient = stage.store().gradient();
+  if (replicas > 1 && codec_chooser(config) == CodecChooser::adaptive && gradient) {
+    parallel::measure_errors(stage.kernels(), stage.stream().host(),
+                             open_parameters(config, stage).errors, gradient);
+  }
 }
 
 CodecChoice::CodecChoice(const io::Config& config, Stage& stage, parallel::Communicator& replicas,
@@ -357,19 +393,7 @@ bool CodecChoice::due(int64_t step) const {
 }
 
 void CodecChoice::choose(const Tensor& gradient, const GradientTimeline& timeline, uint64_t key) {
-  const sparse::Store& store = stage_.store();
-  parallel::ErrorTableOptions options{.choices = candidates_,
-                                      .scale = scale_of(config_),
-                                      .block = kBlock,
-                                      .most_blocks = kBlocksSeen};
-  std::vector<size_t> open;
-  for (size_t p = store.parameters().size(); p-- > 0;) {
-    const sparse::Parameter& parameter = store.parameters()[p];
-    if (!gradient_format(config_, stage_, parameter)) {
-      options.layers.push_back({.first = parameter.offset, .count = parameter.kept()});
-      open.push_back(p);
-    }
-  }
+  const auto [open, options] = open_parameters(config_, stage_);
   if (open.empty()) {
     return;
   }

@@ -39,11 +39,15 @@ std::vector<kernels::WireFormat> codec_candidates(const io::Config& config, DTyp
 bool times_codecs(const io::Config& config);
 /// Whether the choice times the link.
 bool times_link(const io::Config& config);
-/// For plans: the longest timings of a run.
-std::vector<TimedSum> longest_timed_sums(const io::Config& config, const Stage& stage);
+/// For plans: the longest timings of a run, which may be longer than the gradient through the host.
+std::vector<TimedSum> longest_timed_sums(const io::Config& config, const Stage& stage,
+                                         bool on_device);
 /// For plans: wire segments that steps may have (CodecChoice::segments). Mixed formats need at most
 /// the memory of the widest one for all parameters.
 std::vector<WireSegments> possible_segments(const io::Config& config, const Stage& stage);
+
+/// For plans: the scratch of `CodecChoice::choose`, on the dry arena of a stage.
+void plan_choice(const io::Config& config, Stage& stage, int replicas);
 
 class CodecChoice {
  public:

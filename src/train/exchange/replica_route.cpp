@@ -7,17 +7,6 @@
 namespace espalier::train {
 namespace {
 
-/// The reduction that `parallel.reduction` selects for these ranks.
-std::string reduction_name(const io::Config& config, const parallel::Communicator& comm,
-                           ReplicaRoute::Kind kind) {
-  const std::string& wanted = config.parallel.reduction;
-  if (wanted != "auto") {
-    return wanted;
-  }
-  return kind == ReplicaRoute::Kind::device ? "sra"
-                                            : std::string(parallel::best_reduction(comm.members()));
-}
-
 /// A reduction on memory of its own.
 class HostTimedReduction final : public TimedReduction {
  public:
@@ -68,7 +57,9 @@ ReplicaRoute::ReplicaRoute(const io::Config& config, parallel::Communicator& rep
                            Kind kind)
     : replicas_(replicas),
       stage_(stage),
-      reduction_name_(reduction_name(config, replicas, kind)),
+      reduction_name_(kind == Kind::device && config.parallel.reduction == "auto"
+                          ? "sra"
+                          : parallel::reduction_for(config.parallel.reduction, replicas.members())),
       link_(kind == Kind::device ? std::make_unique<parallel::NcclLink>(replicas, stage.stream())
                                  : nullptr),
       kernels_(link_ ? stage.kernels() : kernels::beside(stage.kernels())),

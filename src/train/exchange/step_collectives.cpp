@@ -1,11 +1,14 @@
 #include "src/train/exchange/step_collectives.h"
 
 #include <algorithm>
-#include <optional>
+#include <map>
+#include <numeric>
 
+#include "parallel/flat.h"
 #include "parallel/pipeline/schedule/registry.h"
 #include "parallel/reduction/device/buckets.h"
 #include "parallel/reduction/registry.h"
+#include "parallel/transport/planned_communicator.h"
 #include "sparse/store/value_copy.h"
 #include "src/train/exchange/shards.h"
 #include "src/train/stage/wire_formats.h"
@@ -54,7 +57,6 @@ parallel::BucketedCollective gather_step(const io::Config& config, const Stage& 
 namespace {
 
 using parallel::BucketedCollective;
-using parallel::Workspace;
 
 /// In an asynchronous schedule one for each part.
 std::vector<BucketedCollective> sum_steps(const io::Config& config, Stage& stage,
@@ -69,97 +71,102 @@ std::vector<BucketedCollective> sum_steps(const io::Config& config, Stage& stage
   return steps;
 }
 
-/// Upper bound to gather buckets of encoded values: a buffer for each rank's slice, at most an even
-/// share and a block, and the fp32 values of a sent and of a received piece.
-size_t gather_bytes(size_t bucket_bytes, DType dtype, int ranks) {
-  const size_t block = 2 * static_cast<size_t>(kernels::kQuantizeBlock) * size_of(DType::fp32);
-  const size_t slices = std::min(parallel::PieceOptions{}.staging_bytes,
-                                 bucket_bytes + static_cast<size_t>(ranks) * block);
-  return static_cast<size_t>(parallel::BucketOptions{}.in_flight) * (slices + slices / 8) +
-         2 * parallel::piece_values_bytes(bucket_bytes, dtype);
-}
-
-/// Staging of buckets in flight, of values that are gathered encoded, and of timed reductions.
-class HostPlan final : public PlannedCollectives {
+/// The reductions of a run whose replicas are on these machines, without their messages.
+class PlannedReductions {
  public:
-  HostPlan(const io::Config& config, Stage& stage, int ranks, int machines)
+  PlannedReductions(const io::Config& config, Stage& stage, const std::vector<int>& machines)
       : config_(config),
         stage_(stage),
-        ranks_(ranks),
-        machines_(machines),
-        gradient_(&stage.stream()),
-        value_(&stage.stream()),
-        slots_(static_cast<size_t>(parallel::BucketOptions{}.in_flight)) {
+        comm_(first_of_the_most(machines)),
+        stream_(arena_, 1),
+        gradient_wire_(stage.kernels(), stream_),
+        value_wire_(stage.kernels(), stream_),
+        gradients_(comm_, arena_, {.reduction = reduction()}),
+        values_(comm_, arena_) {}
+
+  void run(const std::vector<WireSegments>& segments, const std::vector<TimedSum>& timed) {
+    const sparse::Store& store = stage_.store();
+    if (config_.parallel.error_feedback) {
+      gradient_wire_.set_feedback(store.feedback());
+    }
+    for (const WireSegments& some : segments) {
+      gradient_wire_.set_segments(some);
+      for (const BucketedCollective& step : sum_steps(config_, stage_, gradient_wire_)) {
+        gradients_.reserve(step);
+      }
+    }
+    if (store.options().sharding) {
+      values_.reserve(gather_step(config_, stage_, value_wire_));
+    }
+    for (const TimedSum& timing : timed) {
+      if (!timing.code) {
+        time(timing);
+      }
+    }
+  }
+
+  size_t bytes() const { return arena_.total().now + timed_; }
+
+ private:
+  /// A machine with more ranks needs more memory.
+  static parallel::Membership first_of_the_most(const std::vector<int>& machines) {
+    parallel::Membership members{.world = std::vector<int>(machines.size()), .node = machines};
+    std::iota(members.world.begin(), members.world.end(), 0);
+    std::map<int, int> ranks;
+    for (const int machine : machines) {
+      ++ranks[machine];
+    }
+    const int most = std::ranges::max_element(ranks, {}, &std::pair<const int, int>::second)->first;
+    members.rank = static_cast<int>(std::ranges::find(machines, most) - machines.begin());
+    return members;
+  }
+
+  std::string_view reduction() const {
+    const auto name = parallel::reduction_for(config_.parallel.reduction, comm_.members());
+    return find(parallel::reductions(), "reduction", name).make != nullptr ? name : "sra";
+  }
+
+  /// A reduction that is timed has memory of its own, for as long as it is timed.
+  void time(const TimedSum& timing) {
+    Arena arena(true);
+    Stream stream(arena, 1);
+    parallel::Wire wire(stage_.kernels(), stream, one_segment(timing.format, timing.elements));
+    const auto timed = parallel::make_reduction(reduction(), comm_, arena);
+    timed->reserve({.data = parallel::flat_part(stage_.store().gradient(), 0, timing.elements),
+                    .wire = &wire});
+    timed_ = std::max(timed_, arena.total().now);
+  }
+
+  const io::Config& config_;
+  Stage& stage_;
+  parallel::PlannedCommunicator comm_;
+  Arena arena_{true};
+  Stream stream_;
+  parallel::Wire gradient_wire_, value_wire_;
+  parallel::HostBuckets gradients_, values_;
+  size_t timed_ = 0;  ///< the most of all so far
+};
+
+/// The most of all places that the replicas may have.
+class HostPlan final : public PlannedCollectives {
+ public:
+  HostPlan(const io::Config& config, Stage& stage, std::span<const std::vector<int>> places)
+      : stage_(stage), gradient_(&stage.stream()), value_(&stage.stream()) {
     gradient_.begin(stage.store().gradient());
     value_.begin(stage.store().options().sharding ? stage.store().value() : Tensor());
+    for (const std::vector<int>& machines : places) {
+      reductions_.push_back(std::make_unique<PlannedReductions>(config, stage, machines));
+    }
   }
 
   void run(std::vector<WireSegments> segments, const std::vector<TimedSum>& timed) override {
-    const sparse::Store& store = stage_.store();
-    if (!store.gradient()) {
+    if (!stage_.store().gradient()) {
       return;
     }
-    sums_ = 0;
-    Stream stream(store.arena(), 1);
-    parallel::Wire wire(stage_.kernels(), stream);
-    wire.set_feedback(store.feedback());
-    for (WireSegments& some : segments) {
-      wire.set_segments(std::move(some));
-      for (const BucketedCollective& step : sum_steps(config_, stage_, wire)) {
-        add_buckets(step);
-      }
-    }
-    // Of an encoded piece, and of a decoded one.
-    const bool half = store.gradient().dtype != DType::fp32;
-    const std::string& reduction = config_.parallel.reduction;
-    const bool encodes =
-        coded_ ||
-        (reduction != "auto" && find(parallel::reductions(), "reduction", reduction).encodes_plain);
-    if (encodes && (half || store.feedback())) {
-      values_ = std::max(values_, 2 * sums_);
-    }
-    if (encodes_values(config_)) {
-      gathers_ = std::max(gathers_, gather_bytes(longest_, store.value().dtype, ranks_));
-    }
-    wire.set_feedback({});
-    for (const TimedSum& timing : timed) {
-      if (timing.code) {  // sends nothing
-        continue;
-      }
-      wire.set_segments(one_segment(timing.format, timing.elements));
-      const Workspace needed = parallel::workspace_of(
-          reduction,
-          array_of({.data = store.gradient().elements(0, timing.elements), .wire = &wire}));
-      timed_ = std::max(timed_, needed.bytes() + (half ? 2 * needed.sums : 0));
-    }
-    hold();
-  }
-
- private:
-  parallel::ReducedArray array_of(const parallel::SliceJob& job) const {
-    parallel::ReducedArray array = parallel::reduced_array(job, ranks_);
-    array.machines = machines_;
-    return array;
-  }
-
-  void add_buckets(const BucketedCollective& step) {
-    std::vector<int64_t> slices;
-    for (size_t bucket = 0; bucket < step.ends.size(); ++bucket) {
-      const parallel::ReducedArray array = array_of(step.job(bucket, slices));
-      const Workspace needed =
-          parallel::workspace_of(config_.parallel.reduction, array, step.phases);
-      Workspace& slot = slots_[bucket % slots_.size()];
-      slot = slot.with(needed);
-      sums_ = std::max(sums_, needed.sums);
-      longest_ = std::max(longest_, array.bytes);
-      coded_ = coded_ || array.message_share;
-    }
-  }
-
-  void hold() {
-    size_t bytes = values_ + gathers_ + timed_;
-    for (const Workspace& slot : slots_) {
-      bytes += slot.bytes();
+    size_t bytes = 0;
+    for (const auto& reductions : reductions_) {
+      reductions->run(segments, timed);
+      bytes = std::max(bytes, reductions->bytes());
     }
     if (bytes > held_.bytes()) {
       held_.release();
@@ -168,15 +175,10 @@ class HostPlan final : public PlannedCollectives {
     }
   }
 
-  const io::Config& config_;
+ private:
   Stage& stage_;
-  int ranks_, machines_;
   parallel::HostCopy gradient_, value_;
-  std::vector<Workspace> slots_;  ///< of buckets in flight
-  size_t longest_ = 0;            ///< bytes of a bucket
-  size_t sums_ = 0;               ///< Workspace::sums of the present masks, of a piece
-  bool coded_ = false;            ///< some bucket is encoded
-  size_t values_ = 0, gathers_ = 0, timed_ = 0;
+  std::vector<std::unique_ptr<PlannedReductions>> reductions_;
   Buffer held_;
 };
 
@@ -244,8 +246,23 @@ std::unique_ptr<PlannedCollectives> plan_on_device(const io::Config& config, Sta
 }
 
 std::unique_ptr<PlannedCollectives> plan_through_host(const io::Config& config, Stage& stage,
-                                                      int ranks, int machines) {
-  return std::make_unique<HostPlan>(config, stage, ranks, machines);
+                                                      int ranks,
+                                                      std::vector<std::vector<int>> places) {
+  const std::string& reduction = config.parallel.reduction;
+  const bool depends = reduction == "auto" || reduction == "hierarchical";
+  if (!depends || places.empty()) {
+    places.clear();
+    // On equally many of any number of machines.
+    for (int each = depends ? 1 : ranks; each <= ranks; ++each) {
+      if (ranks % each == 0) {
+        std::vector<int>& machines = places.emplace_back();
+        for (int rank = 0; rank < ranks; ++rank) {
+          machines.push_back(rank / each);
+        }
+      }
+    }
+  }
+  return std::make_unique<HostPlan>(config, stage, places);
 }
 
 }  // namespace espalier::train

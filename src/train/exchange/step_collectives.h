@@ -34,9 +34,10 @@ class PlannedCollectives {
 /// run.
 std::unique_ptr<PlannedCollectives> plan_on_device(const io::Config& config, Stage& stage, int rank,
                                                    int ranks);
-/// Through the host: counts by workspace_of (reduction/registry.h), and allocates pinned copies.
-/// `machines`: ReducedArray::machines.
+/// Through the host: the staging of reductions (Reduction::reserve), and pinned copies. `places`:
+/// RunShape::places.
 std::unique_ptr<PlannedCollectives> plan_through_host(const io::Config& config, Stage& stage,
-                                                      int ranks, int machines);
+                                                      int ranks,
+                                                      std::vector<std::vector<int>> places);
 
 }  // namespace espalier::train

@@ -50,8 +50,10 @@ struct StageShape {
 /// Inputs of a plan in addition to the config.
 struct RunShape {
   ProblemShape problem;
-  int ranks = 1;     ///< replicas; they share the batch
-  int machines = 0;  ///< of the replicas of a stage, with equally many each; 0: unknown
+  int ranks = 1;  ///< replicas; they share the batch
+  /// Of each stage, the machines of its replicas (those of several stages once, if they are equal);
+  /// empty: unknown.
+  std::vector<std::vector<int>> places{};
   int threads = 1;
   kernels::Planning place{};             ///< device or host whose memory and workspace are planned
   InitialMasks start;                    ///< of all parameters

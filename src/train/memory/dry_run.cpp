@@ -34,6 +34,7 @@ class DryRun {
       : config_(config_of_stage(config, shape)),
         run_(run),
         pruned_(shape.start.pruned),
+        on_device_(run.reduces_on_device && device_obstacle(config_).empty()),
         arena_(run.place.device ? Arena(host_, nullptr) : Arena(true)),
         stream_(arena_, run.threads),
         stage_(
@@ -71,15 +72,20 @@ class DryRun {
     sparse::Store& store = stage_.store();
     const Buffer tape = bytes_of(arena_, Memory::activation, tapes);
     plan_state_copies();
+    if (!prunes_before_the_first_step()) {
+      plan_choice(config_, stage_, run_.ranks);
+    }
     plan.start = bytes_now(arena_);
     note_checkpoint(plan);
     plan_copies();
+    plan_storage_choice(plan);
     pruning::plan_history(config_.pruning, store);
     for (const int64_t step : pruning::pruning_steps(config_.pruning)) {
       if (step > 0 || !pruned_) {
         prune(step);
       }
     }
+    plan_storage_choice(plan);
     if (pruning::plan_move(config_.pruning, store, gradients())) {
       lay_out(std::vector<int64_t>(kept_));
     }
@@ -114,17 +120,17 @@ class DryRun {
     if (run_.ranks == 1) {
       return;
     }
-    const bool on_device = run_.reduces_on_device && device_obstacle(config_).empty();
-    collectives_ = on_device ? plan_on_device(config_, stage_, run_.replica, run_.ranks)
-                             : plan_through_host(config_, stage_, run_.ranks, run_.machines);
-    if (on_device || !prunes_before_the_first_step()) {
+    collectives_ = on_device_ ? plan_on_device(config_, stage_, run_.replica, run_.ranks)
+                              : plan_through_host(config_, stage_, run_.ranks, run_.places);
+    if (on_device_ || !prunes_before_the_first_step()) {
       run_collectives();
     }
   }
 
   void run_collectives() {
     if (collectives_) {
-      collectives_->run(possible_segments(config_, stage_), longest_timed_sums(config_, stage_));
+      collectives_->run(possible_segments(config_, stage_),
+                        longest_timed_sums(config_, stage_, on_device_));
     }
   }
 
@@ -143,13 +149,24 @@ class DryRun {
     plan.checkpoint_file = std::accumulate(shares.begin(), shares.end(), size_t{0});
   }
 
-  /// Parameters are drawn or loaded, saved and, for the choice of storages, timed.
+  /// Parameters are drawn or loaded, and saved.
   void plan_copies() {
     stage_.store().plan_copies();
     if (Teacher* teacher = stage_.teacher(); teacher != nullptr) {
       teacher->store().plan_copies();
     }
-    plan_timings(config_, stage_.store(), samples_);
+  }
+
+  /// At the start. Its trials have the masks of the start, or the density that pruning reaches.
+  void plan_storage_choice(const MemoryPlan& plan) {
+    if (!run_.place.device) {
+      const StorageChoiceInput input{.config = config_,
+                                     .store = stage_.store(),
+                                     .prunable = prunable_of(specs_, config_.pruning),
+                                     .samples = samples_,
+                                     .rows = samples_ * run_.problem.rows};
+      arena_.note_heap(plan_timings(input, run_.threads, stage_.kernels()), sum_of(plan.start));
+    }
   }
 
   void prune(int64_t step) {
@@ -183,7 +200,7 @@ class DryRun {
     const std::vector<int64_t> steps = pruning::pruning_steps(config_.pruning);
     return !pruned_ && !steps.empty() && steps.front() == 0 &&
            kept_after(config_.pruning, specs_, 0, kept_) != kept_ &&
-           longest_timed_sums(config_, stage_).empty();
+           longest_timed_sums(config_, stage_, on_device_).empty();
   }
 
   /// Passes that compute dense gradients of one layer at a time.
@@ -204,12 +221,14 @@ class DryRun {
       weights.allocate();
     }
     run_collectives();
+    plan_choice(config_, stage_, run_.ranks);
     stage_.measure();
   }
 
   io::Config config_;
   const RunShape& run_;
   bool pruned_;       ///< pruning before the first step is done
+  bool on_device_;    ///< gradients are reduced there
   Arena host_{true};  ///< host memory beside a device
   Arena arena_;
   Buffer messages_, host_messages_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "parallel/pipeline/mailbox.h"
@@ -86,7 +87,7 @@ class Planner {
     const int replica = grid_.place_of(input_.rank).replica;
     RunShape run{.problem = input_.problem,
                  .ranks = grid_.data,
-                 .machines = machines_of_replicas(),
+                 .places = places_of_replicas(),
                  .threads = input_.threads,
                  .place = input_.place,
                  .start = start_,
@@ -102,22 +103,18 @@ class Planner {
     return run;
   }
 
-  /// On how many machines the replicas of each stage are; 0: unknown, or not the same everywhere.
-  int machines_of_replicas() const {
-    std::optional<size_t> machines;
-    for (int stage = 0; input_.machine_ranks > 0 && stage < grid_.pipeline; ++stage) {
-      std::map<int, int> replicas;
+  /// RunShape::places.
+  std::vector<std::vector<int>> places_of_replicas() const {
+    std::set<std::vector<int>> places;
+    for (int stage = 0; !input_.machines.empty() && stage < grid_.pipeline; ++stage) {
+      std::vector<int> machines;
       for (int replica = 0; replica < grid_.data; ++replica) {
-        ++replicas[grid_.rank_of({.stage = stage, .replica = replica}) / input_.machine_ranks];
+        const int rank = grid_.rank_of({.stage = stage, .replica = replica});
+        machines.push_back(input_.machines[static_cast<size_t>(rank)]);
       }
-      const bool equal = std::ranges::all_of(
-          replicas, [&](const auto& one) { return one.second == replicas.begin()->second; });
-      if (!equal || machines.value_or(replicas.size()) != replicas.size()) {
-        return 0;
-      }
-      machines = replicas.size();
+      places.insert(std::move(machines));
     }
-    return static_cast<int>(machines.value_or(0));
+    return {places.begin(), places.end()};
   }
 
   /// One rank runs its schedule, too: all but 1f1b may keep several micro-batches, have several

@@ -22,9 +22,9 @@ struct PlanInput {
   int ranks = 1;
   int rank = 0;     ///< rank whose slices of a sharded optimizer and of reductions are planned
   int threads = 1;  ///< per rank
-  int machine_ranks = 0;      ///< ranks of each machine, numbered consecutively; 0: unknown
-  bool shares_cpus = false;   ///< a machine has more ranks than CPUs: waiting costs no time
-  kernels::Planning place{};  ///< device or host whose memory is planned
+  std::vector<int> machines{};  ///< of each rank (Membership::node); empty: unknown
+  bool shares_cpus = false;     ///< a machine has more ranks than CPUs: waiting costs no time
+  kernels::Planning place{};    ///< device or host whose memory is planned
   /// Route of messages between ranks.
   parallel::CarrierKind carrier = parallel::CarrierKind::host;
   bool reduces_on_device = false;        ///< gradients are reduced between devices

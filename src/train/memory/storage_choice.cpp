@@ -67,9 +67,9 @@ bool may_be_blocks(const StorageChoiceInput& input, const sparse::Parameter& par
     return blocks;
   }
   return (blocks || !pruning.prunes()) &&
-         sparse::find_blocks(parameter.index.mask(), parameter.spec.shape,
-                             input.store.options().block)
-             .has_value();
+         (parameter.index.dry() ||  // without a mask
+          sparse::find_blocks(parameter.index.mask(), parameter.spec.shape,
+                              input.store.options().block));
 }
 
 /// Weights that keep the size of what a trial multiplies: its products read each other's results,
@@ -149,7 +149,10 @@ class Trial {
         store_(stream_, kernels, trial_specs(group), options_of(input, group, arena_.dry())),
         tape_(arena_, tape_bytes, arena_.dry()) {
     stream_.set_deterministic(input.config.run.deterministic);
-    if (!arena_.dry()) {
+    if (arena_.dry()) {
+      arena_.note_heap(store_.mask_bytes());
+      store_.plan_copies();
+    } else {
       store_.initialise(1);
     }
     auto activations = [&](std::string_view name, int64_t rows, int64_t width, uint64_t key) {
@@ -209,8 +212,19 @@ class Trial {
       store_.set_storage(parameter, storage);
     }
   }
+  /// All products in all storages that the group may have.
+  void run_all() {
+    for (const Storage* storage : sparse::storages()) {
+      if (!storage->whole_blocks || group_.blocks) {
+        set_storage(*storage);
+        run();
+      }
+    }
+  }
   size_t scratch() const { return arena_.use(Memory::scratch).peak; }
   size_t tape_bytes() const { return tape_.high_water(); }
+  /// Of all memory of a trial, after `run_all` on dry kernels.
+  size_t planned_bytes() const { return arena_.peak_with_heap() + tape_bytes(); }
 
   /// The least seconds of `timings` runs, after one that is not timed if `warms_up`. Empty if
   /// memory is short.
@@ -274,19 +288,12 @@ class Trial {
 /// Bytes of a trial's tape, of dry kernels, for all storages.
 size_t tape_bytes_of(const StorageChoiceInput& input, const StorageGroup& group, int threads,
                      const kernels::Kernels& dry) {
-  size_t most = 0;
-  for (const Storage* storage : sparse::storages()) {
-    if (!group.window || (storage->whole_blocks && !group.blocks)) {
-      continue;
-    }
-    Trial trial(input, group, threads, dry, 0, true);
-    trial.set_storage(*storage);
-    for (const Product product : kProducts) {
-      trial.run(product);
-    }
-    most = std::max(most, trial.tape_bytes());
+  if (!group.window) {
+    return 0;
   }
-  return most;
+  Trial trial(input, group, threads, dry, 0, true);
+  trial.run_all();
+  return trial.tape_bytes();
 }
 
 /// StorageTiming::scratch, of dry kernels.
@@ -511,40 +518,17 @@ std::vector<StorageGroup> auto_groups(const StorageChoiceInput& input) {
   return groups;
 }
 
-/// Bytes of the activations of a trial of a convolution; 0 for other parameters.
-size_t image_bytes(const sparse::ParameterSpec& spec, int64_t samples, DType dtype) {
-  if (!spec.window) {
-    return 0;
-  }
-  const kernels::Window& window = *spec.window;
-  const int64_t in = spec.shape.cols() / window.area() * spec.groups;
-  const int64_t out = spec.shape.rows() * spec.groups;
-  const int64_t images = samples * (window.pixels() * in + window.out_pixels() * out);
-  // The tape holds sums of 16-bit gradients in fp32, and panels of patches.
-  const int64_t sums = dtype == DType::fp32 ? 0 : 4 * samples * window.pixels() * in;
-  constexpr int64_t kPanels = int64_t{2} << 20U;
-  return static_cast<size_t>(images * static_cast<int64_t>(size_of(dtype)) + sums + kPanels);
-}
-
 }  // namespace
 
-/// A trial has one parameter.
-void plan_timings(const io::Config& config, const sparse::Store& store, int64_t samples) {
-  // fp32 value, gradient and two moments; position, or number drawn
-  constexpr size_t kBytesKept = 5 * sizeof(float);
-  // dense copy and dense scratch, or kept tiles; masks and bitmap
-  constexpr size_t kBytes = 2 * sizeof(float) + 1;
-  if (!has_auto_storage(config, store)) {
-    return;
+size_t plan_timings(const StorageChoiceInput& input, int threads, const kernels::Kernels& kernels) {
+  size_t most = 0;
+  for (const StorageGroup& group : auto_groups(input)) {
+    Trial trial(input, group, threads, kernels, 0, true);
+    trial.run_all();
+    trial.run_all();  // rounds after the first begin with the workspace of all storages
+    most = std::max(most, trial.planned_bytes());
   }
-  int64_t largest = 0;
-  size_t images = 0;
-  for (const sparse::Parameter& parameter : store.parameters()) {
-    largest = std::max(largest, parameter.size());
-    images = std::max(images, image_bytes(parameter.spec, samples, store.options().dtype));
-  }
-  store.arena().note_heap(kBytesKept * static_cast<size_t>(store.largest_kept()) +
-                          kBytes * static_cast<size_t>(largest) + images);
+  return most;
 }
 
 std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int threads,

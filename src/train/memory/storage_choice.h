@@ -68,8 +68,8 @@ struct StorageChoiceInput {
 /// Whether any storage in the config is "auto".
 bool has_auto_storage(const io::Config& config, const sparse::Store& store);
 
-/// Plans the heap of `time_storages` for a dry store (Arena::note_heap), if a storage is "auto".
-void plan_timings(const io::Config& config, const sparse::Store& store, int64_t samples);
+/// Bytes of the largest trial of `time_storages` for a dry store, which runs on dry kernels.
+size_t plan_timings(const StorageChoiceInput& input, int threads, const kernels::Kernels& kernels);
 /// Times the groups whose storage is "auto". A storage for which this rank's memory is short has no
 /// timing.
 std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int threads,

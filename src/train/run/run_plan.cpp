@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <array>
-#include <iterator>
 #include <limits>
 #include <thread>
 #include <tuple>
@@ -113,17 +112,6 @@ void compare_plans(const RunPlan& plan, parallel::Communicator& comm) {
   compare_facts({&fact, 1}, comm);
 }
 
-/// Consecutive ranks on each machine; 0: they are not placed so.
-int machine_ranks_of(const parallel::Membership& members) {
-  const auto on_first = static_cast<int>(std::ranges::count(members.node, members.node.front()));
-  for (int rank = 0; rank < std::ssize(members.node); ++rank) {
-    if (members.node[static_cast<size_t>(rank)] != rank / on_first) {
-      return 0;
-    }
-  }
-  return on_first;
-}
-
 /// Collective. The least of all ranks, so that their plans are equal.
 size_t least_of(size_t bytes, parallel::Communicator& comm) {
   std::array<double, 1> least{-static_cast<double>(bytes)};
@@ -170,8 +158,8 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
   const bool on_device = comm.size() > 1 && stream.arena().on_device() &&
                          device_obstacle(config, comm, stream).empty();
   const auto input = [sources, link, problem = sources.problem, ranks = comm.size(),
-                      rank = comm.rank(), machine_ranks = machine_ranks_of(comm.members()),
-                      shares_cpus, on_device, available, host, carrier = plan.stage_link.carrier](
+                      rank = comm.rank(), machines = comm.members().node, shares_cpus, on_device,
+                      available, host, carrier = plan.stage_link.carrier](
                          const io::Config& of, const LayerTimes& by_layer) {
     Stream& planned = sources.backend.stream();
     return PlanInput{.config = of,
@@ -183,7 +171,7 @@ RunPlan plan_run(const io::Config& given, const PlanSources& sources, parallel::
                      .ranks = ranks,
                      .rank = rank,
                      .threads = planned.threads(),
-                     .machine_ranks = machine_ranks,
+                     .machines = machines,
                      .shares_cpus = shares_cpus,
                      .place = kernels::planning(sources.backend.kernels()),
                      .carrier = carrier,
