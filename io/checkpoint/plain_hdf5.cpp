@@ -195,7 +195,7 @@ NamedShapes PlainReader::named_shapes() const {
   NamedShapes out;
   for (const auto& [name, array] : arrays_.arrays) {
     out.emplace_back(name, array.fault.empty() ? fmt::format("[{}]", fmt::join(array.extents, ", "))
-                                               : "(cannot be read)");
+                                               : fmt::format("({})", array.fault));
   }
   for (const auto& [name, unusable] : arrays_.unusable) {
     out.emplace_back(name, fmt::format("({})", unusable.why));

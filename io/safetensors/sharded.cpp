@@ -166,15 +166,17 @@ void ShardedSafetensors::open_index() {
     const SafetensorsReader& reader = shards_.emplace_back(folder / file);
     metadata_.insert(reader.metadata().begin(), reader.metadata().end());
     for (const SafetensorsTensor& tensor : reader.tensors()) {
-      const auto place = listed.find(tensor.name);
-      if (place != listed.end() && place->second == file) {
-        names_.push_back(tensor.name);
-        shard_of_.emplace(tensor.name, shards_.size() - 1);
-      }
+      const auto [place, fresh] = shard_of_.emplace(tensor.name, shards_.size() - 1);
+      check(fresh,
+            "{} and {} both have tensor {}; download index and files of one version of the model",
+            shards_[place->second].path().string(), reader.path().string(),
+            quoted_text(tensor.name));
+      names_.push_back(tensor.name);
     }
   }
   for (const auto& [tensor, file] : listed) {
-    if (!shard_of_.contains(tensor)) {
+    const auto found = shard_of_.find(tensor);
+    if (found == shard_of_.end() || shards_[found->second].path() != folder / file) {
       fail(
           "{} places tensor {} in {}, which has no such tensor; download index and files of one "
           "version of the model",

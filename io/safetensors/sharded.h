@@ -31,7 +31,7 @@ class ShardedSafetensors {
   const std::filesystem::path& path() const { return path_; }
   const std::vector<SafetensorsReader>& shards() const { return shards_; }
   /// Shard by shard, in the order of their data: read in this order, each is read from front to
-  /// end. Tensors that the index does not list are left out.
+  /// end. Tensors that the index does not list count, too, as in transformers.
   const std::vector<std::string>& names() const { return names_; }
   /// Of all shards; where they differ, the first one's.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }

@@ -142,7 +142,7 @@ void register_inspect_data(CLI::App& data, Action& chosen) {
   option(*command, "--token-type", arguments->data.token_type, "data.token_type",
          CLI::IsMember({"auto", "uint16", "uint32"}))
       ->capture_default_str();
-  option(*command, "--context", arguments->context, "model.context", CLI::PositiveNumber)
+  option(*command, "--context", arguments->context, "model.context", CLI::Range(1, 1 << 24))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "print one JSON object");
   arguments->command = command;

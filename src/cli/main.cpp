@@ -1,10 +1,12 @@
 // espalier: the program. Exit codes: exit_code.h.
 #include <sys/resource.h>
 
+#include <charconv>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -52,6 +54,18 @@ void check_arguments(std::span<char* const> arguments) {
   }
 }
 
+/// CLI11 takes the nearest number where an integer is out of range, and -1 as unsigned.
+template <class Integer>
+std::string fault_of_integer(const std::string& text) {
+  Integer value{};
+  const auto found = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool negative = std::is_unsigned_v<Integer> && text.starts_with('-');
+  return found.ec == std::errc::result_out_of_range || negative
+             ? fmt::format("{} is not between {} and {}", text, std::numeric_limits<Integer>::min(),
+                           std::numeric_limits<Integer>::max())
+             : "";
+}
+
 /// Rules for the options of all commands. CLI11's own checks let a nan pass, and print the largest
 /// double in 309 digits. An empty value is mostly an unset variable of a script.
 void check_values(CLI::App& app) {
@@ -70,6 +84,9 @@ void check_values(CLI::App& app) {
       option->check([](const std::string& text) {
         return check_number(text, "a finite number", [](double) { return true; });
       });
+    }
+    if (type.starts_with("INT") || type.starts_with("UINT")) {
+      option->check(type.starts_with("U") ? fault_of_integer<uint64_t> : fault_of_integer<int64_t>);
     }
     if (option->nonpositional() && option->get_items_expected_max() > 0) {
       option->check(

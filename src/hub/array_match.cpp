@@ -367,12 +367,16 @@ class Matcher {
       outer.remove_suffix(family.prefix.size());
     }
     const Layout layout(family, model, specs, prefix);
-    const auto name_in_file = [&](const std::string& name) {
-      const std::string wrapped = std::string(outer) + name;
-      return !name.starts_with(prefix) && exists(wrapped) ? wrapped : name;
-    };
     model.tie_embeddings = false;
     const std::string head = tensor_of(family, model, kHeadWeight);
+    const auto name_in_file = [&](const std::string& name) {
+      const std::string wrapped = std::string(outer) + name;
+      // In memory, transformers 5 names the head of GPT-NeoX as it does those of other families.
+      const std::string head_of_5 = std::string(outer) + "lm_head.weight";
+      return !name.starts_with(prefix) && exists(wrapped)            ? wrapped
+             : name == head && !exists(wrapped) && exists(head_of_5) ? head_of_5
+                                                                     : name;
+    };
     for (const bool linear : {false, true}) {
       if (linear && !layout.transposes()) {
         continue;
@@ -525,12 +529,10 @@ class Matcher {
       if (place.view) {
         candidate.add(spec->name, *place.view);
       } else {
+        const int rank = exists(place.array) ? shape(place.array).rank() : 0;  // or its fault
         candidate.missing.push_back(
             {spec->name, place.array,
-             fmt::format(
-                 "for {} {}", spec->name,
-                 shape_text(*spec,
-                            shapes_.contains(place.array) ? shapes_.at(place.array).rank() : 0))});
+             fmt::format("for {} {}", spec->name, shape_text(*spec, rank))});
       }
     }
     candidates.push_back(std::move(candidate));

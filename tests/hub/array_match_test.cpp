@@ -201,6 +201,10 @@ TEST_F(ArrayMatching, LinesJoinAndSplitRowsOfTheFirstMatrix) {
   EXPECT_EQ(parts("a + b -> hidden.0.weight", {{"a", {3, 16}}, {"b", {5, 16}}}), 2U);
   EXPECT_EQ(parts("a + b -> hidden.0.weight transpose", {{"a", {16, 3}}, {"b", {16, 5}}}), 2U);
   std::vector<Array> arrays = network();
+  arrays.push_back({"biases", {24}});
+  EXPECT_THAT(refusal(arrays, "biases -> hidden.0.bias, classifier.bias"),
+              HasSubstr("biases has 24 rows, and the parameters of the line have "));
+  arrays.pop_back();
   config.model.hidden = {8, 8};
   arrays[0] = {"both", {16, 8}};
   arrays.push_back({"hidden.1.bias", {8}});

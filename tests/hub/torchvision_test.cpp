@@ -63,6 +63,25 @@ TEST_F(Torchvision, ResNetsHaveTheirNamesBelowAnyPrefix) {
   }
 }
 
+/// As many elements are not enough: [out, height, width, channels], another window.
+TEST_F(Torchvision, KernelsHaveTheLayoutAndTheWindowOfTheNetwork) {
+  const auto refusal = [&](const std::string& name, const Shape& kernel) {
+    const bool own = name.starts_with("0.");
+    const std::vector<Array> arrays{{name, kernel},
+                                    {own ? "0.conv.bias" : "features.0.bias", {4}},
+                                    {own ? "classifier.weight" : "classifier.0.weight", {10, 4}},
+                                    {own ? "classifier.bias" : "classifier.0.bias", {10}}};
+    return failure_of([&] { match("", arrays, {"conv 4 3", "mean"}); });
+  };
+  for (const std::string name : {"features.0.weight", "0.conv.weight"}) {
+    EXPECT_EQ(refusal(name, {4, 3, 3, 3}), "");
+    for (const Shape& kernel : {Shape{4, 27, 1, 1}, Shape{4, 1, 3, 9}, Shape{4, 3, 9, 1}}) {
+      EXPECT_THAT(refusal(name, kernel), AllOf(HasSubstr(kernel.text()), HasSubstr("[4, 3, 3, 3]")))
+          << name;
+    }
+  }
+}
+
 /// Ours have no bias there: (x + b - mean) = x - (mean - b).
 TEST_F(Torchvision, ABiasBeforeABatchNormIsPartOfTheMean) {
   std::vector<Array> arrays{{"features.0.weight", {4, 3, 3, 3}},

@@ -309,14 +309,21 @@ TEST_F(SafetensorsFolder, PartsOfAModelThatAreMissingAreNamed) {
   EXPECT_EQ(with("\"metadata\": {", "\"other\": [{\"a\": [[1]]}], \"metadata\": {\"b\": null, "),
             "");
 
-  // Tensors that the index does not list are not part of the model.
+  // Tensors of its files that the index does not list are part of the model.
   std::string fewer = text;
   const size_t line = fewer.find("    \"i8\"");
   fewer.erase(line, fewer.find('\n', line) + 1 - line);
   write_bytes_of_file(index, fewer);
-  const ShardedSafetensors model(index);
-  EXPECT_FALSE(model.has("i8"));
-  EXPECT_THAT(failure_of([&] { model.read("i8"); }), HasSubstr("has no tensor \"i8\""));
+  EXPECT_TRUE(ShardedSafetensors(index).has("i8"));
+  EXPECT_THAT(failure_of([&] { ShardedSafetensors(index).read("i9"); }),
+              HasSubstr("has no tensor \"i9\""));
+  // Which one would count?
+  std::string other = text;
+  other.replace(other.find("model-00001-of"), 14, "model-00009-of");
+  fs::copy_file(folder_ / "model-00001-of-00002.safetensors",
+                folder_ / "model-00009-of-00002.safetensors");
+  write_bytes_of_file(index, other);
+  EXPECT_THAT(failure_of([&] { ShardedSafetensors model(index); }), HasSubstr("both have tensor"));
 }
 
 /// The old model, files without an index, or the new model.
