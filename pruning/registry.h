@@ -3,7 +3,8 @@
 // set: drop_grow.cpp; those of N:M groups: nm.cpp; those of blocks: block.cpp).
 //
 // To add one: a file with its Method, a line in registry.cpp, a row of a test. The config schema,
-// runs and memory plans read everything else from the Method, through work.h and plan.h.
+// runs and memory plans read everything else from the Method, through work.h and plan.h. An option
+// that no method has yet: CONTRIBUTING.md.
 #include <array>
 #include <variant>
 

@@ -3,9 +3,10 @@
 // so that it fits train.memory_budget.
 //
 // A plan runs the code that allocates on a dry arena: the initial store (initial_masks.h), a step,
-// each change of masks with both layouts alive, another step. So it counts the same bytes as the
-// arena of the run. The kernels' workspace is the bound stated by the "dry" table; on a device it
-// is the workspace that the device's kernels request.
+// each change of masks with both layouts alive, another step (dry_run.cpp). So it counts the same
+// bytes as the arena of the run; messages between stages are computed (message_memory). The
+// kernels' workspace is the bound stated by the "dry" table; on a device it is the workspace that
+// the device's kernels request.
 //
 // In addition to the arena a process needs `outside_arena`: kProgram, and heap (Arena::note_heap)
 // such as copies of single parameters while they are drawn, saved or moved. On a device the plan

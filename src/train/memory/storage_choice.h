@@ -76,7 +76,7 @@ std::vector<StorageGroup> time_storages(const StorageChoiceInput& input, int thr
                                         const kernels::Kernels& kernels);
 /// Collective. Drops the timings that another rank does not have: all ranks choose from one list.
 void keep_common_timings(std::vector<StorageGroup>& groups, parallel::Communicator& comm);
-/// Bytes if every group has the storage that runs are planned with (budget.h): sparse.
+/// Bytes if every group has the storage that runs are planned with (store_options.cpp): sparse.
 size_t planned_bytes(const std::vector<StorageGroup>& groups);
 /// Sets `chosen`. `budget`: bytes for these groups. Throws Failure if even the smallest storages do
 /// not fit.

@@ -1,5 +1,6 @@
 #pragma once
-// The step loop of one rank: new masks, forward and backward with reductions, update, evaluation.
+// The step loop of one rank: new masks, forward and backward with reductions, update, evaluation,
+// report, save.
 // All ranks run it in step.
 //
 // On a device a step is enqueued while the previous step runs: forwards, backwards, reductions
