@@ -155,6 +155,13 @@ int import_arrays(const ConvertArguments& arguments) {
     if (!arguments.in.empty() || !arguments.out.empty()) {
       throw Usage("--names CONFIG.toml lists names only; leave out the file and -o");
     }
+    constexpr std::string_view kImport = "with a file to import";
+    check_used(*arguments.command, {{"--config", false, kImport},
+                                    {"--map", false, kImport},
+                                    {"--dtype", false, kImport},
+                                    {"--zeros-are-pruned", false, kImport},
+                                    {"--context", false, kImport},
+                                    {"--no-tokenizer", false, kImport}});
     return list_names(arguments);
   }
   if (arguments.in.empty() || arguments.out.empty()) {

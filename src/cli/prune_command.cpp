@@ -75,6 +75,13 @@ io::PruningConfig with_method(io::PruningConfig pruning, const std::string& text
 
 /// Applies --sparsity and the other options to the config's [pruning].
 io::PruningConfig settings_from(const PruneArguments& arguments, io::PruningConfig config) {
+  for (const std::string& set : arguments.config.overrides) {
+    const std::string key = set.substr(0, set.find('='));
+    if (key == "pruning.method" || key == "pruning.sparsity") {
+      throw Usage(fmt::format("--set {} has no effect here: write --{}", key,
+                              key.substr(sizeof("pruning"))));
+    }
+  }
   const std::string name = arguments.method.substr(0, arguments.method.find(':'));
   check(find_or_null(pruning::methods(), name) != nullptr,
         "unknown pruning method \"{}\": use one of {}", name, methods_without_training());
