@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/hub/kernel_shape.h"
 #include "src/hub/torchvision_names.h"
 
 namespace espalier::hub {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "src/hub/array_candidate.h"
+#include "src/hub/kernel_shape.h"
 #include "src/hub/layout.h"
 #include "src/hub/network_settings.h"
 #include "src/hub/torchvision_names.h"
@@ -532,7 +533,7 @@ class Matcher {
         const int rank = exists(place.array) ? shape(place.array).rank() : 0;  // or its fault
         candidate.missing.push_back(
             {spec->name, place.array,
-             fmt::format("for {} {}", spec->name, shape_text(*spec, rank))});
+             fmt::format("for {} {}", spec->name, expected_shape(*spec, rank, spec->groups))});
       }
     }
     candidates.push_back(std::move(candidate));

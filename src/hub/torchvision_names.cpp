@@ -4,6 +4,8 @@
 #include <cctype>
 #include <regex>
 
+#include "src/hub/kernel_shape.h"
+
 namespace espalier::hub {
 namespace {
 
@@ -132,21 +134,6 @@ std::optional<TorchNames> torchvision_names(const io::PlainReader& reader,
     std::ranges::sort(*modules, natural_less);
   }
   return names.convolutions.empty() || names.linears.empty() ? std::nullopt : std::optional(names);
-}
-
-bool is_kernel_of(const Shape& array, const sparse::ParameterSpec& spec) {
-  const kernels::Window window = spec.window.value_or(kernels::Window{});
-  return array.rank() == 4 && spec.shape.rank() == 2 && array[2] == window.extent &&
-         array[3] == window.extent && array[1] * window.area() == spec.shape[1];
-}
-
-std::string shape_text(const sparse::ParameterSpec& spec, int rank) {
-  if (rank != 4 || spec.shape.rank() != 2 || !spec.window) {
-    return spec.shape.text();
-  }
-  const int64_t extent = spec.window->extent;
-  return Shape{spec.shape[0], spec.shape[1] / spec.window->area(), extent, extent}.text() +
-         " (out, channels, height, width)";
 }
 
 std::vector<TorchPlace> torchvision_places(const TorchNames& names,

@@ -31,12 +31,6 @@ bool natural_less(std::string_view a, std::string_view b);
 std::optional<TorchNames> torchvision_names(const io::PlainReader& reader,
                                             const std::map<std::string, Shape>& shapes);
 
-/// Whether an array is [any, channels, height, width] of the parameter's convolution (a matrix
-/// without one: 1 x 1).
-bool is_kernel_of(const Shape& array, const sparse::ParameterSpec& spec);
-/// What the parameter needs: its shape, or that of its convolution's kernel.
-std::string shape_text(const sparse::ParameterSpec& spec, int rank);
-
 /// The places of all parameters of a network of kind vision.
 std::vector<TorchPlace> torchvision_places(const TorchNames& names,
                                            const std::vector<sparse::ParameterSpec>& specs,

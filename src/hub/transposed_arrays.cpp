@@ -5,7 +5,7 @@
 #include <set>
 
 #include "src/hub/array_map.h"
-#include "src/hub/torchvision_names.h"
+#include "src/hub/kernel_shape.h"
 
 namespace espalier::hub {
 namespace {
@@ -80,7 +80,7 @@ std::string shape_fault(const NamedArrays& arrays, const NamedArrays::Specs& spe
         "\"{}{}\" has shape {}, and the network needs {}; correct [model] in the config, or say "
         "with --map FILE which array it is (docs/bring-your-masks.md)",
         arrays.prefix, wrong.name, shape_in(arrays, wrong.name)->text(),
-        shape_text(wrong, shape_in(arrays, wrong.name)->rank()));
+        expected_shape(wrong, shape_in(arrays, wrong.name)->rank()));
   }
   std::vector<std::string> square;
   for (const sparse::ParameterSpec& spec : specs) {
